@@ -1,0 +1,162 @@
+"""Agents as pure functions: a torso, an optional LSTM core, and one linear head for each prediction of a spec.
+
+Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4); `resnet`, the
+deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot observations.
+
+Where the stride equals the kernel a convolution is a matrix product on patches. `prepare` therefore cuts uint8 frames into
+patches once, when they are seen, and the trajectory holds them in that form: on CPU that is several times faster than
+`lax.conv`, whose gradient is slow inside of loops. Image torsos run over one time step after another, rematerialised, which
+keeps activations of the whole trajectory out of memory.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
+
+TORSOS = ("mlp", "conv", "resnet", "tabular")
+_PATCH = 4  # kernel and stride of both layers of `conv`
+
+
+@dataclasses.dataclass
+class NetworkConfig:
+    """What an agent's network is built from."""
+
+    torso: str = "mlp"
+    hidden: tuple[int, ...] = (256, 256)  # fully connected layers after the torso
+    core: int = 0  # units of the LSTM core, 0 for none
+    activation: str = "relu"
+
+    def validate(self) -> None:
+        if self.torso not in TORSOS:
+            raise ValueError(f"network.torso is {self.torso!r}, expected one of {', '.join(TORSOS)}")
+        if self.core < 0 or any(size < 1 for size in self.hidden):
+            raise ValueError(f"network sizes are hidden={self.hidden}, core={self.core}, expected positive layer sizes")
+        if not hasattr(jax.nn, self.activation):
+            raise ValueError(f"network.activation is {self.activation!r}, expected a function of jax.nn such as 'relu'")
+
+
+class Agent(NamedTuple):
+    """A network as pure functions.
+
+    Attributes:
+      init: key, prepared observation [B, ...] -> params.
+      prepare: observation [B, ...] as the environment gives it -> the form that the other functions take and trajectories hold.
+      initial_state: batch size -> core state [B, ...].
+      step: params, prepared observation [B, ...], is_first [B], core state -> predictions [B, ...], core state.
+      unroll: params, trajectory -> predictions [T + 1, B, ...].
+    """
+
+    init: Callable[[Array, Array], Params]
+    prepare: Callable[[Array], Array]
+    initial_state: Callable[[int], CoreState]
+    step: Callable[[Params, Array, Array, CoreState], tuple[Predictions, CoreState]]
+    unroll: Callable[[Params, Trajectory], Predictions]
+
+
+def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
+    """Build an agent that makes the predictions of `spec`."""
+    config.validate()
+    activation = getattr(jax.nn, config.activation)
+    is_image = config.torso in ("conv", "resnet")
+    torso_fn = {"conv": _conv, "resnet": _resnet}.get(config.torso, _flatten)
+    torso = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
+
+    def heads_fn(embedding: Array, is_first: Array, core_state: CoreState) -> tuple[Predictions, CoreState]:
+        """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...]."""
+        if config.torso == "tabular":
+            linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
+        else:
+            linear = hk.Linear
+            embedding = activation(embedding) if is_image else embedding
+            for size in config.hidden:
+                embedding = activation(hk.Linear(size)(embedding))
+        if config.core:
+            core = hk.ResetCore(hk.LSTM(config.core))
+            embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), core_state)
+        predictions = {}
+        for name, prediction in spec.items():
+            shape = (num_actions, *prediction.shape) if prediction.is_per_action else prediction.shape
+            size = 1
+            for axis in shape:
+                size *= axis
+            predictions[name] = jnp.reshape(linear(size)(embedding), (*embedding.shape[:2], *shape))
+        return predictions, core_state
+
+    heads = hk.without_apply_rng(hk.transform(heads_fn))
+
+    def initial_state(batch_size: int) -> CoreState:
+        zeros = jnp.zeros((batch_size, config.core), float)
+        return hk.LSTMState(hidden=zeros, cell=zeros) if config.core else ()
+
+    def init(key: Array, observation: Array) -> Params:
+        torso_key, heads_key = jax.random.split(key)
+        torso_params = torso.init(torso_key, observation)
+        embedding = torso.apply(torso_params, observation)[None]
+        is_first = jnp.zeros(embedding.shape[:2], bool)
+        return {"torso": torso_params, "heads": heads.init(heads_key, embedding, is_first, initial_state(len(observation)))}
+
+    def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
+        embedding = torso.apply(params["torso"], observation)
+        predictions, core_state = heads.apply(params["heads"], embedding[None], is_first[None], core_state)
+        return {name: prediction[0] for name, prediction in predictions.items()}, core_state
+
+    def unroll(params: Params, trajectory: Trajectory) -> Predictions:
+        observation = trajectory.observation
+        if is_image:
+            embedding = jax.lax.map(jax.checkpoint(lambda frame: torso.apply(params["torso"], frame)), observation)
+        else:
+            merged = torso.apply(params["torso"], jnp.reshape(observation, (-1, *observation.shape[2:])))
+            embedding = jnp.reshape(merged, (*observation.shape[:2], *merged.shape[1:]))
+        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state)[0]
+
+    prepare = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}.get(config.torso, lambda x: x)
+    return Agent(init, prepare, initial_state, step, unroll)
+
+
+def to_patches(frames: Array) -> Array:
+    """Cut channel-first frames [B, C, H, W] into non-overlapping patches: [B, H / 4, W / 4, C * 4 * 4], zeros at the edges."""
+    if frames.ndim != 4:
+        raise ValueError(f"network.torso 'conv' needs images [channels, height, width], got shape {frames.shape[1:]}")
+    frames = jnp.pad(frames, ((0, 0), (0, 0), *(_same_padding(size) for size in frames.shape[2:])))
+    b, c, h, w = frames.shape
+    frames = jnp.reshape(frames, (b, c, h // _PATCH, _PATCH, w // _PATCH, _PATCH))
+    return jnp.reshape(jnp.transpose(frames, (0, 2, 4, 1, 3, 5)), (b, h // _PATCH, w // _PATCH, c * _PATCH * _PATCH))
+
+
+def _same_padding(size: int) -> tuple[int, int]:
+    total = -size % _PATCH
+    return total // 2, total - total // 2
+
+
+def _scale(frames: Array) -> Array:
+    return frames.astype(float) / 255 if frames.dtype == jnp.uint8 else frames
+
+
+def _flatten(observation: Array, activation: Callable[[Array], Array]) -> Array:
+    del activation
+    return jnp.reshape(_scale(observation), (len(observation), -1))
+
+
+def _conv(patches: Array, activation: Callable[[Array], Array]) -> Array:
+    """[B, H / 4, W / 4, C * 16] uint8 -> [B, F]: two convolutions, kernel 4, stride 4, padding SAME."""
+    x = activation(hk.Linear(32, name="conv_0")(_scale(patches)))
+    x = to_patches(jnp.moveaxis(x, -1, 1))
+    x = hk.Linear(64, name="conv_1")(x)
+    return jnp.reshape(x, (len(x), -1))
+
+
+def _resnet(frames: Array, activation: Callable[[Array], Array]) -> Array:
+    """[B, H, W, C] uint8 -> [B, F]: three sections of convolution, max-pooling and two residual blocks."""
+    x = _scale(frames)
+    for channels in (16, 32, 32):
+        x = hk.Conv2D(channels, 3)(x)
+        x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        for _ in range(2):
+            x = x + hk.Conv2D(channels, 3)(activation(hk.Conv2D(channels, 3)(activation(x))))
+    return jnp.reshape(x, (len(x), -1))

@@ -1,0 +1,201 @@
+"""The online regime: one agent in one environment learns its own objective within one lifetime.
+
+An iteration is: M trajectories for M updates of θ and one more for the outer loss, all acted by the iteration's first θ (as in the
+paper's pseudo-code), then one update of η. With a hand-made rule it is M trajectories and M updates. The learner is the same
+in both runtimes: `make_fused` puts it into one jitted program with a pure environment, and for host environments it takes
+what an actor thread hands over.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import acting
+from agents.networks import Agent, NetworkConfig, make_agent
+from agents.rule import UpdateRule
+from agents.types import Array, Params, Trajectory
+from frodo.rule import RuleConfig, make_outer_loss, make_rule
+from meta import gradients
+from meta.lifetime import AgentState, init_agent_state, make_lifetime_step
+from toy_envs.base import Environment
+
+MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
+
+
+@dataclasses.dataclass
+class OptimizerConfig:
+    """RMSProp with ε inside of the square root, after clipping by global norm."""
+
+    learning_rate: float = 1e-3
+    decay: float = 0.99
+    epsilon: float = 0.1
+    max_gradient_norm: float = 1e4
+
+    def validate(self, name: str) -> None:
+        for field in ("learning_rate", "epsilon", "max_gradient_norm"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{name}.{field} is {getattr(self, field)}, expected a positive number")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"{name}.decay is {self.decay}, expected a number from 0 to below 1")
+
+    def make(self) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_gradient_norm),
+            optax.rmsprop(self.learning_rate, self.decay, self.epsilon, eps_in_sqrt=True),
+        )
+
+
+@dataclasses.dataclass
+class OnlineConfig:
+    """All settings of an online run; the defaults are Table 1 of Xu et al. 2020 (Atari)."""
+
+    env: str = "atari/Pong"
+    batch_size: int = 30  # environments
+    unroll: int = 30  # steps of a trajectory
+    validation_unroll: int = 30  # steps of the trajectory of the outer loss
+    num_updates: int = 5  # M
+    max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
+    gradient_mode: str = "mixed"
+    rule: RuleConfig = dataclasses.field(default_factory=RuleConfig)
+    network: NetworkConfig = dataclasses.field(default_factory=lambda: NetworkConfig("conv", (512,)))
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    meta_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        for name in ("batch_size", "unroll", "validation_unroll", "num_updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if not self.max_abs_reward > 0:
+            raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
+        if self.gradient_mode not in gradients.MODES:
+            raise ValueError(f"gradient_mode is {self.gradient_mode!r}, expected one of {', '.join(gradients.MODES)}")
+        self.rule.validate()
+        self.network.validate()
+        self.optimizer.validate("optimizer")
+        self.meta_optimizer.validate("meta_optimizer")
+
+
+class LearnerState(NamedTuple):
+    agent: AgentState
+    meta_params: Params  # η
+    meta_opt_state: optax.ApplyIfFiniteState
+
+
+class Learner(NamedTuple):
+    """The agent, its rule, and what changes θ and η.
+
+    Attributes:
+      init: key, prepared observation [B, ...] -> LearnerState.
+      learn: state, trajectories [M, T, B, ...], validation trajectory or None -> state, metrics.
+      is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
+    """
+
+    agent: Agent
+    rule: UpdateRule
+    init: Callable[[Array, Array], LearnerState]
+    learn: Callable[[LearnerState, Trajectory, Trajectory | None], tuple[LearnerState, dict[str, Array]]]
+    is_meta: bool
+
+
+def make_learner(config: OnlineConfig, num_actions: int) -> Learner:
+    """Build agent, rule and learner for an environment with that many actions."""
+    config.validate()
+    rule = make_rule(config.rule)
+    agent = make_agent(config.network, rule.spec(num_actions), num_actions)
+    optimizer = config.optimizer.make()
+    meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
+    lifetime_step = make_lifetime_step(agent, rule, optimizer, make_outer_loss(config.rule), config.gradient_mode)
+    meta_shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, num_actions), jax.random.key(0))
+
+    def init(key: Array, observation: Array) -> LearnerState:
+        agent_key, meta_key = jax.random.split(key)
+        meta_params = rule.init_meta_params(meta_key, num_actions)
+        agent_state = init_agent_state(agent, rule, optimizer, agent_key, observation)
+        return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params))
+
+    def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
+        clip = lambda x: x._replace(reward=jnp.clip(x.reward, -config.max_abs_reward, config.max_abs_reward))
+        agent_state, meta_gradient, metrics = lifetime_step(
+            state.meta_params, state.agent, clip(trajectories), validation and clip(validation)
+        )
+        if validation is None:
+            return state._replace(agent=agent_state), metrics
+        updates, meta_opt_state = meta_optimizer.update(meta_gradient, state.meta_opt_state, state.meta_params)
+        meta_params = optax.apply_updates(state.meta_params, updates)
+        metrics |= {
+            "meta_gradient_norm": optax.global_norm(meta_gradient),
+            "skipped": meta_opt_state.total_notfinite,
+            "skipped_in_a_row": meta_opt_state.notfinite_count,
+        }
+        return LearnerState(agent_state, meta_params, meta_opt_state), metrics
+
+    return Learner(agent, rule, init, learn, is_meta=bool(jax.tree.leaves(meta_shapes)))
+
+
+class FusedState(NamedTuple):
+    """A whole lifetime in one pytree."""
+
+    learner: LearnerState
+    actor: acting.ActorState
+
+
+class Fused(NamedTuple):
+    """A lifetime in a pure environment.
+
+    Attributes:
+      init: key -> FusedState.
+      run: state, number of iterations (static) -> state, metrics [iterations] of each name.
+      steps_per_iteration: environment steps, all environments of the batch counted.
+    """
+
+    learner: Learner
+    init: Callable[[Array], FusedState]
+    run: Callable[[FusedState, int], tuple[FusedState, dict[str, Array]]]
+    steps_per_iteration: int
+
+
+def make_fused(
+    config: OnlineConfig, environment: Environment, evaluate: Callable[[FusedState], dict[str, Array]] = lambda _: {}
+) -> Fused:
+    """Make environment, actor and learner one program; `evaluate` adds metrics of the state after each iteration."""
+    learner = make_learner(config, environment.num_actions)
+    agent, policy = learner.agent, learner.rule.policy
+
+    def init(key: Array) -> FusedState:
+        actor_key, learner_key = jax.random.split(key)
+        actor = acting.init_actor(environment, agent, actor_key, config.batch_size)
+        return FusedState(learner.init(learner_key, actor.time_step.observation), actor)
+
+    def iteration(state: FusedState, _: Any) -> tuple[FusedState, dict[str, Array]]:
+        params = state.learner.agent.params
+
+        def act(actor, _, num_steps=config.unroll):
+            actor, trajectory, stats = acting.rollout(environment, agent, policy, params, actor, num_steps)
+            return actor, (trajectory, stats)
+
+        actor, (trajectories, stats) = jax.lax.scan(act, state.actor, None, length=config.num_updates)
+        validation = None
+        if learner.is_meta:
+            actor, (validation, last_stats) = act(actor, None, config.validation_unroll)
+            stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last_stats)
+        learner_state, metrics = learner.learn(state.learner, trajectories, validation)
+        state = FusedState(learner_state, actor)
+        return state, metrics | evaluate(state) | {
+            "episodes": jnp.sum(stats.count),
+            "return_sum": jnp.sum(stats.return_sum),
+        }
+
+    def run(state: FusedState, num_iterations: int):
+        return jax.lax.scan(iteration, state, None, length=num_iterations)
+
+    return Fused(learner, init, run, steps_per_iteration(config, learner.is_meta))
+
+
+def steps_per_iteration(config: OnlineConfig, is_meta: bool) -> int:
+    """Environment steps of one iteration, all environments of the batch counted."""
+    return config.batch_size * (config.num_updates * config.unroll + is_meta * config.validation_unroll)

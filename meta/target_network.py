@@ -1,0 +1,142 @@
+"""The meta-network: from a trajectory's features to targets, by an LSTM that reads backwards in time.
+
+A scalar target (FRODO, Xu et al. 2020, section 3.2) and the categorical ones of DiscoRL (Oh et al. 2025, Methods) are the same network
+with other inputs and another target spec. Targets of the kind "one for each action" are made by weights shared between the
+actions, from embeddings of per-action inputs. The lifetime LSTM takes one step per update and scales what the reverse LSTM
+puts out.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from agents.types import Array, TargetSpec
+
+
+class Inputs(NamedTuple):
+    """What the network sees: per step, and per step and action."""
+
+    features: Array  # [T, B, F]
+    action_features: Array | None = None  # [T, B, A, C]
+    action: Array | None = None  # [T, B] int32, which of the actions was taken; with action_features only
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetNetworkConfig:
+    """Sizes of the meta-network."""
+
+    lstm: int = 256
+    lifetime_lstm: int = 0  # units of the lifetime LSTM, 0 for none
+    action_embedding: tuple[int, ...] = (16, 2)  # layers shared between actions, where there are per-action inputs
+
+
+class LifetimeState(NamedTuple):
+    hidden: Array  # [lifetime_lstm]
+    cell: Array  # [lifetime_lstm]
+
+
+def initial_lifetime_state(config: TargetNetworkConfig) -> LifetimeState | tuple[()]:
+    """Return the rule state at the start of a lifetime; () without a lifetime LSTM."""
+    return LifetimeState(*(jnp.zeros(config.lifetime_lstm, float),) * 2) if config.lifetime_lstm else ()
+
+
+class TargetNetwork(hk.Module):
+    """Reverse-time LSTM with a head for each entry of a target spec."""
+
+    def __init__(self, config: TargetNetworkConfig, spec: TargetSpec, name: str = "target_network"):
+        super().__init__(name=name)
+        self._config, self._spec = config, spec
+
+    def __call__(
+        self, make_inputs: Callable[[], Inputs], is_last: Array, lifetime_state
+    ) -> tuple[dict[str, Array], LifetimeState | tuple[()]]:
+        """Compute the targets of one trajectory.
+
+        Args:
+          make_inputs: makes the inputs; a function, because embeddings in it have weights, and the lifetime LSTM has its own.
+          is_last: steps across which nothing is propagated, [T, B] bool.
+          lifetime_state: from the update before.
+        Returns:
+          for each name of the spec [T, B, *shape] or [T, B, A, *shape], and the lifetime state for the next update.
+        """
+        inputs = make_inputs()
+        features, embedding = self._embed(inputs)
+        x = ReverseLSTM(self._config.lstm)(features, is_last)
+        if self._config.lifetime_lstm:
+            x = x * hk.Linear(self._config.lstm, name="lifetime_scale")(lifetime_state.hidden)
+        targets = {}
+        for name, target in self._spec.items():
+            if target.is_per_action:
+                if embedding is None:
+                    raise ValueError(f"target {name!r} is one for each action, expected a network with per-action inputs")
+                repeated = jnp.broadcast_to(x[..., None, :], (*embedding.shape[:-1], x.shape[-1]))
+                hidden = shared_layer(jnp.concatenate([repeated, embedding], axis=-1), 16, name=f"{name}_hidden")
+                targets[name] = _linear(hidden, target.shape, name)
+            else:
+                targets[name] = _linear(x, target.shape, name)
+        if self._config.lifetime_lstm:
+            lifetime_state = self._next_lifetime_state(make_inputs, _linear(x, (1,), "summary"), lifetime_state)
+        return targets, lifetime_state
+
+    def _embed(self, inputs: Inputs) -> tuple[Array, Array | None]:
+        """Append the mean and the taken action's embedding to the features."""
+        if inputs.action_features is None:
+            return inputs.features, None
+        embedding = inputs.action_features
+        for size in self._config.action_embedding:
+            embedding = shared_layer(embedding, size, name="action_embedding")
+        taken = jnp.take_along_axis(embedding, inputs.action[..., None, None], axis=2)[:, :, 0]
+        return jnp.concatenate([inputs.features, embedding.mean(axis=2), taken], axis=-1), embedding
+
+    @hk.transparent
+    def _next_lifetime_state(self, make_inputs, summary: Array, state: LifetimeState) -> LifetimeState:
+        with hk.name_scope("lifetime"):
+            features, _ = self._embed(make_inputs())
+            embedded = hk.Linear(16, name="embedding")(jnp.concatenate([features, summary], axis=-1))
+            _, state = hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), hk.LSTMState(*state))
+        return LifetimeState(state.hidden, state.cell)
+
+
+class ReverseLSTM(hk.Module):
+    """An LSTM (gates i, g, f, o; forget bias 1) over time backwards, from a zero state, set to zero again at `is_last`."""
+
+    def __init__(self, size: int, name: str = "lstm"):
+        super().__init__(name=name)
+        self._size = size
+
+    def __call__(self, x: Array, is_last: Array) -> Array:
+        """x [T, B, F], is_last [T, B] -> hidden states [T, B, size]."""
+        size, num_features = self._size, x.shape[-1]
+        std = (num_features + size) ** -0.5
+        w = hk.get_parameter("w", (num_features + size, 4 * size), x.dtype, hk.initializers.TruncatedNormal(std))
+        b = hk.get_parameter("b", (4 * size,), x.dtype, jnp.zeros)
+        projected = x @ w[:num_features] + b  # for all steps at once, outside of the scan
+
+        def step(state, inputs):
+            projected, keep = inputs
+            hidden, cell = state[0] * keep, state[1] * keep
+            i, g, f, o = jnp.split(projected + hidden @ w[num_features:], 4, axis=-1)
+            cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+            hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+            return (hidden, cell), hidden
+
+        zeros = jnp.zeros((x.shape[1], size), x.dtype)
+        keep = (~is_last)[..., None].astype(x.dtype)
+        return jax.lax.scan(step, (zeros, zeros), (projected, keep), reverse=True)[1]
+
+
+def shared_layer(x: Array, size: int, name: str) -> Array:
+    """One layer with weights shared between actions, which also sees their mean: [T, B, A, C] -> [T, B, A, size]."""
+    mean = jnp.broadcast_to(x.mean(axis=2, keepdims=True), x.shape)
+    return jax.nn.relu(hk.Linear(size, name=name)(jnp.concatenate([x, mean], axis=-1)))
+
+
+def _linear(x: Array, shape: tuple[int, ...], name: str) -> Array:
+    size = 1
+    for axis in shape:
+        size *= axis
+    return jnp.reshape(hk.Linear(size, name=name)(x), (*x.shape[:-1], *shape))

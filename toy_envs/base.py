@@ -1,0 +1,123 @@
+"""The environment contract: TimeStep, auto-reset, and the bridge to dm_env.
+
+What happens at the end of an episode is defined here, once, for every adapter of this package:
+
+- `discount` is 0 only where an episode truly terminated; `truncated` marks an end by time limit.
+- *Same-step reset* (the pure environments of this folder): the step that ends an episode already shows the first
+  observation of the next one, so `is_first` is set on that very step. The last observation of a truncated episode is
+  then lost, there is nothing to bootstrap from, and the step is not `valid`.
+- *Next-step reset* (dm_env and envpool): the step that ends an episode shows that episode's own last observation. The
+  step after it ignores its action and shows the first observation of the next episode; nobody chose it, so it is not
+  `valid`, and `is_first` is set on it.
+
+A learner needs no more than this: errors of steps that are not valid count for nothing, and no return is propagated
+across a step that ended an episode.
+"""
+
+import abc
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+
+Array = Any  # a jax.Array or numpy.ndarray
+State = TypeVar("State")
+
+
+class TimeStep(NamedTuple):
+    """What an environment shows after a step. Any leading axes are batch axes, the same for all fields."""
+
+    observation: Array  # [..., *observation_shape]
+    reward: Array  # float32, unclipped; caused by the action just taken
+    discount: Array  # float32, 0 at a true termination, else 1
+    truncated: Array  # bool, the step ended its episode by a time limit
+    valid: Array  # bool, an agent chose this step and its successor value is known
+    is_first: Array  # bool, `observation` is the first one of an episode
+
+
+class Environment(abc.ABC, Generic[State]):
+    """A pure environment: every method is jittable and vmappable, and the state carries its own random key.
+
+    A subclass says how one episode goes (`initial_state`, `restart`, `transition`, `observe`); `init` and `step` add
+    auto-reset and are what actors call.
+    """
+
+    observation_shape: tuple[int, ...]
+    num_actions: int
+
+    @abc.abstractmethod
+    def initial_state(self, key: Array) -> State:
+        """Return the state at the start of the first episode of a lifetime."""
+
+    @abc.abstractmethod
+    def restart(self, state: State) -> State:
+        """Return the state at the start of the next episode of the same lifetime."""
+
+    @abc.abstractmethod
+    def transition(self, state: State, action: Array) -> tuple[State, Array, Array, Array]:
+        """Return the next state, the reward, and whether the episode terminated or was truncated."""
+
+    @abc.abstractmethod
+    def observe(self, state: State) -> Array:
+        """Return the observation of a state, [*observation_shape] float32."""
+
+    def init(self, key: Array) -> tuple[State, TimeStep]:
+        """Start a lifetime: the first state and the first time step."""
+        state = self.initial_state(key)
+        no, yes = jnp.zeros((), bool), jnp.ones((), bool)
+        reward, discount = jnp.zeros((), jnp.float32), jnp.ones((), jnp.float32)
+        return state, TimeStep(self.observe(state), reward, discount, truncated=no, valid=no, is_first=yes)
+
+    def step(self, state: State, action: Array) -> tuple[State, TimeStep]:
+        """Take one step; where it ends an episode, show the first observation of the next (same-step reset)."""
+        state, reward, terminated, truncated = self.transition(state, action)
+        is_over = terminated | truncated
+        state = jax.tree.map(lambda new, old: jnp.where(is_over, new, old), self.restart(state), state)
+        return state, TimeStep(
+            observation=self.observe(state),
+            reward=reward,
+            discount=1.0 - terminated.astype(jnp.float32),
+            truncated=truncated & ~terminated,
+            valid=terminated | ~truncated,
+            is_first=is_over,
+        )
+
+
+class DmEnv(dm_env.Environment):
+    """One pure environment as a `dm_env.Environment` (next-step reset, as that interface has it)."""
+
+    def __init__(self, environment: Environment, seed: int):
+        self._environment = environment
+        self._restart = jax.jit(environment.restart)
+        self._transition = jax.jit(environment.transition)
+        self._observe = jax.jit(environment.observe)
+        self._state = environment.initial_state(jax.random.key(seed))
+        self._is_over = True
+        self._is_new = True  # the initial state already is the start of an episode
+
+    def reset(self) -> dm_env.TimeStep:
+        if not self._is_new:
+            self._state = self._restart(self._state)
+        self._is_over = self._is_new = False
+        return dm_env.restart(np.asarray(self._observe(self._state)))
+
+    def step(self, action: int) -> dm_env.TimeStep:
+        if self._is_over:
+            return self.reset()
+        self._state, reward, terminated, truncated = self._transition(self._state, jnp.int32(action))
+        observation = np.asarray(self._observe(self._state))
+        self._is_over = bool(terminated or truncated)
+        if terminated:
+            return dm_env.termination(float(reward), observation)
+        if truncated:
+            return dm_env.truncation(float(reward), observation)
+        return dm_env.transition(float(reward), observation)
+
+    def observation_spec(self) -> specs.Array:
+        return specs.Array(self._environment.observation_shape, np.float32, name="observation")
+
+    def action_spec(self) -> specs.DiscreteArray:
+        return specs.DiscreteArray(self._environment.num_actions, name="action")
