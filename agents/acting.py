@@ -93,6 +93,7 @@ class Experience(NamedTuple):
     """What a host actor hands over: trajectories of one iteration, stacked [M, T, B, ...], and the episodes that ended."""
 
     trajectories: Trajectory
+    key: Array  # the actor's random key after it
     returns: list[float]  # of the episodes that ended meanwhile
 
 
@@ -193,7 +194,7 @@ class HostActor:
                 buffer.observation[m, num_steps] = self._prepare(time_step.observation)
                 buffer.is_first[m, num_steps] = time_step.is_first
             core_states = jax.tree.map(lambda *states: jnp.stack(states), *core_states)
-            yield Experience(buffer._replace(core_state=core_states), returns)
+            yield Experience(buffer._replace(core_state=core_states), self._key, returns)
             buffer = None  # the learner owns it now
 
 

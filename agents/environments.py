@@ -1,8 +1,8 @@
 """One adapter to the real suites: envpool (Atari-57 among them), bsuite and whatever else speaks dm_env.
 
-`make_environment` turns a name into an environment. The toys are pure functions, which the actor batches by `jax.vmap`; all
-others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`, and what happens at an episode's end is defined
-in `toy_envs/base.py`: host environments reset on the *next* step.
+`make_environment` turns a name into an environment. The toys are pure functions, which the actor batches by `jax.vmap`;
+all others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`, and what happens at an episode's end is
+defined in `toy_envs/base.py`: host environments reset on the *next* step.
 """
 
 import abc
@@ -100,6 +100,7 @@ class EnvpoolEnvironment(HostEnvironment):
             seeds = _environment_seeds(seed, num_envs)
             options = dict(num_envs=num_envs, seed=seeds, num_threads=ENVPOOL_THREADS) | options
             self._envpool: Any = envpool.make(env_id, env_type="gymnasium", **options)
+            observation, action = self._envpool.observation_space, self._envpool.action_space  # made once, here
         self.num_envs = num_envs
         self.observation_shape, self.observation_dtype = observation.shape, observation.dtype
         self.num_actions = int(action.n)
@@ -167,8 +168,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     """Make an environment by its name.
 
     - `toy/catch`, `toy/random_walk`: one pure environment; the caller batches and seeds it.
-    - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from run
-      to run, and `mnist` with its variants downloads its data.
+    - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
+      run to run, and `mnist` with its variants downloads its data.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.
     - `atari/<Game>`: one of Atari-57, as `atari/MsPacman` or `atari/ms_pacman`, with `ATARI_PREPROCESSING`.
 
@@ -198,7 +199,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
 def atari57_scores() -> dict[str, tuple[float, float]]:
     """Return the mean return of a random and of a human player for each Atari-57 game, by its snake_case name.
 
-    Source: the table of DeepMind's DQN Zoo (`dqn_zoo/atari_data.py`), 30 minutes of play from random no-op starts.
+    Source: DeepMind's DQN Zoo (`dqn_zoo/atari_data.py`). Episodes start with 1 to 30 no-ops, of 108,000 frames at most.
     """
     with open(pathlib.Path(__file__).with_name("atari57_scores.csv"), newline="") as file:
         return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}

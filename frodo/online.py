@@ -60,6 +60,7 @@ class OnlineConfig:
     num_updates: int = 5  # M
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"
+    vmap_seeds: bool = False  # in fused runs: seeds side by side rather than one after another
     rule: RuleConfig = dataclasses.field(default_factory=RuleConfig)
     network: NetworkConfig = dataclasses.field(default_factory=lambda: NetworkConfig("conv", (512,)))
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -160,9 +161,11 @@ class Fused(NamedTuple):
 
 
 def make_fused(
-    config: OnlineConfig, environment: Environment, evaluate: Callable[[FusedState], dict[str, Array]] = lambda _: {}
+    config: OnlineConfig,
+    environment: Environment,
+    evaluate: Callable[[FusedState, FusedState], dict[str, Array]] = lambda before, after: {},
 ) -> Fused:
-    """Make environment, actor and learner one program; `evaluate` adds metrics of the state after each iteration."""
+    """Make environment, actor and learner one program; `evaluate` adds metrics of the states before and after an iteration."""
     learner = make_learner(config, environment.num_actions)
     agent, policy = learner.agent, learner.rule.policy
 
@@ -184,11 +187,9 @@ def make_fused(
             actor, (validation, last_stats) = act(actor, None, config.validation_unroll)
             stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last_stats)
         learner_state, metrics = learner.learn(state.learner, trajectories, validation)
-        state = FusedState(learner_state, actor)
-        return state, metrics | evaluate(state) | {
-            "episodes": jnp.sum(stats.count),
-            "return_sum": jnp.sum(stats.return_sum),
-        }
+        after = FusedState(learner_state, actor)
+        episodes = {"episodes": jnp.sum(stats.count), "return_sum": jnp.sum(stats.return_sum)}
+        return after, metrics | evaluate(state, after) | episodes
 
     def run(state: FusedState, num_iterations: int):
         return jax.lax.scan(iteration, state, None, length=num_iterations)

@@ -1,4 +1,4 @@
-"""Settings by experiment: data, and the one place where names of rules and environments decide anything."""
+"""Settings by environment, and how they change with the rule: data, and the one place where names decide anything."""
 
 import dataclasses
 
@@ -16,6 +16,8 @@ def random_walk() -> OnlineConfig:
         batch_size=1,
         unroll=16,
         validation_unroll=16,
+        gradient_mode="reverse",  # the fastest where an update is small
+        vmap_seeds=True,
         rule=RuleConfig(
             kind="prediction",
             discount=1.0,
@@ -30,24 +32,62 @@ def random_walk() -> OnlineConfig:
     )
 
 
-def td_lambda(lambda_: float) -> OnlineConfig:
-    """TD(λ) on the random walk: as many steps an iteration, all of them for updates."""
-    config = random_walk()
-    config.rule = dataclasses.replace(config.rule, name="td_lambda", lambda_=lambda_)
-    config.num_updates += 1
-    return config
+def td_lambda(config: OnlineConfig, lambda_: float) -> OnlineConfig:
+    """Return the same with TD(λ) as the rule: as many steps an iteration, all of them for updates."""
+    rule = dataclasses.replace(config.rule, name="td_lambda", lambda_=lambda_)
+    return dataclasses.replace(config, rule=rule, num_updates=config.num_updates + 1)
 
 
-def catch(rule: str = "frodo") -> OnlineConfig:
-    """Appendix A.1 of Xu et al. 2020 for Catch, with clipped meta-gradients; `rule` as in `experiments.catch`."""
-    config = OnlineConfig(
+def catch(is_value_based: bool = False) -> OnlineConfig:
+    """Appendix A.1 of Xu et al. 2020 for Catch, with clipped meta-gradients."""
+    if is_value_based:
+        rule = RuleConfig(kind="value_based", discount=1.0, lambda_=0.0, inputs=TARGET_INPUTS)
+    else:
+        rule = RuleConfig(discount=1.0)
+    return OnlineConfig(
         env="toy/catch",
         batch_size=32,
         unroll=3,
         validation_unroll=5,
-        rule=RuleConfig(name=rule, discount=1.0),
+        gradient_mode="reverse",
+        rule=rule,
         network=NetworkConfig("mlp", (256, 256)),
         optimizer=OptimizerConfig(1e-3, epsilon=1e-8),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-8, max_gradient_norm=1.0),
     )
-    return config
+
+
+def atari(env: str) -> OnlineConfig:
+    """Table 1 of Xu et al. 2020, the consistency loss of section 5.2, and clipped rewards."""
+    return OnlineConfig(env=env, max_abs_reward=1.0, rule=RuleConfig(consistency_cost=0.1))
+
+
+def vector_observations(env: str) -> OnlineConfig:
+    """What Catch is run with, on discounted tasks of any length: for environments without images."""
+    return OnlineConfig(
+        env=env,
+        batch_size=32,
+        unroll=20,
+        validation_unroll=20,
+        network=NetworkConfig("mlp", (256, 256)),
+        optimizer=OptimizerConfig(1e-3, epsilon=1e-8),
+        meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-8, max_gradient_norm=1.0),
+    )
+
+
+def for_environment(env: str) -> OnlineConfig:
+    """Return the settings for an environment by its name."""
+    if env in ("toy/random_walk", "toy/catch"):
+        return {"toy/random_walk": random_walk, "toy/catch": catch}[env]()
+    return atari(env) if env.startswith("atari/") else vector_observations(env)
+
+
+def with_rule(config: OnlineConfig, rule: str) -> OnlineConfig:
+    """Return the same with another rule. A hand-made one on a host environment is applied to every trajectory as it comes."""
+    num_updates = config.num_updates
+    if rule not in ("frodo", "learned_loss") and not config.env.startswith("toy/"):
+        num_updates = 1
+    settings = {"q_learning": {"kind": "value_based", "lambda_": 1.0}, "td_lambda": {"kind": "prediction"}}.get(rule, {})
+    return dataclasses.replace(
+        config, rule=dataclasses.replace(config.rule, name=rule, **settings), num_updates=num_updates
+    )

@@ -1,0 +1,69 @@
+"""Catch: FRODO beside A2C on three-step returns, without and with bootstrapping. Figure 2a of Xu et al. 2020.
+
+    python -m experiments.catch --seeds=0-9 --steps=2e6
+    python -m experiments.catch --rule=q               the value-based variant beside Q-learning
+    python -m experiments.catch --rule=learned_loss    the learned loss beside the learned target, at three meta learning rates
+
+Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
+`greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run) as mean, std, min and max
+over seeds and for each seed, and steps_per_cpu_second; and `three_step_bound`, the best return of an agent that sees rewards
+three moves ahead, also by dynamic programming.
+"""
+
+import copy
+from typing import Any
+
+from absl import flags
+
+from experiments import command_line, methods, plots, report
+from experiments.command_line import RunOptions
+from frodo import presets
+from frodo.online import OnlineConfig
+from toy_envs.catch import Catch
+
+METRICS = ("sampled_return", "greedy_return")
+META_LEARNING_RATES = (3e-5, 1e-4, 3e-4)
+
+
+def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
+    """Return what is run, by the name of its folder."""
+    if rule == "frodo":
+        return {name: presets.with_rule(config, name) for name in ("frodo", "a2c_no_bootstrap", "a2c")}
+    if rule == "q":
+        return {"frodo_q": config, "q_learning": presets.with_rule(config, "q_learning")}
+    configs = {}
+    for name in ("frodo", "learned_loss"):
+        for rate in META_LEARNING_RATES:
+            configs[f"{name}_{rate:g}"] = copy.deepcopy(presets.with_rule(config, name))
+            configs[f"{name}_{rate:g}"].meta_optimizer.learning_rate = rate
+    return configs
+
+
+def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[str, Any]:
+    """Run the methods of one comparison, draw them together and return the summary."""
+    configs = make_configs(config, rule)
+    folder, summary = methods.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS)
+    bound = Catch().look_ahead_bound(config.unroll)
+    plots.curves(
+        folder / "catch.png",
+        [report.curve(report.read(folder / name), "sampled_return") for name in configs],
+        title="Catch, 11 wide and 6 high",
+        xlabel="environment steps",
+        ylabel="expected return of the policy as it acts",
+        hlines={f"best with {config.unroll}-step look-ahead": bound},
+    )
+    return summary | {"three_step_bound": bound}
+
+
+def main(argv: list[str]) -> None:
+    rule = flags.FLAGS.rule
+    config, options = command_line.parse_options(argv, presets.catch(is_value_based=rule == "q"))
+    summary = run(config, options, rule)
+    print(f"three-step bound  {summary.pop('three_step_bound'):.4f}")
+    methods.print_table(summary, METRICS)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss"], "What is compared with what.")
+    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6")
+    command_line.start(main)

@@ -1,0 +1,72 @@
+"""Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import files, logs, training
+from experiments.command_line import RunOptions
+from experiments.files import UsageError
+from frodo.online import OnlineConfig
+
+
+def run_all(
+    configs: Mapping[str, OnlineConfig], options: RunOptions, *, experiment: str, metrics: Sequence[str]
+) -> tuple[Path, dict[str, Any]]:
+    """Run every configuration in <out>/<its name> and summarise the metrics in <out>/summary.json.
+
+    With options.resume, runs that are complete are left as they are, and those not yet begun are begun.
+
+    Returns:
+      the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each seed, and
+      steps_per_cpu_second.
+    Raises:
+      UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them, or if
+        there is nothing to resume.
+    """
+    folder = Path(options.out or Path("results", experiment))
+    begun = [name for name in configs if (folder / name / "config.json").exists()]
+    if begun and not (options.resume or options.overwrite):
+        raise UsageError(
+            f"{folder} holds runs ({', '.join(begun)}): --resume goes on with them, --overwrite replaces them, --out names another folder"
+        )
+    if options.resume and not begun:
+        raise UsageError(f"--resume: {folder} holds no run")
+    for config in configs.values():
+        config.validate()
+    summary: dict[str, Any] = {}
+    for name, config in configs.items():
+        resume = options.resume and name in begun
+        own = RunOptions(options.seeds, options.steps, str(folder / name), resume, options.overwrite)
+        logs.note(f"{experiment}: {name}")
+        result = training.train(config, own, experiment=experiment, name=name)
+        entry: dict[str, Any] = {
+            "env_steps": result["env_steps"],
+            "steps_per_cpu_second": result["steps_per_cpu_second"],
+        }
+        for metric in metrics:
+            values = np.array(result[metric])
+            entry |= {
+                f"{metric}_mean": float(values.mean()),
+                f"{metric}_std": float(values.std()),
+                f"{metric}_min": float(values.min()),
+                f"{metric}_max": float(values.max()),
+                metric: result[metric],
+            }
+        summary[name] = entry
+    files.write(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return folder, summary
+
+
+def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
+    """Print mean and standard deviation over seeds of each metric, and the speed."""
+    rows = []
+    for name, entry in summary.items():
+        row = {"method": name}
+        for metric in metrics:
+            row[metric] = f"{entry[f'{metric}_mean']:.4f} ± {entry[f'{metric}_std']:.4f}"
+        rows.append(row | {"steps/CPU s": logs.quantity(entry["steps_per_cpu_second"])})
+    print(logs.table(rows))

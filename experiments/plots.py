@@ -1,0 +1,107 @@
+"""Learning curves: the mean over seeds with its confidence interval, drawn without a display."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from scipy.special import stdtrit
+
+from experiments.files import write
+
+# Okabe and Ito's colours: told apart by colour-blind people too; line styles change when they begin again.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":")
+CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean."
+
+
+class Series(NamedTuple):
+    """One learning curve."""
+
+    label: str
+    x: np.ndarray  # [N]
+    y: np.ndarray  # [num_seeds, N]; NaN where a seed has no value
+
+
+def mean_and_interval(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean over seeds and the half-width of its 95 % Student-t interval; NaN stands for no value.
+
+    Args:
+      y: values, [num_seeds, N].
+    Returns:
+      mean and half-width, both [N]; the half-width is NaN where fewer than two seeds have a value.
+    """
+    is_missing = np.isnan(y)
+    count = (~is_missing).sum(axis=0).astype(float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(is_missing, 0, y).sum(axis=0) / count
+        variance = np.where(is_missing, 0, (y - mean) ** 2).sum(axis=0) / (count - 1)
+        half_width = stdtrit(np.maximum(count - 1, 1), 0.975) * np.sqrt(variance / count)
+    return mean, np.where(count < 2, np.nan, half_width)
+
+
+def curves(
+    path: Path | str,
+    series: Sequence[Series],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    hlines: Mapping[str, float] | None = None,
+    inset: Sequence[Series] = (),
+) -> None:
+    """Write a PNG with learning curves and a legend, whole or not at all.
+
+    Args:
+      path: the file.
+      series: what is drawn, without smoothing; the legend says over how many seeds.
+      title, xlabel, ylabel: with units.
+      hlines: levels to compare with, by their name in the legend.
+      inset: what is drawn smaller in the upper right corner: the same methods in the same order, over a window of x.
+    Raises:
+      DiskError: if the disk refuses the write.
+    """
+    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(7.5, 5.5), layout="constrained")
+        axes = figure.subplots()
+        _draw(axes, series)
+        for number, (label, level) in enumerate((hlines or {}).items()):
+            axes.axhline(level, color="0.35", linestyle=STYLES[1 + number % 3], linewidth=1.2, label=label)
+        axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+        axes.margins(x=0.01)
+        axes.grid(alpha=0.25)
+        if any(np.max(one.x, initial=0) >= 1e4 for one in series):
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if inset:
+            _inset(axes, inset)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        if any(len(one.y) > 1 for one in series):
+            axes.annotate(CAPTION, (0, 1.0), (2, 2), "axes fraction", "offset points", fontsize=8, color="0.35")
+            axes.set_title(title, pad=18)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+    write(Path(path), buffer.getvalue())
+
+
+def _draw(axes: Axes, series: Sequence[Series], linewidth: float = 1.8) -> None:
+    for number, one in enumerate(series):
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        mean, half_width = mean_and_interval(np.asarray(one.y, float))
+        seeds = f"{len(one.y)} seed{'s' if len(one.y) > 1 else ''}"
+        axes.plot(one.x, mean, color=colour, linestyle=style, linewidth=linewidth, label=f"{one.label} ({seeds})")
+        axes.fill_between(one.x, mean - half_width, mean + half_width, color=colour, alpha=0.2, linewidth=0)
+
+
+def _inset(axes: Axes, series: Sequence[Series]) -> None:
+    small = axes.inset_axes((0.5, 0.55, 0.48, 0.42))
+    _draw(small, series, 1.2)
+    small.set_xlim(series[0].x[0], series[0].x[-1])
+    small.xaxis.set_major_formatter(EngFormatter(places=2, sep=""))
+    small.tick_params(labelsize=8)
+    small.grid(alpha=0.25)
+    small.spines[["top", "right"]].set_visible(True)

@@ -1,0 +1,112 @@
+"""Compare runs: python -m experiments.report DIR... [--metric=return] [--out=report.png]
+
+Draws one metric of every run over its environment steps, with confidence bands over seeds, and prints a table of final
+numbers: for each seed the mean of the last 10 % of its rows, then mean and standard deviation (n - 1) over seeds.
+"""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from absl import flags
+
+from experiments.command_line import did_you_mean, start
+from experiments.files import UsageError
+from experiments.logs import note, table
+from experiments.plots import Series, curves
+
+FINAL_FRACTION = 0.1
+X = "env_steps"
+NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
+
+
+class Results(NamedTuple):
+    """What a results folder holds."""
+
+    folder: Path
+    config: dict
+    columns: dict[str, np.ndarray]  # for each column [num_rows] float64, NaN where nothing is written
+
+
+def read(folder: Path) -> Results:
+    """Read config.json and metrics.csv of a run.
+
+    Raises:
+      UsageError: if the folder holds no run, or no rows yet, or files that cannot be read.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        with (folder / "metrics.csv").open(newline="") as file:
+            header, *rows = list(csv.reader(file))
+        values = np.array([[float(cell or "nan") for cell in row] for row in rows]).T
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} holds no run with metrics: there is no {error.filename}") from None
+    except ValueError as error:
+        raise UsageError(f"{folder} holds a run whose files cannot be read: {error}") from None
+    if not rows:
+        raise UsageError(f"{folder} holds a run without metrics")
+    return Results(folder, config, dict(zip(header, values, strict=True)))
+
+
+def curve(results: Results, metric: str) -> Series:
+    """Return a metric over environment steps; seeds with other log points are interpolated to the first seed's."""
+    seeds = np.unique(results.columns["seed"])
+    parts = [[results.columns[name][results.columns["seed"] == seed] for name in (X, metric)] for seed in seeds]
+    x = parts[0][0]
+    y = [ys if np.array_equal(xs, x) else np.interp(x, xs, ys, right=np.nan) for xs, ys in parts]
+    return Series(results.folder.name, x, np.array(y))
+
+
+def final_numbers(results: Results, metric: str) -> dict[str, str | int | float]:
+    """Return a row of the table: the metric's mean and standard deviation over seeds at the end of the run."""
+    seed, values = results.columns["seed"], results.columns[metric]
+    ends = []
+    for number in np.unique(seed):
+        rows = values[seed == number]
+        last = rows[-max(1, round(FINAL_FRACTION * len(rows))) :]
+        ends.append(np.mean(last[~np.isnan(last)]) if not np.isnan(last).all() else np.nan)
+    return {
+        "run": str(results.folder),
+        "seeds": len(ends),
+        X: int(results.columns[X].max()),
+        metric: float(np.mean(ends)),
+        "std": float(np.std(ends, ddof=1)) if len(ends) > 1 else float("nan"),
+    }
+
+
+def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
+    """Draw and return the rows of the table.
+
+    Raises:
+      UsageError: if a folder holds no run, or no run has the metric: the nearest one is named.
+    """
+    if not folders:
+        raise UsageError("name the results folders to compare: python -m experiments.report DIR...")
+    everything = [read(Path(folder)) for folder in folders]
+    having = [results for results in everything if metric in results.columns]
+    if not having:
+        known = sorted({name for results in everything for name in results.columns} - set(NO_METRICS))
+        raise UsageError(f"--metric={metric} is in no run{did_you_mean(metric, known)}; there are {', '.join(known)}")
+    for results in everything:
+        if metric not in results.columns:
+            note(f"{results.folder} has no {metric}: left out")
+    series = [curve(results, metric) for results in having]
+    if len({one.label for one in series}) < len(series):
+        series = [one._replace(label=str(results.folder)) for one, results in zip(series, having, strict=True)]
+    title = ", ".join(sorted({str(results.config.get("experiment", "")) for results in having}))
+    curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric)
+    return [final_numbers(results, metric) for results in having]
+
+
+def main(argv: list[str]) -> None:
+    print(table(run(argv[1:], flags.FLAGS.metric, flags.FLAGS.out)))
+    note(f"curves: {flags.FLAGS.out}")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("metric", "return", "Column of metrics.csv.")
+    flags.DEFINE_string("out", "report.png", "The figure.")
+    start(main)

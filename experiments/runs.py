@@ -1,0 +1,277 @@
+"""A run and its results folder: configuration, metrics, checkpoints, summary; how it is stopped and goes on.
+
+config.json   the whole configuration, seeds, steps, package versions, git revision, device
+metrics.csv   one row per log point and seed
+summary.json  the final numbers
+checkpoints/  the last two complete states
+
+def run(config, options):
+    with Run(options, experiment="catch", name="frodo", config=config) as run:
+        state, step = run.restore(initial_state)  # the initial state and 0, unless the run is resumed
+        while step < options.steps:
+            state, rows = chunk(state)
+            step += ...
+            run.log(rows)
+            run.save_if_due(state, step)
+            run.stop_if_interrupted(state, step)
+        run.finish(summary)
+"""
+
+import contextlib
+import csv
+import dataclasses
+import importlib.metadata
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from experiments import command_line
+from experiments.checkpoints import Checkpoints
+from experiments.command_line import RunOptions, define_flags, parse_options, start
+from experiments.files import DiskError, UsageError, write, writing
+from experiments.logs import note
+
+__all__ = ["DiskError", "Run", "RunOptions", "UsageError", "define_flags", "parse_options", "start"]
+
+SAVE_SECONDS = 60.0  # between checkpoints
+FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")
+PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "orbax-checkpoint", "envpool")
+
+
+class Run:
+    """Owns a results folder, from its opening to `finish`; Ctrl-C and SIGTERM are noticed inside its `with` block.
+
+    Args:
+      options: seeds, steps, folder, whether an earlier run goes on or is replaced.
+      experiment, name: where the results lie: results/<experiment>/<name>, unless options.out says otherwise.
+      config: a dataclass, written to config.json.
+    Raises:
+      UsageError: if the folder holds a run and options do not say what is to become of it, or if it cannot be resumed.
+      DiskError: from every method, where the disk refuses a write.
+    """
+
+    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any):
+        self.options = options
+        self.folder = Path(options.out or Path("results", experiment, name))
+        self.interrupted = 0  # the number of the signal that asks the run to stop
+        self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
+        self._columns: list[str] = []
+        self._seconds_before, self._start = 0.0, time.monotonic()
+        self._record = {
+            "experiment": experiment,
+            "name": name,
+            "seeds": list(options.seeds),
+            "steps": options.steps,
+            "config": dataclasses.asdict(config),
+            **_provenance(),
+        }
+        self._record = json.loads(json.dumps(_plain(self._record), default=str))  # as it will be read back
+        if options.resume:
+            self._continue()
+        else:
+            self._begin()
+        self._checkpoints = Checkpoints(self.folder / "checkpoints")
+        self._last_save = time.monotonic()
+        command_line.run_is_open = True
+
+    def _begin(self) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(f"--out={self.folder} is a file: name a folder")
+        ours = [self.folder / name for name in ("config.json", "metrics.csv", "summary.json", "checkpoints")]
+        if any(path.exists() for path in ours) and not self.options.overwrite:
+            raise UsageError(
+                f"{self.folder} holds a run: --resume goes on with it, --overwrite replaces it, --out names another folder"
+            )
+        with writing(self.folder):
+            for path in ours:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        self._write_json(self._config_path, self._record)
+
+    def _continue(self) -> None:
+        try:
+            earlier = json.loads(self._config_path.read_bytes())
+            before, now = _settings(earlier), _settings(self._record)
+        except FileNotFoundError:
+            raise UsageError(f"--resume: {self.folder} holds no run") from None
+        except (ValueError, KeyError, AttributeError):
+            raise UsageError(f"--resume: {self._config_path} is damaged") from None
+        for key in before | now:
+            if before.get(key, "absent") != now.get(key, "absent"):
+                raise UsageError(
+                    f"--resume: {key} was {before.get(key, 'absent')} in {self.folder} and is {now.get(key, 'absent')} now"
+                )
+        if self.options.steps < earlier["steps"]:
+            raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
+        resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
+        self._record = earlier | {"steps": self.options.steps, "resumed": [*earlier.get("resumed", []), resumed]}
+
+    def __enter__(self) -> Self:
+        self._on_exit = contextlib.ExitStack()
+        if threading.current_thread() is threading.main_thread():
+            self._watch_signals()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._on_exit.close()
+
+    def _watch_signals(self) -> None:
+        """Let the first signal ask the run to stop; the second ends the process even while XLA holds the main thread."""
+        read, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+
+        def ask(number: int, _: Any) -> None:
+            self.interrupted = number
+
+        def listen() -> None:
+            if os.read(read, 1):
+                note("stopping soon, with a checkpoint; once more stops at once, without one")
+                if number := os.read(read, 1):
+                    os._exit(128 + number[0])
+            os.close(read)
+
+        self._on_exit.callback(os.close, write_end)
+        self._on_exit.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._on_exit.callback(signal.signal, number, signal.signal(number, ask))
+        threading.Thread(target=listen, daemon=True).start()
+
+    def stop_if_interrupted(self, state: Any, step: int) -> None:
+        """After Ctrl-C or SIGTERM save a checkpoint, say how to go on and exit with 128 plus the signal's number."""
+        if self.interrupted:
+            self.save(state, step)
+            note(f"stopped at step {step}: go on with the same settings and --resume --out={self.folder}")
+            sys.exit(128 + self.interrupted)
+
+    def seconds(self) -> float:
+        """Return the wall-clock seconds of this run, earlier parts of a resumed one included."""
+        return self._seconds_before + time.monotonic() - self._start
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to metrics.csv; `seconds` is added.
+
+        Args:
+          rows: numbers by column, with seed, update, env_steps and env_frames; the first row fixes the columns.
+        Raises:
+          ValueError: if a row has other columns.
+        """
+        text = io.StringIO()
+        for row in rows:
+            values = {**row, "seconds": round(self.seconds(), 3)}
+            if not self._columns:
+                self._columns = [*FIRST_COLUMNS, *(key for key in values if key not in FIRST_COLUMNS)]
+                csv.writer(text, lineterminator="\n").writerow(self._columns)
+            if differing := sorted(set(self._columns) ^ set(values)):
+                raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
+            csv.writer(text, lineterminator="\n").writerow([_plain(values[key]) for key in self._columns])
+        length = self._metrics_length()
+        with writing(self._metrics_path):
+            try:
+                with self._metrics_path.open("a") as file:
+                    file.write(text.getvalue())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self._metrics_path, length)  # half a row would spoil the file
+                raise
+
+    def _metrics_length(self) -> int:
+        return self._metrics_path.stat().st_size if self._metrics_path.exists() else 0
+
+    def save(self, state: Any, step: int) -> None:
+        """Write a checkpoint: a pytree of arrays, numbers and random keys, and the steps done."""
+        self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), "seconds": self.seconds()})
+        self._last_save = time.monotonic()
+
+    def save_if_due(self, state: Any, step: int) -> None:
+        """Write a checkpoint if the last one is a minute old, or the run is at its end."""
+        if step >= self.options.steps or time.monotonic() - self._last_save >= SAVE_SECONDS:
+            self.save(state, step)
+
+    def restore(self, template: Any) -> tuple[Any, int]:
+        """Return the state and step of the last good checkpoint, bit for bit; without --resume the template and 0.
+
+        Rows of metrics.csv that were written after the checkpoint are dropped: the run will write them again.
+
+        Raises:
+          UsageError: if no checkpoint is whole, or a leaf's shape or dtype is not the template's.
+        """
+        if not self.options.resume:
+            return template, 0
+        state, step, metadata = self._checkpoints.restore(template)
+        length = metadata["metrics_bytes"]
+        if self._metrics_length() < length:
+            raise UsageError(f"--resume: {self._metrics_path} has lost rows that checkpoint {step} knows of")
+        with writing(self._metrics_path):
+            if self._metrics_path.exists():
+                os.truncate(self._metrics_path, length)
+            (self.folder / "summary.json").unlink(missing_ok=True)  # no longer true of the run
+        if length:
+            with self._metrics_path.open(newline="") as file:
+                self._columns = next(csv.reader(file))
+        self._seconds_before, self._start = metadata["seconds"], time.monotonic()
+        self._record["resumed"][-1]["step"] = step
+        self._write_json(self._config_path, self._record)
+        return state, step
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the final numbers to summary.json."""
+        self._write_json(self.folder / "summary.json", summary)
+
+    def _write_json(self, path: Path, value: Any) -> None:
+        write(path, (json.dumps(_plain(value), indent=2) + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON and CSV can hold: arrays as lists, a float that is a float32 with no more digits than that has."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, (np.generic, np.ndarray, jax.Array)):
+        return _plain(np.asarray(value).tolist())
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            short = np.float32(value)
+        return float(str(short)) if short == value else value
+    return value
+
+
+def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what must not change between the parts of a run, by its dotted name."""
+    if not prefix:
+        record = {key: record[key] for key in ("experiment", "name", "seeds", "config")}
+    settings: dict[str, Any] = {}
+    for key, value in record.items():
+        nested = isinstance(value, Mapping)
+        settings |= _settings(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return settings
+
+
+def _provenance() -> dict[str, Any]:
+    """Return the versions of the packages, the git revision (None outside of a repository) and the device."""
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    revision = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
+        revision = output.strip() or None
+    devices = jax.devices()
+    device = f"{len(devices)} x {devices[0].platform} {devices[0].device_kind}"
+    return {"versions": versions, "git_revision": revision, "device": device}

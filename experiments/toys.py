@@ -1,0 +1,56 @@
+"""What is known in closed form of the toys, as metrics: exact returns on Catch, errors of values on the random walk."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from frodo.online import FusedState, Learner
+from toy_envs.base import Environment
+from toy_envs.catch import Catch
+from toy_envs.random_walk import RandomWalk
+
+
+def iteration_metrics(environment: Environment) -> Callable[[FusedState, FusedState], dict[str, Any]]:
+    """Make what is measured after every iteration, from the states before and after it, inside of the jitted program.
+
+    Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase; `spike`, the
+    same in the first iteration after the left reward changed, else nan.
+    """
+    if not isinstance(environment, RandomWalk):
+        return lambda before, after: {}
+
+    def metrics(before: FusedState, after: FusedState) -> dict[str, Any]:
+        last_steps = [jnp.maximum(0, state.actor.env_state.num_steps[0] - 1) for state in (before, after)]
+        is_changed = environment.left_reward(last_steps[0]) != environment.left_reward(last_steps[1])
+        (values,) = jax.tree.leaves(after.learner.agent.params)  # the table, [states, 1]
+        error = jnp.mean(jnp.square(values[:, 0] - environment.true_values(last_steps[1])))
+        return {"error": error, "spike": jnp.where(is_changed, error, jnp.nan)}
+
+    return metrics
+
+
+def log_metrics(environment: Environment, learner: Learner) -> Callable[[FusedState], dict[str, Any]]:
+    """Make what is measured at log points.
+
+    Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most probable actions.
+    """
+    if not isinstance(environment, Catch):
+        return lambda state: {}
+
+    def metrics(state: FusedState) -> dict[str, Any]:
+        observations = environment.all_observations()
+        grid = observations.shape[:3]
+        batch = learner.agent.prepare(observations.reshape(-1, *environment.observation_shape))
+        core_state = learner.agent.initial_state(len(batch))
+        predictions, _ = learner.agent.step(state.learner.agent.params, batch, jnp.ones(len(batch), bool), core_state)
+        logits = learner.rule.policy(predictions)
+        probabilities = jax.nn.softmax(logits).reshape(*grid, -1)
+        greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions).reshape(*grid, -1)
+        return {
+            "sampled_return": environment.expected_return(probabilities),
+            "greedy_return": environment.expected_return(greedy),
+        }
+
+    return metrics

@@ -1,0 +1,229 @@
+"""How a lifetime is run, logged, checkpointed and stopped, in both runtimes: what every experiment shares.
+
+metrics.csv has, besides the columns of all runs: cpu_seconds (of the process, all threads, since the run was started or resumed),
+peak_memory_mb, episodes and return (of those that ended since the row before, nan if none did), human_normalised on Atari,
+what the learner reports (means over iterations), and what is known of a toy in closed form (`toys.py`). Fused runs also write
+last_iterations.npz: the metrics of every iteration since the last but one row, [seeds, iterations], and env_steps [iterations].
+"""
+
+import resource
+import sys
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.acting import HostActor
+from agents.environments import ATARI_PREPROCESSING, HostEnvironment, human_normalised, make_environment
+from experiments import files, toys
+from experiments.files import RunError, UsageError
+from experiments.logs import CpuClock, Progress
+from experiments.runs import Run, RunOptions
+from frodo import online
+from frodo.online import OnlineConfig
+from toy_envs.base import Environment
+
+CHUNK = 100  # iterations between log points of fused runs
+ROWS = 200  # log points of a seed of host runs, at most
+FINAL_FRACTION = 0.2  # of a run, what the summary is about
+
+
+def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str) -> dict[str, Any]:
+    """Run one configuration for all seeds and write its results folder.
+
+    Returns:
+      the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and for each metric of
+      metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
+    Raises:
+      UsageError: if the environment or a setting is not what it should be.
+      RunError: if ten meta-gradients in a row were not finite.
+    """
+    config.validate()
+    environment = make_environment(config.env, config.batch_size, options.seeds[0])
+    is_fused = isinstance(environment, Environment)
+    if not is_fused and config.validation_unroll != config.unroll:
+        raise UsageError(
+            f"validation_unroll is {config.validation_unroll}, expected {config.unroll} (unroll) on {config.env}"
+        )
+    with Run(options, experiment=experiment, name=name, config=config) as run:
+        if is_fused:
+            speed = _train_fused(run, config, environment)
+        else:
+            speed = _train_on_host(run, config, environment)
+        summary = _summary(run, speed)
+        run.finish(summary)
+    return summary
+
+
+def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> float:
+    """Run all seeds as one program; returns steps per CPU second."""
+    seeds = run.options.seeds
+    fused = online.make_fused(config, environment, toys.iteration_metrics(environment))
+    iterations = max(1, run.options.steps // fused.steps_per_iteration)
+    chunk = min(CHUNK, iterations)
+    chunk_steps = chunk * fused.steps_per_iteration
+    over_seeds = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
+    run_chunk = jax.jit(over_seeds(lambda state: fused.run(state, chunk)), donate_argnums=0)
+    evaluate = jax.jit(jax.vmap(toys.log_metrics(environment, fused.learner)))
+
+    states = jax.jit(jax.vmap(fused.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
+    states, start = run.restore(states)
+    last = iterations // chunk * chunk_steps
+    progress = Progress(total=last * len(seeds), start=start * len(seeds))
+    begin, speed = CpuClock(), _Speed()
+    for step in range(start + chunk_steps, last + 1, chunk_steps):
+        states, metrics = run_chunk(states)
+        metrics = jax.device_get(metrics)  # of each name [seeds, iterations]
+        _check_meta_gradients(run, metrics)
+        speed.count(chunk_steps * len(seeds))
+        logged = _reduced(metrics) | jax.device_get(evaluate(states))
+        rows = _rows(config, seeds, step // fused.steps_per_iteration, step, begin, logged)
+        run.log(rows)
+        progress.update(step * len(seeds), _text(rows))
+        run.save_if_due(states, step)
+        run.stop_if_interrupted(states, step)
+        if step == last:
+            env_steps = step - fused.steps_per_iteration * np.arange(chunk)[::-1]
+            files.write_arrays(run.folder / "last_iterations.npz", metrics | {"env_steps": env_steps})
+    return speed.steps_per_cpu_second
+
+
+def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment) -> float:
+    """Run one seed after the other, each with its own environments and actor thread; returns steps per CPU second."""
+    seeds, steps = run.options.seeds, run.options.steps
+    learner = online.make_learner(config, environment.num_actions)
+    num_trajectories = config.num_updates + learner.is_meta
+    steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
+    learn = jax.jit(lambda state, data: learner.learn(state, *_split(data, config.num_updates)))
+    observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
+
+    def initial_state(index: int) -> dict[str, Any]:
+        actor_key, learner_key = jax.random.split(jax.random.key(seeds[index]))
+        return {"index": index, "step": 0, "actor_key": actor_key, "learner": learner.init(learner_key, observation)}
+
+    state, start = run.restore(initial_state(0))
+    progress = Progress(total=steps * len(seeds), start=start)
+    begin, speed = CpuClock(), _Speed()
+    for index in range(state["index"], len(seeds)):
+        if index > state["index"]:
+            state = initial_state(index)
+        if index > 0 or state["step"]:
+            environment = make_environment(config.env, config.batch_size, seeds[index] + state["step"])
+        policy, params = learner.rule.policy, state["learner"].agent.params
+        window: list[dict[str, Any]] = []
+        returns: list[float] = []
+        next_row = state["step"]
+        with HostActor(
+            environment, learner.agent, policy, params, state["actor_key"], config.unroll, num_trajectories
+        ) as actor:
+            while state["step"] < steps:
+                experience = actor.get()
+                learner_state, metrics = learn(state["learner"], experience.trajectories)
+                actor.params = learner_state.agent.params
+                window.append(jax.device_get(metrics))
+                returns.extend(experience.returns)
+                step = state["step"] + steps_per_iteration
+                state = {"index": index, "step": step, "actor_key": experience.key, "learner": learner_state}
+                done = index * steps + min(step, steps)
+                speed.count(steps_per_iteration)
+                if step >= next_row or step >= steps:
+                    stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
+                    stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
+                    _check_meta_gradients(run, stacked)
+                    rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, begin, _reduced(stacked))
+                    run.log(rows)
+                    progress.update(done, _text(rows))
+                    next_row += max(steps_per_iteration, steps // ROWS)
+                    window, returns = [], []
+                run.save_if_due(state, done)
+                run.stop_if_interrupted(state, done)
+    return speed.steps_per_cpu_second
+
+
+def _split(trajectories, num_updates: int):
+    """Cut the trajectories of an iteration, [M or M + 1, T, B, ...], into those of the updates and that of the outer loss."""
+    updates = jax.tree.map(lambda x: x[:num_updates], trajectories)
+    has_validation = len(trajectories.action) > num_updates
+    return updates, jax.tree.map(lambda x: x[num_updates], trajectories) if has_validation else None
+
+
+class _Speed:
+    """Steps per second of CPU time, all threads; the first two counts, which wait for compilation, are left out."""
+
+    def __init__(self) -> None:
+        self._counts = 0
+        self._steps = 0
+
+    def count(self, steps: int) -> None:
+        self._counts += 1
+        if self._counts == 2:
+            self._clock = CpuClock()
+        elif self._counts > 2:
+            self._steps += steps
+
+    @property
+    def steps_per_cpu_second(self) -> float:
+        return self._steps / self._clock.seconds if self._steps else float("nan")
+
+
+def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Metrics [seeds, iterations] to one number a seed: means where not nan, and the mean return of the episodes that ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
+        reduced = {name: np.nanmean(np.asarray(values, np.float64), axis=1) for name, values in metrics.items()}
+    episodes, return_sum = (np.sum(metrics[name], axis=1, dtype=np.float64) for name in ("episodes", "return_sum"))
+    reduced |= {
+        "episodes": episodes,
+        "return": np.divide(return_sum, episodes, where=episodes > 0, out=episodes * np.nan),
+    }
+    del reduced["return_sum"]
+    return reduced
+
+
+def _rows(config: OnlineConfig, seeds, update: int, step: int, clock: CpuClock, logged) -> list[dict[str, Any]]:
+    suite, _, game = config.env.partition("/")
+    shared = {
+        "update": update,
+        "env_steps": step,
+        "env_frames": step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1),
+        "cpu_seconds": round(clock.seconds, 3),
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        // (2**20 if sys.platform == "darwin" else 2**10),
+    }
+    rows = [{"seed": seed, **shared, **{k: v[i] for k, v in logged.items()}} for i, seed in enumerate(seeds)]
+    if suite == "atari":
+        for row in rows:
+            row["human_normalised"] = human_normalised(game, row["return"])
+    return rows
+
+
+def _text(rows: list[dict[str, Any]]) -> str:
+    """What the line of progress says of the newest rows."""
+    name = "error" if "error" in rows[0] else "return"
+    skipped = sum(row.get("skipped", 0) for row in rows)
+    value = np.mean([row[name] for row in rows])
+    return f"{name} {value:.3f}" + (f", {skipped:.0f} non-finite meta-gradients skipped" if skipped else "")
+
+
+def _check_meta_gradients(run: Run, metrics: dict[str, np.ndarray]) -> None:
+    """Stop the run, with the checkpoint from before, where too many meta-gradients in a row were not finite."""
+    if np.max(metrics.get("skipped_in_a_row", 0)) >= online.MAX_SKIPPED_IN_A_ROW:
+        raise RunError(
+            f"{online.MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite: stopped, the last checkpoint in "
+            f"{run.folder} is from before; try a smaller meta_optimizer.learning_rate or max_gradient_norm"
+        )
+
+
+def _summary(run: Run, speed: float) -> dict[str, Any]:
+    """What is left of a run when it is over, from its own metrics.csv."""
+    table = np.atleast_1d(np.genfromtxt(run.folder / "metrics.csv", delimiter=",", names=True))
+    steps = table["env_steps"].max()
+    final = table[table["env_steps"] > (1 - FINAL_FRACTION) * steps]
+    summary: dict[str, Any] = {"seeds": list(run.options.seeds), "env_steps": int(steps), "steps_per_cpu_second": speed}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for name in table.dtype.names[5:]:
+            summary[name] = [float(np.nanmean(final[final["seed"] == seed][name])) for seed in run.options.seeds]
+    return summary

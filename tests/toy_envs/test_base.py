@@ -1,0 +1,122 @@
+"""What happens at an episode's end: same-step reset of pure environments, next-step reset of their dm_env bridge."""
+
+from typing import NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from dm_env import test_utils
+
+from toy_envs import base
+from toy_envs.catch import Catch
+
+
+class CorridorState(NamedTuple):
+    episode: base.Array
+    position: base.Array
+    num_steps: base.Array
+
+
+class Corridor(base.Environment[CorridorState]):
+    """Action 1 goes on; the third cell is the goal, three steps are the time limit. Episodes are numbered from 1."""
+
+    observation_shape = (3,)
+    num_actions = 2
+
+    def initial_state(self, key):
+        del key
+        return CorridorState(jnp.int32(1), jnp.int32(0), jnp.int32(0))
+
+    def restart(self, state):
+        return CorridorState(state.episode + 1, jnp.int32(0), jnp.int32(0))
+
+    def transition(self, state, action):
+        state = CorridorState(state.episode, state.position + action, state.num_steps + 1)
+        return state, 10.0 * action, state.position == 2, state.num_steps == 3
+
+    def observe(self, state):
+        return jnp.stack(state).astype(jnp.float32)
+
+
+def step_through(environment, actions):
+    state, first = environment.init(jax.random.key(0))
+    step, steps = jax.jit(environment.step), [first]
+    for action in actions:
+        state, time_step = step(state, jnp.int32(action))
+        steps.append(time_step)
+    return base.TimeStep(*(np.stack(field) for field in zip(*steps, strict=True)))
+
+
+def test_same_step_reset_at_termination_at_truncation_and_at_both():
+    # Two steps to the goal; three steps of waiting; the goal at the time limit.
+    steps = step_through(Corridor(), [1, 1, 0, 1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(
+        steps.observation,
+        [[1, 0, 0], [1, 1, 1], [2, 0, 0], [2, 0, 1], [2, 1, 2], [3, 0, 0], [3, 1, 1], [3, 1, 2], [4, 0, 0]],
+    )
+    np.testing.assert_array_equal(steps.reward, [0, 10, 10, 0, 10, 0, 10, 0, 10])
+    np.testing.assert_array_equal(steps.discount, [1, 1, 0, 1, 1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(steps.truncated, [0, 0, 0, 0, 0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(steps.valid, [0, 1, 1, 1, 1, 0, 1, 1, 1])
+    np.testing.assert_array_equal(steps.is_first, [1, 0, 1, 0, 0, 1, 0, 0, 1])
+
+
+def test_a_batch_is_its_environments_one_by_one():
+    catch = Catch(rows=3, columns=3)
+    keys, actions = jax.random.split(jax.random.key(1), 3), np.arange(12).reshape(4, 3) // 2 % 3
+    state, _ = jax.vmap(catch.init)(keys)
+    _, batch = jax.lax.scan(jax.vmap(catch.step), state, jnp.asarray(actions))
+    for b in range(3):
+        state, _ = catch.init(keys[b])
+        _, single = jax.lax.scan(catch.step, state, jnp.asarray(actions[:, b]))
+        jax.tree.map(lambda all_, one, b=b: np.testing.assert_array_equal(all_[:, b], one), batch, single)
+
+
+def test_dm_env_shows_the_last_observation_and_ignores_the_action_after_it():
+    environment = base.DmEnv(Corridor(), seed=0)
+    shown = [environment.step(action) for action in (1, 1, 1, 1, 0, 0, 0, 1, 1)]
+    observations = [step.observation.tolist() for step in shown]
+    # The first action, the fourth and the eighth do nothing.
+    assert observations == [
+        [1, 0, 0],
+        [1, 1, 1],
+        [1, 2, 2],
+        [2, 0, 0],
+        [2, 0, 1],
+        [2, 0, 2],
+        [2, 0, 3],
+        [3, 0, 0],
+        [3, 1, 1],
+    ]
+    first, mid, last = dm_env.StepType
+    assert [step.step_type for step in shown] == [first, mid, last, first, mid, mid, last, first, mid]
+    assert [step.reward for step in shown] == [None, 10, 10, None, 0, 0, 0, None, 10]
+    assert [step.discount for step in shown] == [None, 1, 0, None, 1, 1, 1, None, 1]
+
+
+def test_dm_env_reset_starts_the_first_episode_once_and_a_new_one_after_it():
+    environment = base.DmEnv(Corridor(), seed=0)
+    assert environment.reset().observation[0] == 1
+    environment.step(1)
+    assert environment.reset().observation.tolist() == [2, 0, 0]
+    assert environment.reset().observation[0] == 3
+
+
+def test_dm_env_seed():
+    pellets = [
+        [int(np.argmax(environment.reset().observation[0])) for _ in range(8)]
+        for environment in (base.DmEnv(Catch(), seed) for seed in (0, 0, 1))
+    ]
+    assert pellets[0] == pellets[1] != pellets[2] and len(set(pellets[0])) > 1
+
+
+class DmEnvConformity(test_utils.EnvironmentTestMixin, absltest.TestCase):
+    """The checks that dm_env has for its implementers."""
+
+    def make_object_under_test(self):
+        return base.DmEnv(Catch(rows=4), seed=0)
+
+    def make_action_sequence(self):
+        return [np.int32(action) for action in (0, 1, 2, 2, 1, 0, 0, 0, 1)]
