@@ -151,7 +151,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         expected = FLAGS[match[1]].parser.syntactic_help or "true or false"
         _fail(f"--{match[1]}={match[2]}: give {expected}", 2)
     if FLAGS["verbosity"].using_default_value:
-        FLAGS.verbosity = logging.WARNING  # else absl turns it up, and JAX and Orbax tell of every step
+        FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
     return rest
 
 

@@ -59,5 +59,5 @@ def write(path: Path, data: bytes) -> None:
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz file as `write` does."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write(path, buffer.getvalue())

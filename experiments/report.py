@@ -1,7 +1,7 @@
 """Compare runs: python -m experiments.report DIR... [--metric=return] [--out=report.png]
 
 Draws one metric of every run over its environment steps, with confidence bands over seeds, and prints a table of final
-numbers: for each seed the mean of the last 10 % of its rows, then mean and standard deviation (n - 1) over seeds.
+numbers: for each seed the mean over the last fifth of the run, then mean and standard deviation (n - 1) over seeds.
 """
 
 import csv
@@ -18,7 +18,7 @@ from experiments.files import UsageError
 from experiments.logs import note, table
 from experiments.plots import Series, curves
 
-FINAL_FRACTION = 0.1
+FINAL_FRACTION = 0.2  # of a run
 X = "env_steps"
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
 
@@ -60,20 +60,23 @@ def curve(results: Results, metric: str) -> Series:
     return Series(results.folder.name, x, np.array(y))
 
 
+def final_values(results: Results, metric: str) -> np.ndarray:
+    """Return a metric's mean over the last fifth of the run for each seed, [num_seeds]; NaN where it has no value there."""
+    seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
+    is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
+    finals = [values[is_final & (seed == number)] for number in dict.fromkeys(seed)]
+    return np.array([final.mean() if final.size else np.nan for final in finals])
+
+
 def final_numbers(results: Results, metric: str) -> dict[str, str | int | float]:
-    """Return a row of the table: the metric's mean and standard deviation over seeds at the end of the run."""
-    seed, values = results.columns["seed"], results.columns[metric]
-    ends = []
-    for number in np.unique(seed):
-        rows = values[seed == number]
-        last = rows[-max(1, round(FINAL_FRACTION * len(rows))) :]
-        ends.append(np.mean(last[~np.isnan(last)]) if not np.isnan(last).all() else np.nan)
+    """Return a row of the table: the metric's final mean and standard deviation over seeds."""
+    finals = final_values(results, metric)
     return {
         "run": str(results.folder),
-        "seeds": len(ends),
+        "seeds": len(finals),
         X: int(results.columns[X].max()),
-        metric: float(np.mean(ends)),
-        "std": float(np.std(ends, ddof=1)) if len(ends) > 1 else float("nan"),
+        metric: float(np.mean(finals)),
+        "std": float(np.std(finals, ddof=1)) if len(finals) > 1 else float("nan"),
     }
 
 

@@ -246,7 +246,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         with np.errstate(over="ignore"):
             short = np.float32(value)
-        return float(str(short)) if short == value else value
+        return float(str(short)) if float(short) == value else value
     return value
 
 

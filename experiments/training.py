@@ -6,6 +6,7 @@ what the learner reports (means over iterations), and what is known of a toy in 
 last_iterations.npz: the metrics of every iteration since the last but one row, [seeds, iterations], and env_steps [iterations].
 """
 
+import pathlib
 import resource
 import sys
 import warnings
@@ -17,17 +18,16 @@ import numpy as np
 
 from agents.acting import HostActor
 from agents.environments import ATARI_PREPROCESSING, HostEnvironment, human_normalised, make_environment
-from experiments import files, toys
+from experiments import files, report, toys
 from experiments.files import RunError, UsageError
 from experiments.logs import CpuClock, Progress
-from experiments.runs import Run, RunOptions
+from experiments.runs import FIRST_COLUMNS, Run, RunOptions
 from frodo import online
 from frodo.online import OnlineConfig
 from toy_envs.base import Environment
 
 CHUNK = 100  # iterations between log points of fused runs
 ROWS = 200  # log points of a seed of host runs, at most
-FINAL_FRACTION = 0.2  # of a run, what the summary is about
 
 
 def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str) -> dict[str, Any]:
@@ -55,6 +55,11 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
         summary = _summary(run, speed)
         run.finish(summary)
     return summary
+
+
+def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
+    """Where a run's results lie."""
+    return pathlib.Path(options.out or pathlib.Path("results", experiment, name))
 
 
 def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> float:
@@ -218,12 +223,11 @@ def _check_meta_gradients(run: Run, metrics: dict[str, np.ndarray]) -> None:
 
 def _summary(run: Run, speed: float) -> dict[str, Any]:
     """What is left of a run when it is over, from its own metrics.csv."""
-    table = np.atleast_1d(np.genfromtxt(run.folder / "metrics.csv", delimiter=",", names=True))
-    steps = table["env_steps"].max()
-    final = table[table["env_steps"] > (1 - FINAL_FRACTION) * steps]
-    summary: dict[str, Any] = {"seeds": list(run.options.seeds), "env_steps": int(steps), "steps_per_cpu_second": speed}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        for name in table.dtype.names[5:]:
-            summary[name] = [float(np.nanmean(final[final["seed"] == seed][name])) for seed in run.options.seeds]
-    return summary
+    results = report.read(run.folder)
+    own = [name for name in results.columns if name not in FIRST_COLUMNS]
+    return {
+        "seeds": list(run.options.seeds),
+        "env_steps": int(results.columns["env_steps"].max()),
+        "steps_per_cpu_second": speed,
+        **{name: report.final_values(results, name).tolist() for name in own},
+    }

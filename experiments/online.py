@@ -1,0 +1,70 @@
+"""Online discovery on any environment: one agent, one lifetime, its own objective.
+
+    python -m experiments.online --env=toy/catch --seeds=0 --steps=1e6
+    python -m experiments.online --env=atari/Pong --rule=frodo|impala|learned_loss|a2c|q_learning
+
+Writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve, and on
+environments where targets are compared with V-trace's, target_difference.png (Figure 3d of Xu et al. 2020). summary.json as `training.train`
+says: `return` is the mean true episode return over the last fifth of the run for each seed, `human_normalised` its score on
+Atari, `target_difference` the mean squared difference between the learned and the V-trace target.
+"""
+
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from experiments import command_line, files, logs, plots, report, training
+from experiments.command_line import RunOptions
+from frodo import presets
+from frodo.online import OnlineConfig
+from frodo.rule import RULES
+from toy_envs.catch import Catch
+
+TITLES = {
+    "return": "mean episode return",
+    "sampled_return": "expected return of the policy as it acts",
+    "error": "mean squared error of v",
+    "target_difference": "mean squared difference from the V-trace target",
+}
+
+
+def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
+    """Train, and draw the learning curves into the run folder; returns the summary and, under "figures", the paths."""
+    name = f"{config.env.replace('/', '_')}_{config.rule.name}"
+    summary = training.train(config, options, experiment="online", name=name)
+    folder = training.folder(options, experiment="online", name=name)
+    bound = {"three-step bound": Catch().look_ahead_bound(3)} if config.env == "toy/catch" else {}
+    figures = []
+    for metric in TITLES:
+        if metric in summary and not (metric == "return" and {"error", "sampled_return"} & set(summary)):
+            figures.append(folder / f"{metric}.png")
+            plots.curves(
+                figures[-1],
+                [report.curve(report.read(folder), metric)._replace(label=config.rule.name)],
+                title=f"{config.rule.name} on {config.env}",
+                xlabel="environment steps",
+                ylabel=TITLES[metric],
+                hlines=bound if "return" in metric else None,
+            )
+    return summary | {"figures": figures} | bound
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    preset = presets.with_rule(presets.for_environment(FLAGS.env), FLAGS.rule)
+    config, options = command_line.parse_options(argv, preset)
+    summary = run(config, options)
+    shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
+    rows = [{"": name, "value": float(np.mean(summary[name]))} for name in shown if name in summary]
+    rows += [{"": "three-step bound", "value": summary[name]} for name in summary if name == "three-step bound"]
+    print(logs.table([*rows, {"": "steps per CPU second", "value": summary["steps_per_cpu_second"]}]))
+    for path in summary["figures"]:
+        print(f"learning curve: {path}")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>.")
+    flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6")
+    command_line.start(main)
