@@ -10,6 +10,7 @@ import csv
 import difflib
 import functools
 import inspect
+import os
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -23,8 +24,9 @@ from toy_envs.base import Environment, TimeStep
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
-# A second thread adds 3 to 5% of CPU time per step (Pong, 30 environments); 0 would be all cores.
-ENVPOOL_THREADS = 1
+# Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3 to 5 % more
+# CPU time and takes 40 % less wall time.)
+ENVPOOL_THREADS = max(1, (os.cpu_count() or 1) // 2)
 
 # 108,000 frames an episode. The true reward and the true end of a game: clipping is up to the learner.
 ATARI_PREPROCESSING = dict(

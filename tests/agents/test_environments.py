@@ -94,6 +94,7 @@ def test_dm_env_batch_reset_in_the_middle_of_an_episode():
 
 def test_toys_through_dm_env():
     environment = DmEnvBatch([DmEnv(Catch(rows=3), seed) for seed in range(2)], "catch")
+    assert (environment.num_actions, environment.observation_shape) == (3, (3, 11))
     steps = collect(environment, np.ones((6, 2)))
     check_next_step_reset(steps)
     np.testing.assert_array_equal(steps.discount[:, 0], [1, 1, 0, 1, 1, 0, 1])
@@ -105,11 +106,15 @@ def test_dm_env_batch_refuses_what_agents_cannot_act_in():
         def observation_spec(self):
             return {"image": specs.Array((2,), np.uint8)}
 
+    class Words(Countdown):
+        def observation_spec(self):
+            return specs.StringArray(())
+
     class Continuous(Countdown):
         def action_spec(self):
             return specs.BoundedArray((1,), np.float32, -1, 1)
 
-    for kind in (Pictures, Continuous):
+    for kind in (Pictures, Words, Continuous):
         with pytest.raises(ValueError, match="'fake'.*single-array observation and discrete actions") as error:
             DmEnvBatch([kind(1)], "fake")
         assert "\n" not in str(error.value)
@@ -188,7 +193,7 @@ def test_envpool_ignores_the_action_after_an_end():
 
 def test_envpool_reset_in_the_middle_of_an_episode_and_after_an_end():
     environment = EnvpoolEnvironment("CartPole-v1", 2, seed=0, max_episode_steps=3)
-    for num_steps in (2, 3):
+    for num_steps in (2, 3, 2):
         steps = collect(environment, np.zeros((num_steps - 1, 2)))  # and one more
         assert np.all(np.abs(steps.observation[0]) <= 0.05)
         check_next_step_reset(steps)

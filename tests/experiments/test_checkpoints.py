@@ -75,7 +75,7 @@ def test_the_last_two_are_kept(tmp_path):
 
 def test_an_interrupted_save_does_not_count(tmp_path):
     Checkpoints(tmp_path).save(1, {"x": jnp.array(1)}, {})
-    os.makedirs(tmp_path / "2.orbax-checkpoint-tmp" / "state")
+    os.makedirs(tmp_path / "5.orbax-checkpoint-tmp" / "state")
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.restore({"x": jnp.array(0)})[1] == 1
     checkpoints.save(2, {"x": jnp.array(2)}, {})

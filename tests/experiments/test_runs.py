@@ -296,7 +296,6 @@ class TestDisk:
         assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
     def test_metrics_on_a_full_one(self, tmp_path):
-        (tmp_path / "metrics.csv").symlink_to("/dev/full")
         row = {"seed": 0, "update": 1, "env_steps": 1, "env_frames": 1}
         with Run(options(tmp_path / "run"), experiment="a", name="b", config=Config()) as one:
             (tmp_path / "run" / "metrics.csv").symlink_to("/dev/full")

@@ -63,17 +63,6 @@ def test_same_step_reset_at_termination_at_truncation_and_at_both():
     np.testing.assert_array_equal(steps.is_first, [1, 0, 1, 0, 0, 1, 0, 0, 1])
 
 
-def test_a_batch_is_its_environments_one_by_one():
-    catch = Catch(rows=3, columns=3)
-    keys, actions = jax.random.split(jax.random.key(1), 3), np.arange(12).reshape(4, 3) // 2 % 3
-    state, _ = jax.vmap(catch.init)(keys)
-    _, batch = jax.lax.scan(jax.vmap(catch.step), state, jnp.asarray(actions))
-    for b in range(3):
-        state, _ = catch.init(keys[b])
-        _, single = jax.lax.scan(catch.step, state, jnp.asarray(actions[:, b]))
-        jax.tree.map(lambda all_, one, b=b: np.testing.assert_array_equal(all_[:, b], one), batch, single)
-
-
 def test_dm_env_shows_the_last_observation_and_ignores_the_action_after_it():
     environment = base.DmEnv(Corridor(), seed=0)
     shown = [environment.step(action) for action in (1, 1, 1, 1, 0, 0, 0, 1, 1)]

@@ -70,7 +70,7 @@ def test_look_ahead_bound_by_hand_and_by_enumeration():
     assert [Catch().look_ahead_bound(n) for n in range(7)] == pytest.approx(
         [-9 / 11, -5 / 11, -1 / 11, 3 / 11, 7 / 11, 1.0, 1.0]
     )
-    # Columns that cannot all be reached, and walls that cost the blind paddle reach: the centre is not the best place.
+    # Boards without a middle column; on one all columns are in reach.
     for rows, columns in ((4, 8), (5, 2)):
         for num_moves in range(rows):
             expected = reference.catch_look_ahead_bound(rows, columns, num_moves)

@@ -1,0 +1,36 @@
+"""Package definition; the exact versions that are tested stand in constraints.txt."""
+
+from setuptools import setup
+
+setup(
+    name="frodo-rl",
+    version="0.1.0",
+    description="Agents that discover their own reinforcement-learning objective, online (FRODO) or by a population (DiscoRL)",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=["toy_envs", "agents", "meta", "frodo", "experiments"],
+    package_data={"agents": ["atari57_scores.csv"]},
+    install_requires=[
+        "absl-py>=2.1",
+        "bsuite>=0.3.6",
+        "chex>=0.1.90",
+        "dm-env>=1.6",
+        "dm-haiku>=0.0.16",
+        "envpool>=1.2",
+        "gymnasium>=1.0",
+        "jax>=0.8",
+        "matplotlib>=3.9",
+        "numpy>=2.0",
+        "optax>=0.2.6",
+        "orbax-checkpoint>=0.11.25",
+        "rlax>=0.1.8",
+        "scipy>=1.14",
+    ],
+    extras_require={
+        "dev": ["mypy>=1.15", "pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"],
+        "cuda": ["jax[cuda13]"],
+        "tpu": ["jax[tpu]"],
+    },
+)

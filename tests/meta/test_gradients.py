@@ -1,0 +1,140 @@
+"""The meta-gradient against central differences of an outer loss that is written out a second time, in float64."""
+
+import dataclasses
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from agents.networks import NetworkConfig, make_agent
+from frodo.rule import RuleConfig, make_outer_loss, make_rule
+from meta import gradients
+from meta.lifetime import init_agent_state, make_lifetime_step
+from tests.reference import frodo as reference
+from tests.trajectories import random_trajectory
+
+OPTIMIZER = (0.05, 0.9, 1e-2)  # learning rate, decay, ε: large steps, so that second-order terms matter
+TARGET_INPUTS = ("reward", "discount", "next_value")
+BASE = RuleConfig(lstm=4, discount=0.9, lambda_=0.8, temperature=1.3, entropy_cost=0.1)
+CASES = {
+    "actor_critic-semi": BASE,
+    "actor_critic-literal": dataclasses.replace(BASE, next_value_gradient="literal"),
+    "actor_critic-stopped": dataclasses.replace(BASE, next_value_gradient="stopped"),
+    "actor_critic-mean": dataclasses.replace(BASE, reduction="mean"),
+    "consistency-one-step": dataclasses.replace(BASE, consistency_cost=0.5, is_consistency_multi_step=False),
+    "consistency-multi-step": dataclasses.replace(BASE, consistency_cost=0.5),
+    "prediction-literal": dataclasses.replace(
+        BASE, kind="prediction", inputs=TARGET_INPUTS, next_value_gradient="literal", reduction="mean"
+    ),
+    "prediction-semi": dataclasses.replace(BASE, kind="prediction", inputs=TARGET_INPUTS),
+    "value_based-semi": dataclasses.replace(BASE, kind="value_based", epsilon=0.3),
+    "value_based-literal": dataclasses.replace(BASE, kind="value_based", next_value_gradient="literal"),
+    "learned_loss-semi": dataclasses.replace(BASE, name="learned_loss"),
+    "learned_loss-literal": dataclasses.replace(BASE, name="learned_loss", next_value_gradient="literal"),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Static:
+    """A configuration as a static argument of jit."""
+
+    value: RuleConfig
+
+
+def problem(config: RuleConfig):
+    """Everything that the outer loss is a function of."""
+    num_actions = 1 if config.kind == "prediction" else 3
+    rule = make_rule(config)
+    agent = make_agent(NetworkConfig("mlp", (5,), activation="tanh"), rule.spec(num_actions), num_actions)
+    optimizer = optax.rmsprop(OPTIMIZER[0], OPTIMIZER[1], OPTIMIZER[2], eps_in_sqrt=True)
+    trajectories = random_trajectory(1, 2, 5, 3, num_actions=num_actions)
+    validation = random_trajectory(2, 5, 3, num_actions=num_actions)
+    state = init_agent_state(agent, rule, optimizer, jax.random.key(0), jnp.asarray(validation.observation[0]))
+    meta_params = jax.tree.map(lambda x: 2 * x, rule.init_meta_params(jax.random.key(1), num_actions))
+    return rule, agent, optimizer, trajectories, validation, state, meta_params
+
+
+def meta_gradient(config: RuleConfig, mode: str):
+    rule, agent, optimizer, trajectories, validation, state, meta_params = problem(config)
+    step = make_lifetime_step(agent, rule, optimizer, make_outer_loss(config), mode)
+    return jax.jit(step)(meta_params, state, trajectories, validation)
+
+
+@functools.cache
+def central_differences(name: str, num_directions: int = 4):
+    """The reference's outer loss, random directions in η, and its slope along each."""
+    config = CASES[name]
+    rule, _, _, trajectories, validation, state, meta_params = problem(config)
+    names = config.inputs + (("log_pi", "value") if config.name == "learned_loss" else ())
+    settings = dict(rule=Static(config), optimizer=OPTIMIZER, names=names, head_names=tuple(rule.spec(3)))
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    evaluate = lambda meta_params, values: reference.outer_loss(
+        meta_params, state.params, zeros, trajectories, validation, values, **settings
+    )
+    base, held = evaluate(meta_params, None)
+    slopes = []
+    for seed in range(num_directions):
+        direction = optax.tree.random_like(jax.random.key(seed), meta_params)
+        at = lambda size: evaluate(jax.tree.map(lambda x, d: x + size * d, meta_params, direction), held)[0]
+        # Five points: the error is of fourth order in the step.
+        h = 1e-3
+        slopes.append((direction, (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)))
+    return base, slopes
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def relative_error(name: str, mode: str) -> float:
+    base, slopes = central_differences(name)
+    _, gradient, metrics = meta_gradient(CASES[name], mode)
+    scale = optax.global_norm(gradient)
+    errors = [abs(optax.tree.vdot(gradient, direction) - slope) for direction, slope in slopes]
+    loss = metrics["outer_loss"] + metrics["regulariser"]
+    np.testing.assert_allclose(loss, base, rtol=1e-9)
+    return float(max(errors) / scale)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_central_differences(name):
+    for mode in gradients.MODES:
+        assert relative_error(name, mode) < 1e-6, mode
+
+
+STOPS = {  # a function that stops a gradient, and a case in which that matters
+    "_actor_critic_inner_loss": "actor_critic-semi",
+    "consistency_targets": "consistency-multi-step",
+    "vtrace": "actor_critic-semi",
+    "apply": "actor_critic-stopped",
+}
+
+
+@pytest.mark.parametrize("function", STOPS)
+def test_a_missing_stop_gradient_is_caught(function, monkeypatch):
+    stop_gradient, calls = jax.lax.stop_gradient, []
+
+    def leaky(x):
+        if sys._getframe(1).f_code.co_name == function:
+            calls.append(x)
+            return x
+        return stop_gradient(x)
+
+    monkeypatch.setattr(jax.lax, "stop_gradient", leaky)
+    assert relative_error(STOPS[function], "reverse") > 1e-3
+    assert calls
+
+
+def test_targets_that_are_not_constant_are_caught(monkeypatch):
+    right = make_rule
+    leaky = lambda config: right(config)._replace(is_target_constant=False)
+    central_differences("actor_critic-semi")
+    monkeypatch.setitem(globals(), "make_rule", leaky)
+    for mode in ("reverse", "mixed"):
+        assert relative_error("actor_critic-semi", mode) > 1e-3

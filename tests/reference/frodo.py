@@ -1,0 +1,209 @@
+"""FRODO's outer loss as a function of η, written out a second time with loops, for central differences.
+
+Nothing of the package's losses, returns, networks or gradients is used. `Held` stands for every stop-gradient: at the base η
+it records what passes, at another η it gives back what it recorded. So the derivative of the whole by central differences is
+what the meta-gradient must be.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+class Held:
+    """Records values in order, or replays them."""
+
+    def __init__(self, values=None):
+        self.is_replaying = values is not None
+        self.values = list(values or [])
+        self._next = iter(self.values)
+
+    def __call__(self, x):
+        if self.is_replaying:
+            return next(self._next)
+        self.values.append(x)
+        return x
+
+
+def linear(layer, x):
+    return x @ layer["w"] + layer["b"]
+
+
+def agent(params, observation, names, activation=jnp.tanh):
+    """An MLP with one head for each name: [T + 1, B, ...] -> predictions."""
+    layers = params["heads"]
+    keys = ["linear"] + [f"linear_{i}" for i in range(1, len(layers))]
+    x = observation.reshape(*observation.shape[:2], -1)
+    for key in keys[: -len(names)]:
+        x = activation(linear(layers[key], x))
+    heads = {name: linear(layers[key], x) for key, name in zip(keys[-len(names) :], names, strict=True)}
+    return {name: y[..., 0] if name == "value" else y for name, y in heads.items()}
+
+
+def meta_network(meta_params, features, is_last):
+    """Reverse-time LSTM by a loop, with a linear head: [T, B, F] -> [T, B]."""
+    w, b = (meta_params["target_network/lstm"][name] for name in "wb")
+    size = w.shape[1] // 4
+    hidden = cell = jnp.zeros((features.shape[1], size))
+    outputs = []
+    for t in reversed(range(len(features))):
+        hidden = jnp.where(is_last[t][:, None], 0.0, hidden)
+        cell = jnp.where(is_last[t][:, None], 0.0, cell)
+        gates = jnp.concatenate([features[t], hidden], axis=-1) @ w + b
+        i, g, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
+        cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        outputs.append(linear(meta_params["target_network/target"], hidden)[:, 0])
+    return jnp.stack(outputs[::-1])
+
+
+def vtrace(trajectory, values, rho, gamma, lambda_):
+    """Targets and advantages by a loop."""
+    targets, advantages = [], []
+    following = values[-1]  # v_s + 1
+    for t in reversed(range(len(rho))):
+        ratio = jnp.where(trajectory.valid[t], jnp.minimum(1.0, rho[t]), 0.0)
+        discount = gamma * trajectory.discount[t]
+        # After a truncation, or with λ < 1, part of the bootstrap is the value itself.
+        keep = jnp.where(trajectory.truncated[t], 0.0, lambda_)
+        delta = ratio * (trajectory.reward[t] + discount * values[t + 1] - values[t])
+        targets.append(values[t] + delta + discount * keep * ratio * (following - values[t + 1]))
+        bootstrap = keep * following + (1 - keep) * values[t + 1]
+        advantages.append(ratio * (trajectory.reward[t] + discount * bootstrap - values[t]))
+        following = targets[-1]
+    return jnp.stack(targets[::-1]), jnp.stack(advantages[::-1])
+
+
+def log_probability(logits, action):
+    log_pi = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    return jnp.sum(log_pi * jax.nn.one_hot(action, logits.shape[-1]), axis=-1), log_pi
+
+
+def policy_logits(predictions, c):
+    if c.kind == "actor_critic":
+        return predictions["policy"]
+    if c.kind == "prediction":
+        return jnp.zeros((*predictions["value"].shape, 1))
+    greedy = predictions["greedy"]
+    return jnp.log((1 - c.epsilon) * greedy + c.epsilon / greedy.shape[-1])
+
+
+def with_greedy(predictions, held):
+    """Add which action is greedy: no gradient flows through that, so it is held."""
+    if "q" in predictions:
+        predictions["greedy"] = held(jax.nn.one_hot(jnp.argmax(predictions["q"], -1), predictions["q"].shape[-1]))
+    return predictions
+
+
+def values_of(predictions, c):
+    if c.kind == "value_based":
+        return jnp.sum(jnp.exp(policy_logits(predictions, c)) * predictions["q"], axis=-1)
+    return predictions["value"]
+
+
+def reduce(loss, trajectory, reduction):
+    total = jnp.sum(loss * trajectory.valid)
+    return total if reduction == "sum" else total / jnp.sum(trajectory.valid)
+
+
+def actor_critic_loss(targets, advantage, predictions, trajectory, c, temperature=1.0, value_cost=None):
+    log_pi_a, log_pi = log_probability(predictions["policy"][:-1] / temperature, trajectory.action)
+    entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
+    value_cost = c.value_cost if value_cost is None else value_cost
+    return -advantage * log_pi_a + value_cost * (targets - predictions["value"][:-1]) ** 2 - c.entropy_cost * entropy
+
+
+def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None):
+    values = values_of(predictions, c)
+    next_values = values[1:] if next_values is None else next_values
+    log_pi, _ = log_probability(policy_logits(predictions, c)[:-1], trajectory.action)
+    log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
+    columns = {
+        "reward": trajectory.reward,
+        "discount": c.discount * trajectory.discount,
+        "next_value": trajectory.discount * next_values,
+        "value": values[:-1],
+        "pi": jnp.exp(log_pi),
+        "mu": jnp.exp(log_mu),
+        "log_pi": log_pi,
+    }
+    features = jnp.stack([columns[name] for name in names], axis=-1) * trajectory.valid[..., None]
+    is_last = (trajectory.discount == 0) | trajectory.truncated | ~trajectory.valid
+    return meta_network(meta_params, features, is_last)
+
+
+def consistency(targets, trajectory, c, held):
+    """½ Σ (⊥(...) − G)², by loops."""
+    broken = trajectory.truncated | ~trajectory.valid
+    total, following = 0.0, targets[-1]
+    expected = []
+    for t in reversed(range(len(targets) - 1)):
+        chained = jnp.where(broken[t + 1], targets[t + 1], following) if c.is_consistency_multi_step else targets[t + 1]
+        following = trajectory.reward[t] + c.discount * trajectory.discount[t] * chained
+        expected.append(following)
+    expected = held(jnp.stack(expected[::-1]))
+    total = 0.5 * (expected - targets[:-1]) ** 2 * (trajectory.valid & ~trajectory.truncated)[:-1]
+    return jnp.sum(total)
+
+
+def inner_loss(params, meta_params, targets, fixed_values, fixed_next, greedy, trajectory, c, names, head_names):
+    """The loss whose gradient with respect to params is an update; what is not a function of params is passed."""
+    predictions = agent(params, trajectory.observation, head_names) | {"greedy": greedy}
+    if targets is None:
+        targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
+    if c.name == "learned_loss":
+        _, log_pi = log_probability(predictions["policy"][:-1], trajectory.action)
+        loss = targets + c.entropy_cost * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
+    elif c.kind == "prediction":
+        loss = (targets - predictions["value"][:-1]) ** 2
+    elif c.kind == "value_based":
+        q = jnp.sum(predictions["q"][:-1] * jax.nn.one_hot(trajectory.action, predictions["q"].shape[-1]), axis=-1)
+        loss = 0.5 * (targets - q) ** 2
+    else:
+        loss = actor_critic_loss(targets, targets - fixed_values, predictions, trajectory, c)
+    return reduce(loss, trajectory, c.reduction)
+
+
+@functools.partial(jax.jit, static_argnames=("names", "head_names", "optimizer", "rule"))
+def outer_loss(meta_params, params, second_moment, trajectories, validation, values, *, rule, optimizer, names, head_names):
+    """Return the outer loss after M updates, and what was held; `values` is what a call at the base η returned, or None."""
+    c, held = rule.value, Held(values)
+    learning_rate, decay, epsilon = optimizer
+    regulariser = 0.0
+    for m in range(len(trajectories.action)):
+        trajectory = jax.tree.map(lambda x: x[m], trajectories)
+        predictions = with_greedy(agent(params, trajectory.observation, head_names), held)
+        state_values = values_of(predictions, c)
+        fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and c.name == "frodo" else None
+        is_next_held = c.next_value_gradient == "stopped" or (c.name == "learned_loss" and c.next_value_gradient == "semi")
+        fixed_next = held(state_values[1:]) if is_next_held else None
+        targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
+        if c.consistency_cost:
+            regulariser += c.consistency_cost * consistency(targets, trajectory, c, held)
+        is_constant = c.name == "frodo" and c.next_value_gradient != "literal"
+        fixed_targets, greedy = targets if is_constant else None, predictions.get("greedy")
+        grads = jax.grad(inner_loss)(
+            params, meta_params, fixed_targets, fixed_values, fixed_next, greedy, trajectory, c, names, head_names
+        )
+        second_moment = jax.tree.map(lambda s, g: decay * s + (1 - decay) * g**2, second_moment, grads)
+        params = jax.tree.map(
+            lambda p, g, s: p - learning_rate * g / jnp.sqrt(s + epsilon), params, grads, second_moment
+        )
+    predictions = with_greedy(agent(params, validation.observation, head_names), held)
+    state_values = values_of(predictions, c)
+    if c.kind == "actor_critic":
+        log_pi, _ = log_probability(predictions["policy"][:-1] / c.temperature, validation.action)
+        log_mu, _ = log_probability(validation.behaviour_logits, validation.action)
+        returns = vtrace(validation, state_values, jnp.exp(log_pi - log_mu), c.discount, c.lambda_)
+        returns, advantage = held(returns[0]), held(returns[1])
+        loss = actor_critic_loss(returns, advantage, predictions, validation, c, c.temperature)
+    else:
+        ones = jnp.ones_like(state_values[1:])
+        returns = held(vtrace(validation, state_values, ones, c.discount, c.lambda_)[0])
+        if c.kind == "prediction":
+            loss = (returns - state_values[:-1]) ** 2
+        else:
+            q = jnp.sum(predictions["q"][:-1] * jax.nn.one_hot(validation.action, predictions["q"].shape[-1]), axis=-1)
+            loss = 0.5 * (returns - q) ** 2
+    return reduce(loss, validation, c.reduction) + regulariser, held.values
