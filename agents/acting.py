@@ -38,7 +38,9 @@ class ActorState(NamedTuple):
     episode_return: Array  # [B] float32, so far
 
 
-def act(agent: Agent, policy: Policy, params: Params, key: Array, observation: Array, is_first: Array, core_state: CoreState):
+def act(
+    agent: Agent, policy: Policy, params: Params, key: Array, observation: Array, is_first: Array, core_state: CoreState
+):
     """Choose actions for B environments: actions [B] int32, logits [B, A], next core state."""
     predictions, core_state = agent.step(params, observation, is_first, core_state)
     logits = policy(predictions)

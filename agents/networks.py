@@ -99,7 +99,10 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         torso_params = torso.init(torso_key, observation)
         embedding = torso.apply(torso_params, observation)[None]
         is_first = jnp.zeros(embedding.shape[:2], bool)
-        return {"torso": torso_params, "heads": heads.init(heads_key, embedding, is_first, initial_state(len(observation)))}
+        return {
+            "torso": torso_params,
+            "heads": heads.init(heads_key, embedding, is_first, initial_state(len(observation))),
+        }
 
     def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
         embedding = torso.apply(params["torso"], observation)

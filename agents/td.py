@@ -8,9 +8,7 @@ from agents.rule import UpdateRule
 from agents.types import Array, PredictionSpec, Trajectory
 
 
-def vtrace(
-    trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float
-) -> tuple[Array, Array]:
+def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float) -> tuple[Array, Array]:
     """Compute V-trace targets and advantages; with ρ = 1 the targets are λ-returns.
 
     vₜ = V(xₜ) + δₜ + γₜ cₜ (vₜ₊₁ − V(xₜ₊₁)), with δₜ = ρ̄ₜ (rₜ + γₜ V(xₜ₊₁) − V(xₜ)), cₜ = λ ρ̄ₜ, ρ̄ₜ = min(1, ρₜ).

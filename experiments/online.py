@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import command_line, files, logs, plots, report, training
+from experiments import command_line, logs, plots, report, training
 from experiments.command_line import RunOptions
 from frodo import presets
 from frodo.online import OnlineConfig
@@ -64,7 +64,9 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>.")
+    flags.DEFINE_string(
+        "env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>."
+    )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6")
     command_line.start(main)

@@ -129,7 +129,7 @@ def make_learner(config: OnlineConfig, num_actions: int) -> Learner:
         updates, meta_opt_state = meta_optimizer.update(meta_gradient, state.meta_opt_state, state.meta_params)
         meta_params = optax.apply_updates(state.meta_params, updates)
         metrics |= {
-            "meta_gradient_norm": optax.global_norm(meta_gradient),
+            "meta_gradient_norm": optax.tree.norm(meta_gradient),
             "skipped": meta_opt_state.total_notfinite,
             "skipped_in_a_row": meta_opt_state.notfinite_count,
         }

@@ -87,7 +87,9 @@ def with_rule(config: OnlineConfig, rule: str) -> OnlineConfig:
     num_updates = config.num_updates
     if rule not in ("frodo", "learned_loss") and not config.env.startswith("toy/"):
         num_updates = 1
-    settings = {"q_learning": {"kind": "value_based", "lambda_": 1.0}, "td_lambda": {"kind": "prediction"}}.get(rule, {})
+    settings = {"q_learning": {"kind": "value_based", "lambda_": 1.0}, "td_lambda": {"kind": "prediction"}}.get(
+        rule, {}
+    )
     return dataclasses.replace(
         config, rule=dataclasses.replace(config.rule, name=rule, **settings), num_updates=num_updates
     )

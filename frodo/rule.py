@@ -199,7 +199,9 @@ def _learned(config: RuleConfig, is_loss: bool) -> UpdateRule:
 
     return UpdateRule(
         spec=kind.spec,
-        init_meta_params=lambda key, num_actions: network.init(key, jnp.zeros((1, 1, len(names))), jnp.zeros((1, 1), bool)),
+        init_meta_params=lambda key, num_actions: network.init(
+            key, jnp.zeros((1, 1, len(names))), jnp.zeros((1, 1), bool)
+        ),
         init=lambda: (),
         apply=apply,
         loss=lambda targets, predictions, trajectory: kind.loss(targets, predictions, trajectory, config),

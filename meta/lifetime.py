@@ -89,7 +89,9 @@ def make_lifetime_step(
         if validation is None:
             _, (state, metrics) = objective(meta_params, state, trajectories, None)
             return state, jax.tree.map(jnp.zeros_like, meta_params), metrics
-        meta_gradient, (state, metrics) = jax.grad(objective, has_aux=True)(meta_params, state, trajectories, validation)
+        meta_gradient, (state, metrics) = jax.grad(objective, has_aux=True)(
+            meta_params, state, trajectories, validation
+        )
         return state, meta_gradient, metrics
 
     return step

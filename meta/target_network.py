@@ -72,7 +72,9 @@ class TargetNetwork(hk.Module):
         for name, target in self._spec.items():
             if target.is_per_action:
                 if embedding is None:
-                    raise ValueError(f"target {name!r} is one for each action, expected a network with per-action inputs")
+                    raise ValueError(
+                        f"target {name!r} is one for each action, expected a network with per-action inputs"
+                    )
                 repeated = jnp.broadcast_to(x[..., None, :], (*embedding.shape[:-1], x.shape[-1]))
                 hidden = shared_layer(jnp.concatenate([repeated, embedding], axis=-1), 16, name=f"{name}_hidden")
                 targets[name] = _linear(hidden, target.shape, name)

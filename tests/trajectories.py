@@ -5,7 +5,9 @@ import numpy as np
 from agents.types import Trajectory
 
 
-def random_trajectory(seed: int, *shape: int, num_actions: int = 3, observation: tuple[int, ...] = (2, 2)) -> Trajectory:
+def random_trajectory(
+    seed: int, *shape: int, num_actions: int = 3, observation: tuple[int, ...] = (2, 2)
+) -> Trajectory:
     """Draw a trajectory [..., T, B] in float64, T and B at least 5 and 3.
 
     Column 0 terminates at step 1, column 1 is truncated at step 2 and has its reset step at 3, column 2 is truncated at step 0

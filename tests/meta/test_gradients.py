@@ -6,12 +6,11 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
 from agents.networks import NetworkConfig, make_agent
-from frodo.rule import RuleConfig, make_outer_loss, make_rule
+from frodo.rule import KINDS, RuleConfig, make_outer_loss, make_rule
 from meta import gradients
 from meta.lifetime import init_agent_state, make_lifetime_step
 from tests.reference import frodo as reference
@@ -45,8 +44,10 @@ class Static:
     value: RuleConfig
 
 
-def problem(config: RuleConfig):
-    """Everything that the outer loss is a function of."""
+@functools.cache
+def problem(name: str):
+    """Everything that the outer loss is a function of, besides the rule."""
+    config = CASES[name]
     num_actions = 1 if config.kind == "prediction" else 3
     rule = make_rule(config)
     agent = make_agent(NetworkConfig("mlp", (5,), activation="tanh"), rule.spec(num_actions), num_actions)
@@ -55,22 +56,23 @@ def problem(config: RuleConfig):
     validation = random_trajectory(2, 5, 3, num_actions=num_actions)
     state = init_agent_state(agent, rule, optimizer, jax.random.key(0), jnp.asarray(validation.observation[0]))
     meta_params = jax.tree.map(lambda x: 2 * x, rule.init_meta_params(jax.random.key(1), num_actions))
-    return rule, agent, optimizer, trajectories, validation, state, meta_params
+    return agent, optimizer, trajectories, validation, state, meta_params
 
 
-def meta_gradient(config: RuleConfig, mode: str):
-    rule, agent, optimizer, trajectories, validation, state, meta_params = problem(config)
-    step = make_lifetime_step(agent, rule, optimizer, make_outer_loss(config), mode)
-    return jax.jit(step)(meta_params, state, trajectories, validation)
+def meta_gradient(name: str, mode: str):
+    config = CASES[name]
+    agent, optimizer, trajectories, validation, state, meta_params = problem(name)
+    step = make_lifetime_step(agent, make_rule(config), optimizer, make_outer_loss(config), mode)
+    return jax.jit(step, compiler_options=reference.FAST_COMPILATION)(meta_params, state, trajectories, validation)
 
 
 @functools.cache
 def central_differences(name: str, num_directions: int = 4):
     """The reference's outer loss, random directions in η, and its slope along each."""
     config = CASES[name]
-    rule, _, _, trajectories, validation, state, meta_params = problem(config)
+    _, _, trajectories, validation, state, meta_params = problem(name)
     names = config.inputs + (("log_pi", "value") if config.name == "learned_loss" else ())
-    settings = dict(rule=Static(config), optimizer=OPTIMIZER, names=names, head_names=tuple(rule.spec(3)))
+    settings = dict(rule=Static(config), optimizer=OPTIMIZER, names=names, head_names=tuple(KINDS[config.kind].spec(3)))
     zeros = jax.tree.map(jnp.zeros_like, state.params)
     evaluate = lambda meta_params, values: reference.outer_loss(
         meta_params, state.params, zeros, trajectories, validation, values, **settings
@@ -94,17 +96,16 @@ def float64():
 
 def relative_error(name: str, mode: str) -> float:
     base, slopes = central_differences(name)
-    _, gradient, metrics = meta_gradient(CASES[name], mode)
-    scale = optax.global_norm(gradient)
-    errors = [abs(optax.tree.vdot(gradient, direction) - slope) for direction, slope in slopes]
-    loss = metrics["outer_loss"] + metrics["regulariser"]
-    np.testing.assert_allclose(loss, base, rtol=1e-9)
-    return float(max(errors) / scale)
+    _, gradient, metrics = meta_gradient(name, mode)
+    scale = optax.tree.norm(gradient)
+    errors = [abs(optax.tree.vdot(gradient, direction) - slope) / scale for direction, slope in slopes]
+    of_loss = abs(metrics["outer_loss"] + metrics["regulariser"] - base) / abs(base)
+    return float(max(*errors, of_loss))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_central_differences(name):
-    for mode in gradients.MODES:
+    for mode in gradients.MODES if name == "consistency-multi-step" else ("reverse", "mixed"):
         assert relative_error(name, mode) < 1e-6, mode
 
 

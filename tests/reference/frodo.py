@@ -165,8 +165,15 @@ def inner_loss(params, meta_params, targets, fixed_values, fixed_next, greedy, t
     return reduce(loss, trajectory, c.reduction)
 
 
-@functools.partial(jax.jit, static_argnames=("names", "head_names", "optimizer", "rule"))
-def outer_loss(meta_params, params, second_moment, trajectories, validation, values, *, rule, optimizer, names, head_names):
+FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+@functools.partial(
+    jax.jit, static_argnames=("names", "head_names", "optimizer", "rule"), compiler_options=FAST_COMPILATION
+)
+def outer_loss(
+    meta_params, params, second_moment, trajectories, validation, values, *, rule, optimizer, names, head_names
+):
     """Return the outer loss after M updates, and what was held; `values` is what a call at the base η returned, or None."""
     c, held = rule.value, Held(values)
     learning_rate, decay, epsilon = optimizer
@@ -176,7 +183,9 @@ def outer_loss(meta_params, params, second_moment, trajectories, validation, val
         predictions = with_greedy(agent(params, trajectory.observation, head_names), held)
         state_values = values_of(predictions, c)
         fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and c.name == "frodo" else None
-        is_next_held = c.next_value_gradient == "stopped" or (c.name == "learned_loss" and c.next_value_gradient == "semi")
+        is_next_held = c.next_value_gradient == "stopped" or (
+            c.name == "learned_loss" and c.next_value_gradient == "semi"
+        )
         fixed_next = held(state_values[1:]) if is_next_held else None
         targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
         if c.consistency_cost:

@@ -1,0 +1,190 @@
+"""Torsos against convolutions written differently, unrolling against stepping, and what a bad configuration says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.networks import NetworkConfig, make_agent, to_patches
+from agents.types import PredictionSpec, Trajectory
+from tests.reference import agents as reference
+from tests.trajectories import random_trajectory
+
+SPEC = {"policy": PredictionSpec((3,)), "value": PredictionSpec()}
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def random_params(agent, observation):
+    """Parameters with no entry at its initial value, so that a bias counts too."""
+    shapes = jax.eval_shape(agent.init, jax.random.key(0), observation)
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda x: 0.4 * rng.normal(size=x.shape), shapes)
+
+
+@pytest.mark.parametrize(("channels", "height", "width"), [(4, 84, 84), (3, 10, 7), (1, 5, 16)])
+def test_conv_by_patches_is_a_strided_convolution_with_padding_same(channels, height, width):
+    frames = np.random.default_rng(0).integers(256, size=(2, channels, height, width), dtype=np.uint8)
+    agent = make_agent(NetworkConfig("conv", ()), {"embedding": PredictionSpec((5,))}, 3)
+    observation = agent.prepare(frames)
+    assert observation.dtype == np.uint8
+    params = random_params(agent, observation)
+    x = frames / 255.0
+    for name in ("conv_0", "conv_1"):
+        w, b = (params["torso"][name][key] for key in "wb")
+        kernel = jnp.transpose(w.reshape(x.shape[1], 4, 4, -1), (3, 0, 1, 2))
+        settings = dict(window_strides=(4, 4), padding="SAME", dimension_numbers=("NCHW", "OIHW", "NCHW"))
+        x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, **settings) + b[:, None, None])
+    assert x.shape[1:] == (64, -(-height // 16), -(-width // 16))
+    embedding = jnp.transpose(x, (0, 2, 3, 1)).reshape(2, -1)
+    expected = embedding @ params["heads"]["linear"]["w"] + params["heads"]["linear"]["b"]
+    predictions, _ = jax.jit(agent.step)(params, observation, np.zeros(2, bool), ())
+    np.testing.assert_allclose(predictions["embedding"], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_patches_hold_each_pixel_once_and_zeros():
+    frames = np.arange(1, 2 * 10 * 7 + 1).reshape(1, 2, 10, 7)
+    patches = np.asarray(to_patches(frames))
+    np.testing.assert_array_equal(np.sort(patches[patches > 0]), np.arange(1, 141))
+    # Ten rows are padded by one above and one below, seven columns by none on the left and one on the right.
+    np.testing.assert_array_equal(patches[0, 0, 0].reshape(2, 4, 4)[0], [[0] * 4, *frames[0, 0, :3, :4]])
+    np.testing.assert_array_equal(patches[0, 2, 1].reshape(2, 4, 4)[1, :3, :3], frames[0, 1, 7:, 4:])
+
+
+def test_resnet_agrees_with_loops():
+    frames = np.random.default_rng(0).integers(256, size=(2, 2, 11, 8), dtype=np.uint8)
+    agent = make_agent(NetworkConfig("resnet", ()), {"embedding": PredictionSpec((5,))}, 3)
+    observation = agent.prepare(frames)
+    np.testing.assert_array_equal(observation, frames.transpose(0, 2, 3, 1))
+    params = random_params(agent, observation)
+    # A residual block's second convolution is made first.
+    made = ["conv2_d"] + [f"conv2_d_{i}" for i in range(1, 15)]
+    order = [made[5 * section + i] for section in range(3) for i in (0, 2, 1, 4, 3)]
+    layers = [[np.asarray(params["torso"][name][key]) for key in "wb"] for name in order]
+    embedding = np.stack([reference.resnet(frame / 255.0, layers) for frame in np.asarray(observation)])
+    assert embedding.shape == (2, 2 * 1 * 32)
+    head = params["heads"]["linear"]
+    expected = np.maximum(embedding, 0) @ head["w"] + head["b"]
+    predictions, _ = jax.jit(agent.step)(params, observation, np.zeros(2, bool), ())
+    np.testing.assert_allclose(predictions["embedding"], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("torso", ["mlp", "conv"])
+def test_uint8_is_scaled_to_1_and_floats_are_taken_as_they_come(torso):
+    frames = np.random.default_rng(0).integers(256, size=(2, 3, 6, 5), dtype=np.uint8)
+    agent = make_agent(NetworkConfig(torso, (4,)), SPEC, 3)
+    params = random_params(agent, agent.prepare(frames))
+    step = jax.jit(lambda frames: agent.step(params, agent.prepare(frames), np.zeros(2, bool), ())[0])
+    scaled, as_they_come = step(frames), step(frames / 255.0)
+    for name in SPEC:
+        np.testing.assert_allclose(scaled[name], as_they_come[name], rtol=1e-12)
+        assert not np.allclose(step(frames / 1.0)[name], scaled[name])
+
+
+def test_mlp_is_layers_and_linear_heads():
+    agent = make_agent(NetworkConfig("mlp", (5, 4), activation="tanh"), SPEC, 3)
+    observation = np.random.default_rng(0).normal(size=(2, 2, 3))
+    params = random_params(agent, observation)
+    predictions, core_state = jax.jit(agent.step)(params, observation, np.zeros(2, bool), ())
+    layers = [[np.asarray(params["heads"][name][key]) for key in "wb"] for name in ("linear", "linear_1")]
+    x = observation.reshape(2, 6)
+    for w, b in layers:
+        x = np.tanh(x @ w + b)
+    for name, layer in (("policy", "linear_2"), ("value", "linear_3")):
+        expected = x @ params["heads"][layer]["w"] + params["heads"][layer]["b"]
+        np.testing.assert_allclose(predictions[name], expected.reshape(predictions[name].shape), rtol=1e-12)
+    assert core_state == () and predictions["value"].shape == (2,)
+
+
+def test_a_prediction_for_each_action_has_an_axis_of_actions():
+    spec = {"q": PredictionSpec(is_per_action=True), "p": PredictionSpec((2,), is_per_action=True)}
+    agent = make_agent(NetworkConfig("mlp", (4,)), spec, 3)
+    params = random_params(agent, np.ones((2, 5)))
+    predictions, _ = agent.step(params, np.ones((2, 5)), np.zeros(2, bool), ())
+    assert {name: x.shape for name, x in predictions.items()} == {"q": (2, 3), "p": (2, 3, 2)}
+
+
+def stepped(agent, params, trajectory: Trajectory):
+    """Call `step` for one observation after another, with the core's state from the step before."""
+    core_state, predictions = trajectory.core_state, []
+    step = jax.jit(agent.step)
+    for observation, is_first in zip(trajectory.observation, trajectory.is_first, strict=True):
+        prediction, core_state = step(params, observation, is_first, core_state)
+        predictions.append(prediction)
+    return {name: np.stack([p[name] for p in predictions]) for name in SPEC}
+
+
+@pytest.mark.parametrize(("torso", "core"), [("mlp", 0), ("mlp", 4), ("conv", 4)])
+def test_unrolling_is_stepping(torso, core):
+    agent = make_agent(NetworkConfig(torso, (5,), core), SPEC, 3)
+    frames = {"mlp": (2, 2), "conv": (2, 2, 16)}[torso]
+    trajectory = random_trajectory(0, 6, 4, observation=frames)
+    rng = np.random.default_rng(1)
+    core_state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), agent.initial_state(4))
+    trajectory = trajectory._replace(core_state=core_state)
+    params = random_params(agent, trajectory.observation[0])
+    unrolled = jax.jit(agent.unroll)(params, trajectory)
+    for name, expected in stepped(agent, params, trajectory).items():
+        np.testing.assert_allclose(unrolled[name], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_core_is_an_lstm_that_starts_from_zero_at_a_first_observation():
+    agent = make_agent(NetworkConfig("mlp", (), core=4), SPEC, 3)
+    trajectory = random_trajectory(0, 6, 4)
+    rng = np.random.default_rng(1)
+    core_state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), agent.initial_state(4))
+    trajectory = trajectory._replace(core_state=core_state)
+    params = random_params(agent, trajectory.observation[0])
+    w, b = (np.asarray(params["heads"]["lstm/linear"][key]) for key in "wb")
+    head = params["heads"]["linear_1"]
+    values = np.zeros((7, 4))
+    for n in range(4):
+        hidden, cell = (np.asarray(x[n]) for x in (core_state.hidden, core_state.cell))
+        for t in range(7):
+            if trajectory.is_first[t, n]:
+                hidden, cell = np.zeros(4), np.zeros(4)
+            hidden, cell = reference.lstm_step(trajectory.observation[t, n].reshape(-1), hidden, cell, w, b)
+            values[t, n] = (hidden @ head["w"] + head["b"])[0]
+    np.testing.assert_allclose(jax.jit(agent.unroll)(params, trajectory)["value"], values, rtol=1e-10)
+    np.testing.assert_array_equal(jax.tree.leaves(agent.initial_state(2)), np.zeros((2, 2, 4)))
+
+
+def test_tabular_is_a_table_that_starts_at_zero():
+    agent = make_agent(NetworkConfig("tabular", ()), SPEC, 3)
+    params = agent.init(jax.random.key(0), jnp.eye(5))
+    assert sorted(x.size for x in jax.tree.leaves(params)) == [5, 15]
+    step = lambda params: agent.step(params, jnp.eye(5), np.zeros(5, bool), ())[0]
+    np.testing.assert_array_equal(step(params)["value"], np.zeros(5))
+    np.testing.assert_array_equal(step(params)["policy"], np.zeros((5, 3)))
+    table = random_params(agent, jnp.eye(5))
+    np.testing.assert_allclose(step(table)["value"], table["heads"]["linear_1"]["w"][:, 0])
+    np.testing.assert_allclose(step(table)["policy"], table["heads"]["linear"]["w"])
+    gradient = jax.grad(lambda params: step(params)["value"][2])(params)["heads"]["linear_1"]["w"][:, 0]
+    np.testing.assert_array_equal(gradient, [0, 0, 1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (NetworkConfig("resnett"), "network.torso is 'resnett', expected one of mlp, conv, resnet, tabular"),
+        (NetworkConfig(core=-1), r"network sizes are hidden=\(256, 256\), core=-1, expected positive layer sizes"),
+        (NetworkConfig(hidden=(8, 0)), r"network sizes are hidden=\(8, 0\), core=0, expected positive layer sizes"),
+        (
+            NetworkConfig(activation="rellu"),
+            "network.activation is 'rellu', expected a function of jax.nn such as 'relu'",
+        ),
+    ],
+)
+def test_a_bad_configuration_is_named(config, message):
+    with pytest.raises(ValueError, match=message):
+        make_agent(config, SPEC, 3)
+
+
+def test_conv_on_what_is_no_image_is_named():
+    agent = make_agent(NetworkConfig("conv"), SPEC, 3)
+    with pytest.raises(ValueError, match=r"'conv' needs images \[channels, height, width\], got shape \(6, 11\)"):
+        agent.prepare(np.zeros((2, 6, 11)))

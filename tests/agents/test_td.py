@@ -1,0 +1,123 @@
+"""V-trace targets and TD(λ) against loops in float64, their limits, and what must not cross the end of an episode."""
+
+import jax
+import numpy as np
+import pytest
+
+from agents import td
+from agents.rule import masked_reduce
+from tests.reference import agents as reference
+from tests.trajectories import random_trajectory
+
+GAMMA = 0.9
+vtrace = jax.jit(td.vtrace)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def drawn(seed, num_steps=7, batch_size=4):
+    """A trajectory, values [T + 1, B] and importance ratios [T, B], some above 1."""
+    rng = np.random.default_rng(seed + 100)
+    trajectory = random_trajectory(seed, num_steps, batch_size)
+    return trajectory, rng.normal(size=(num_steps + 1, batch_size)), rng.lognormal(size=(num_steps, batch_size))
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_vtrace_agrees_with_loops(seed, lambda_):
+    trajectory, values, rho = drawn(seed)
+    assert np.any(rho > 1) and np.any(rho < 1)
+    actual = vtrace(trajectory, values, rho, GAMMA, lambda_)
+    for x, y in zip(actual, reference.vtrace(trajectory, values, rho, GAMMA, lambda_), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_on_policy_lambda_1_is_monte_carlo_up_to_the_end_of_the_episode():
+    trajectory, values, _ = drawn(0)
+    targets, advantages = vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, 1.0)
+    r, v = trajectory.reward, values
+    # Column 0 terminates at step 1; column 3 goes on past the last step.
+    np.testing.assert_allclose(targets[:2, 0], [r[0, 0] + GAMMA * r[1, 0], r[1, 0]])
+    powers = GAMMA ** np.arange(7)
+    np.testing.assert_allclose(targets[0, 3], powers @ r[:, 3] + GAMMA**7 * v[7, 3])
+    # Column 1 is truncated at step 2, and bootstraps there from the episode's own last observation.
+    np.testing.assert_allclose(targets[0, 1], powers[:3] @ r[:3, 1] + GAMMA**3 * v[3, 1])
+    np.testing.assert_allclose(advantages, np.where(trajectory.valid, targets - values[:-1], 0), atol=1e-12)
+
+
+def test_on_policy_lambda_0_is_one_step():
+    trajectory, values, _ = drawn(0)
+    targets, advantages = vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, 0.0)
+    one_step = trajectory.reward + GAMMA * trajectory.discount * values[1:]
+    np.testing.assert_allclose(targets, np.where(trajectory.valid, one_step, values[:-1]), rtol=1e-12)
+    np.testing.assert_allclose(advantages, targets - values[:-1], atol=1e-12)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_a_truncated_step_bootstraps_and_cuts(lambda_):
+    trajectory, values, rho = drawn(0)
+    targets, _ = vtrace(trajectory, values, np.ones_like(rho), GAMMA, lambda_)
+    np.testing.assert_allclose(targets[2, 1], trajectory.reward[2, 1] + GAMMA * values[3, 1], rtol=1e-12)
+
+
+def test_a_step_that_is_not_valid_has_its_value_as_target_and_no_advantage():
+    trajectory, values, rho = drawn(0)
+    targets, advantages = vtrace(trajectory, values, rho, GAMMA, 1.0)
+    assert np.sum(~trajectory.valid) == 2
+    np.testing.assert_allclose(np.asarray(targets)[~trajectory.valid], values[:-1][~trajectory.valid], rtol=1e-12)
+    np.testing.assert_array_equal(np.asarray(advantages)[~trajectory.valid], 0)
+
+
+def last_step_of_episode(trajectory, t, b):
+    while t < len(trajectory.reward) - 1 and not trajectory.is_last[t, b]:
+        t += 1
+    return t
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_nothing_leaks_across_the_end_of_an_episode(seed):
+    trajectory, values, rho = drawn(seed)
+    before = [np.asarray(x) for x in vtrace(trajectory, values, rho, GAMMA, 0.9)]
+    for b in range(4):
+        for t in range(7):
+            end = last_step_of_episode(trajectory, t, b)
+            # The value of the observation after the end counts only where the episode's last one is known.
+            is_bootstrapped = trajectory.valid[end, b] and trajectory.discount[end, b] == 1
+            reward, other_values, other_rho = trajectory.reward.copy(), values.copy(), rho.copy()
+            reward[end + 1 :, b] = 1e6
+            other_rho[end + 1 :, b] = 1e6
+            other_values[end + 1 + is_bootstrapped :, b] = -1e6
+            if not trajectory.valid[end, b]:
+                reward[end, b] = other_rho[end, b] = 1e6
+            after = vtrace(trajectory._replace(reward=reward), other_values, other_rho, GAMMA, 0.9)
+            for x, y in zip(before, after, strict=True):
+                np.testing.assert_array_equal(x[t, b], np.asarray(y)[t, b], err_msg=f"{t}, {b}")
+
+
+def test_values_and_rewards_within_the_episode_do_count():
+    trajectory, values, rho = drawn(0)
+    for t, b in ((0, 0), (0, 1), (3, 3)):
+        end = last_step_of_episode(trajectory, t, b)
+        reward = trajectory.reward.copy()
+        reward[end, b] += 1
+        changed = vtrace(trajectory._replace(reward=reward), values, rho, GAMMA, 0.9)[0]
+        assert abs(changed[t, b] - vtrace(trajectory, values, rho, GAMMA, 0.9)[0][t, b]) > 1e-3
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.4, 1.0])
+def test_td_lambda_moves_values_to_the_lambda_return(lambda_):
+    trajectory, values, _ = drawn(3)
+    rule = td.td_lambda(GAMMA, lambda_)
+    predictions = {"value": values}
+    targets, state = rule.apply({}, (), trajectory, predictions, predictions)
+    expected, _ = reference.vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, lambda_)
+    np.testing.assert_allclose(targets, expected, rtol=1e-12)
+    assert state == () and rule.init() == ()
+    loss = masked_reduce(rule.loss(targets, predictions, trajectory), trajectory.valid, rule.reduction)
+    squares = [(expected[t, b] - values[t, b]) ** 2 for t, b in np.argwhere(trajectory.valid)]
+    np.testing.assert_allclose(loss, np.mean(squares), rtol=1e-12)
+    np.testing.assert_array_equal(rule.policy(predictions), np.zeros((8, 4, 1)))
