@@ -5,7 +5,7 @@ from setuptools import setup
 setup(
     name="frodo-rl",
     version="0.1.0",
-    description="Agents that discover their own reinforcement-learning objective, online (FRODO) or by a population (DiscoRL)",
+    description="Agents that discover their own reinforcement-learning objective",
     long_description=open("README.md", encoding="utf-8").read(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

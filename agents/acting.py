@@ -1,7 +1,8 @@
 """Experience: parameters and an environment make trajectories, in both runtimes.
 
-*Fused*: environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). *Actor threads*: a host
-environment is stepped by a thread which hands iterations of trajectories to the learner over a small queue (`HostActor`).
+*Fused*: environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). *Actor threads*: a
+host environment is stepped by a thread which hands iterations of trajectories to the learner over a small queue
+(`HostActor`).
 """
 
 import queue
@@ -92,7 +93,8 @@ def rollout(
 
 
 class Experience(NamedTuple):
-    """What a host actor hands over: trajectories of one iteration, stacked [M, T, B, ...], and the episodes that ended."""
+    """What a host actor hands over: trajectories of one iteration, stacked [M, T, B, ...], and the episodes that
+    ended."""
 
     trajectories: Trajectory
     key: Array  # the actor's random key after it
@@ -102,8 +104,9 @@ class Experience(NamedTuple):
 class HostActor:
     """A thread that steps a host environment and hands over iterations of `num_trajectories` trajectories.
 
-    It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters are at most
-    two iterations old. Use it as a context manager: leaving it stops the thread and closes the environment.
+    It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
+    are at most two iterations old. Use it as a context manager: leaving it stops the thread and closes the
+    environment.
     """
 
     def __init__(
@@ -166,8 +169,8 @@ class HostActor:
         time_step = self._environment.reset()
         core_state = self._agent.initial_state(batch_size)
         episode_return = np.zeros(batch_size, np.float64)
-        buffer = None
         while True:
+            buffer: Any = None
             returns: list[float] = []
             core_states = []
             for m in range(num_trajectories):
@@ -197,7 +200,6 @@ class HostActor:
                 buffer.is_first[m, num_steps] = time_step.is_first
             core_states = jax.tree.map(lambda *states: jnp.stack(states), *core_states)
             yield Experience(buffer._replace(core_state=core_states), self._key, returns)
-            buffer = None  # the learner owns it now
 
 
 def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Trajectory:

@@ -24,8 +24,8 @@ from toy_envs.base import Environment, TimeStep
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
-# Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3 to 5 % more
-# CPU time and takes 40 % less wall time.)
+# Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3
+# to 5 % more CPU time and takes 40 % less wall time.)
 ENVPOOL_THREADS = max(1, (os.cpu_count() or 1) // 2)
 
 # 108,000 frames an episode. The true reward and the true end of a game: clipping is up to the learner.

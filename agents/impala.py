@@ -30,8 +30,8 @@ def actor_critic_loss(
 ) -> Array:
     """−advantage · log π(A|S) + value_cost (G − v(S))² − entropy_cost H(π(·|S)), [T, B].
 
-    Source: Xu et al. 2020, Eq. 10 and 11 as losses. The advantage is taken as it comes: whoever makes it decides what of it is a
-    constant. π is the softmax of logits / temperature.
+    Source: Xu et al. 2020, Eq. 10 and 11 as losses. π is the softmax of logits / temperature. The advantage is taken as
+    it comes: whoever makes it decides what of it is a constant.
     """
     log_pi = jax.nn.log_softmax(predictions["policy"][:-1] / temperature)
     log_pi_a = jnp.take_along_axis(log_pi, trajectory.action[..., None], axis=-1)[..., 0]

@@ -1,17 +1,18 @@
 """Agents as pure functions: a torso, an optional LSTM core, and one linear head for each prediction of a spec.
 
-Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4); `resnet`, the
-deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot observations.
+Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4);
+`resnet`, the deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot
+observations.
 
-Where the stride equals the kernel a convolution is a matrix product on patches. `prepare` therefore cuts uint8 frames into
-patches once, when they are seen, and the trajectory holds them in that form: on CPU that is several times faster than
-`lax.conv`, whose gradient is slow inside of loops. Image torsos run over one time step after another, rematerialised, which
-keeps activations of the whole trajectory out of memory.
+Where the stride equals the kernel a convolution is a matrix product on patches. `prepare` therefore cuts uint8 frames
+into patches once, when they are seen, and the trajectory holds them in that form: on CPU that is several times faster
+than `lax.conv`, whose gradient is slow inside of loops. Image torsos run over one time step after another,
+rematerialised, which keeps activations of the whole trajectory out of memory.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -46,7 +47,8 @@ class Agent(NamedTuple):
 
     Attributes:
       init: key, prepared observation [B, ...] -> params.
-      prepare: observation [B, ...] as the environment gives it -> the form that the other functions take and trajectories hold.
+      prepare: observation [B, ...] as the environment gives it -> the form that the other functions take and
+        trajectories hold.
       initial_state: batch size -> core state [B, ...].
       step: params, prepared observation [B, ...], is_first [B], core state -> predictions [B, ...], core state.
       unroll: params, trajectory -> predictions [T + 1, B, ...].
@@ -65,7 +67,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     activation = getattr(jax.nn, config.activation)
     is_image = config.torso in ("conv", "resnet")
     torso_fn = {"conv": _conv, "resnet": _resnet}.get(config.torso, _flatten)
-    torso = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
+    torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
     def heads_fn(embedding: Array, is_first: Array, core_state: CoreState) -> tuple[Predictions, CoreState]:
         """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...]."""
@@ -88,7 +90,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
             predictions[name] = jnp.reshape(linear(size)(embedding), (*embedding.shape[:2], *shape))
         return predictions, core_state
 
-    heads = hk.without_apply_rng(hk.transform(heads_fn))
+    heads: Any = hk.without_apply_rng(hk.transform(heads_fn))
 
     def initial_state(batch_size: int) -> CoreState:
         zeros = jnp.zeros((batch_size, config.core), float)
@@ -123,7 +125,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
 
 
 def to_patches(frames: Array) -> Array:
-    """Cut channel-first frames [B, C, H, W] into non-overlapping patches: [B, H / 4, W / 4, C * 4 * 4], zeros at the edges."""
+    """Cut channel-first frames [B, C, H, W] into non-overlapping patches: [B, H / 4, W / 4, C * 4 * 4], zeros at the
+    edges."""
     if frames.ndim != 4:
         raise ValueError(f"network.torso 'conv' needs images [channels, height, width], got shape {frames.shape[1:]}")
     frames = jnp.pad(frames, ((0, 0), (0, 0), *(_same_padding(size) for size in frames.shape[2:])))

@@ -13,15 +13,15 @@ RuleState = Any  # a pytree of arrays, carried from update to update; () for mos
 class UpdateRule(NamedTuple):
     """How an agent's predictions are moved: pure functions, and what an agent must predict for them.
 
-    A hand-made rule has no meta-parameters (an empty pytree) and ignores the argument. Losses are per step, [T, B]: the caller
-    reduces them with `masked_reduce`.
+    A hand-made rule has no meta-parameters (an empty pytree) and ignores the argument. Losses are per step, [T, B]:
+    the caller reduces them with `masked_reduce`.
 
     Attributes:
       spec: num_actions -> the predictions that an agent must make.
       init_meta_params: key, num_actions -> meta-parameters η.
       init: () -> rule state at the start of a lifetime.
-      apply: meta_params, rule_state, trajectory, predictions, target_predictions -> targets, rule state. The last argument holds
-        predictions of a slowly moving copy of the agent (the same ones again where there is none).
+      apply: meta_params, rule_state, trajectory, predictions, target_predictions -> targets, rule state. The last
+        argument holds predictions of a slowly moving copy of the agent (the same ones again where there is none).
       loss: targets, predictions, trajectory -> [T, B]. Meta-gradient flows through it.
       loss_without_meta: the same, for what must not carry meta-gradient, or None.
       regulariser: targets, predictions, trajectory -> [T, B], what each update adds to the *outer* loss, or None.

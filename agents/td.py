@@ -12,8 +12,10 @@ def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, l
     """Compute V-trace targets and advantages; with ρ = 1 the targets are λ-returns.
 
     vₜ = V(xₜ) + δₜ + γₜ cₜ (vₜ₊₁ − V(xₜ₊₁)), with δₜ = ρ̄ₜ (rₜ + γₜ V(xₜ₊₁) − V(xₜ)), cₜ = λ ρ̄ₜ, ρ̄ₜ = min(1, ρₜ).
-    Source: Espeholt et al. 2018, Eq. 1 and Remark 1. A truncated step bootstraps and cuts the trace; at a step that is not valid
-    the target is the value itself and the advantage is 0.
+    Source: Espeholt et al. 2018, Eq. 1 and Remark 1.
+
+    A truncated step bootstraps and cuts the trace; at a step that is not valid the target is the value itself and the
+    advantage is 0.
 
     Args:
       trajectory: of which reward, discount, truncated and valid are used.

@@ -1,8 +1,8 @@
 """What flows between environment, agent and rule: every shape is stated here.
 
 T is time, B the batch, A the number of actions. Index t belongs to the action taken at observation t: `reward[t]` and
-`discount[t]` are what it led to, `observation[t + 1]` is what was seen next. What ends an episode, and how, is defined in
-`toy_envs/base.py`.
+`discount[t]` are what it led to, `observation[t + 1]` is what was seen next. What ends an episode, and how, is
+defined in `toy_envs/base.py`.
 """
 
 from collections.abc import Mapping

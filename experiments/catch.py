@@ -2,12 +2,12 @@
 
     python -m experiments.catch --seeds=0-9 --steps=2e6
     python -m experiments.catch --rule=q               the value-based variant beside Q-learning
-    python -m experiments.catch --rule=learned_loss    the learned loss beside the learned target, at three meta learning rates
+    python -m experiments.catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
-`greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run) as mean, std, min and max
-over seeds and for each seed, and steps_per_cpu_second; and `three_step_bound`, the best return of an agent that sees rewards
-three moves ahead, also by dynamic programming.
+`greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run) as mean, std,
+min and max over seeds and for each seed, and steps_per_cpu_second; and `three_step_bound`, the best return of an
+agent that sees rewards three moves ahead, also by dynamic programming.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """The last complete states of a run on disk, by Orbax: atomic, named by their step, restored bit for bit.
 
-The leaves of the state lie end to end in one array of bytes, with their names, dtypes, shapes and a checksum beside it in
-JSON: one array takes Orbax 15 ms however many leaves there are, random keys and arrays without elements are nothing
+The leaves of the state lie end to end in one array of bytes, with their names, dtypes, shapes and a checksum beside it
+in JSON: one array takes Orbax 15 ms however many leaves there are, random keys and arrays without elements are nothing
 special, and damage that Orbax does not see itself (one flipped bit) is found.
 """
 

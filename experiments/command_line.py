@@ -109,7 +109,8 @@ def parse_steps(text: str) -> int:
 def start(main: Callable[[list[str]], Any]) -> None:
     """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
 
-    Exit code 2 for what a person can correct (flags, UsageError, and any ValueError before a run is open), 1 for the disk.
+    Exit code 2 for what a person can correct (flags, UsageError, and any ValueError before a run is open), 1 for the
+    disk.
     """
 
     def guarded(argv: list[str]) -> None:

@@ -78,7 +78,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     is_text = [isinstance(rows[0][column], str) for column in columns]
     lines = [
-        "  ".join(cell.ljust(width) if left else cell.rjust(width) for cell, width, left in zip(line, widths, is_text))
+        "  ".join(
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(line, widths, is_text, strict=True)
+        )
         for line in cells
     ]
     return "\n".join(line.rstrip() for line in lines)

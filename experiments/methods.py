@@ -21,17 +21,18 @@ def run_all(
     With options.resume, runs that are complete are left as they are, and those not yet begun are begun.
 
     Returns:
-      the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each seed, and
-      steps_per_cpu_second.
+      the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
+      seed, and steps_per_cpu_second.
     Raises:
-      UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them, or if
-        there is nothing to resume.
+      UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them,
+        or if there is nothing to resume.
     """
     folder = Path(options.out or Path("results", experiment))
     begun = [name for name in configs if (folder / name / "config.json").exists()]
     if begun and not (options.resume or options.overwrite):
         raise UsageError(
-            f"{folder} holds runs ({', '.join(begun)}): --resume goes on with them, --overwrite replaces them, --out names another folder"
+            f"{folder} holds runs ({', '.join(begun)}): --resume goes on with them, --overwrite replaces them, "
+            "--out names another folder"
         )
     if options.resume and not begun:
         raise UsageError(f"--resume: {folder} holds no run")
@@ -51,7 +52,7 @@ def run_all(
             values = np.array(result[metric])
             entry |= {
                 f"{metric}_mean": float(values.mean()),
-                f"{metric}_std": float(values.std()),
+                f"{metric}_std": float(values.std(ddof=1)) if len(values) > 1 else None,
                 f"{metric}_min": float(values.min()),
                 f"{metric}_max": float(values.max()),
                 metric: result[metric],
@@ -67,6 +68,7 @@ def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
     for name, entry in summary.items():
         row = {"method": name}
         for metric in metrics:
-            row[metric] = f"{entry[f'{metric}_mean']:.4f} ± {entry[f'{metric}_std']:.4f}"
+            std = entry[f"{metric}_std"]
+            row[metric] = f"{entry[f'{metric}_mean']:.4f}" + (f" ± {std:.4f}" if std is not None else "")
         rows.append(row | {"steps/CPU s": logs.quantity(entry["steps_per_cpu_second"])})
     print(logs.table(rows))

@@ -3,10 +3,11 @@
     python -m experiments.online --env=toy/catch --seeds=0 --steps=1e6
     python -m experiments.online --env=atari/Pong --rule=frodo|impala|learned_loss|a2c|q_learning
 
-Writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve, and on
-environments where targets are compared with V-trace's, target_difference.png (Figure 3d of Xu et al. 2020). summary.json as `training.train`
-says: `return` is the mean true episode return over the last fifth of the run for each seed, `human_normalised` its score on
-Atari, `target_difference` the mean squared difference between the learned and the V-trace target.
+Writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve,
+and on environments where targets are compared with V-trace's, target_difference.png (Figure 3d of Xu et al. 2020).
+summary.json as `training.train` says: `return` is the mean true episode return over the last fifth of the run for each
+seed, `human_normalised` its score on Atari, `target_difference` the mean squared difference between the learned and the
+V-trace target.
 """
 
 from typing import Any

@@ -2,9 +2,10 @@
 
     python -m experiments.random_walk --seeds=0-9 --steps=5e6
 
-Writes one run folder for each method and, above them, random_walk.png and summary.json: for each method `error` (mean over the last
-fifth of the run of the squared error after an iteration's updates, averaged over states) and `spike` (the same in the first iteration after
-the left reward changed), as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second over all seeds.
+Writes one run folder for each method and, above them, random_walk.png and summary.json: for each method `error` (mean
+over the last fifth of the run of the squared error after an iteration's updates, averaged over states) and `spike`
+(the same in the first iteration after the left reward changed), as mean, std, min and max over seeds and for each
+seed, and steps_per_cpu_second over all seeds.
 """
 
 from pathlib import Path
@@ -26,14 +27,15 @@ def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
     configs = {"frodo": config} | {f"td_{lambda_:g}": presets.td_lambda(config, lambda_) for lambda_ in LAMBDAS}
     folder, summary = methods.run_all(configs, options, experiment="random_walk", metrics=METRICS)
     labels = ["FRODO"] + [f"TD({lambda_:g})" for lambda_ in LAMBDAS]
-    series = [report.curve(report.read(folder / name), "error")._replace(label=x) for name, x in zip(configs, labels)]
+    pairs = list(zip(configs, labels, strict=True))
+    series = [report.curve(report.read(folder / name), "error")._replace(label=x) for name, x in pairs]
     plots.curves(
         folder / "random_walk.png",
         series,
         title="Non-stationary random walk",
         xlabel="environment steps",
         ylabel="mean squared error of v after the iteration's updates",
-        inset=[_last_iterations(folder / name, x) for name, x in zip(configs, labels)],
+        inset=[_last_iterations(folder / name, x) for name, x in pairs],
     )
     return summary
 

@@ -61,7 +61,8 @@ def curve(results: Results, metric: str) -> Series:
 
 
 def final_values(results: Results, metric: str) -> np.ndarray:
-    """Return a metric's mean over the last fifth of the run for each seed, [num_seeds]; NaN where it has no value there."""
+    """Return a metric's mean over the last fifth of the run for each seed, [num_seeds]; NaN where it has no value
+    there."""
     seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
     is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
     finals = [values[is_final & (seed == number)] for number in dict.fromkeys(seed)]

@@ -12,7 +12,7 @@ def run(config, options):
             state, rows = chunk(state)
             step += ...
             run.log(rows)
-            run.save_if_due(state, step)
+            run.save_if_due(state, step, is_end=step >= options.steps)
             run.stop_if_interrupted(state, step)
         run.finish(summary)
 """
@@ -93,7 +93,8 @@ class Run:
         ours = [self.folder / name for name in ("config.json", "metrics.csv", "summary.json", "checkpoints")]
         if any(path.exists() for path in ours) and not self.options.overwrite:
             raise UsageError(
-                f"{self.folder} holds a run: --resume goes on with it, --overwrite replaces it, --out names another folder"
+                f"{self.folder} holds a run: --resume goes on with it, --overwrite replaces it, "
+                "--out names another folder"
             )
         with writing(self.folder):
             for path in ours:
@@ -109,10 +110,9 @@ class Run:
         except (ValueError, KeyError, AttributeError):
             raise UsageError(f"--resume: {self._config_path} is damaged") from None
         for key in before | now:
-            if before.get(key, "absent") != now.get(key, "absent"):
-                raise UsageError(
-                    f"--resume: {key} was {before.get(key, 'absent')} in {self.folder} and is {now.get(key, 'absent')} now"
-                )
+            was, is_now = before.get(key, "absent"), now.get(key, "absent")
+            if was != is_now:
+                raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
         if self.options.steps < earlier["steps"]:
             raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
         resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
@@ -130,7 +130,8 @@ class Run:
         self._on_exit.close()
 
     def _watch_signals(self) -> None:
-        """Let the first signal ask the run to stop; the second ends the process even while XLA holds the main thread."""
+        """Let the first signal ask the run to stop; the second ends the process even while XLA holds the main
+        thread."""
         read, write_end = os.pipe()
         os.set_blocking(write_end, False)
 
@@ -196,9 +197,9 @@ class Run:
         self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), "seconds": self.seconds()})
         self._last_save = time.monotonic()
 
-    def save_if_due(self, state: Any, step: int) -> None:
+    def save_if_due(self, state: Any, step: int, is_end: bool) -> None:
         """Write a checkpoint if the last one is a minute old, or the run is at its end."""
-        if step >= self.options.steps or time.monotonic() - self._last_save >= SAVE_SECONDS:
+        if is_end or time.monotonic() - self._last_save >= SAVE_SECONDS:
             self.save(state, step)
 
     def restore(self, template: Any) -> tuple[Any, int]:
@@ -236,7 +237,7 @@ class Run:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON and CSV can hold: arrays as lists, a float that is a float32 with no more digits than that has."""
+    """Return what JSON and CSV can hold: lists for arrays, None for nan, and no more digits than a float32 has."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -244,6 +245,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray, jax.Array)):
         return _plain(np.asarray(value).tolist())
     if isinstance(value, float):
+        if np.isnan(value):
+            return None
         with np.errstate(over="ignore"):
             short = np.float32(value)
         return float(str(short)) if float(short) == value else value

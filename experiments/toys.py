@@ -15,8 +15,8 @@ from toy_envs.random_walk import RandomWalk
 def iteration_metrics(environment: Environment) -> Callable[[FusedState, FusedState], dict[str, Any]]:
     """Make what is measured after every iteration, from the states before and after it, inside of the jitted program.
 
-    Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase; `spike`, the
-    same in the first iteration after the left reward changed, else nan.
+    Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase;
+    `spike`, the same in the first iteration after the left reward changed, else nan.
     """
     if not isinstance(environment, RandomWalk):
         return lambda before, after: {}
@@ -34,7 +34,8 @@ def iteration_metrics(environment: Environment) -> Callable[[FusedState, FusedSt
 def log_metrics(environment: Environment, learner: Learner) -> Callable[[FusedState], dict[str, Any]]:
     """Make what is measured at log points.
 
-    Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most probable actions.
+    Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
+      probable actions.
     """
     if not isinstance(environment, Catch):
         return lambda state: {}

@@ -1,9 +1,10 @@
 """How a lifetime is run, logged, checkpointed and stopped, in both runtimes: what every experiment shares.
 
-metrics.csv has, besides the columns of all runs: cpu_seconds (of the process, all threads, since the run was started or resumed),
-peak_memory_mb, episodes and return (of those that ended since the row before, nan if none did), human_normalised on Atari,
-what the learner reports (means over iterations), and what is known of a toy in closed form (`toys.py`). Fused runs also write
-last_iterations.npz: the metrics of every iteration since the last but one row, [seeds, iterations], and env_steps [iterations].
+metrics.csv has, besides the columns of all runs: cpu_seconds (of the process, all threads, since the run was started
+or resumed), peak_memory_mb, episodes and return (of those that ended since the row before, nan if none did),
+human_normalised on Atari, what the learner reports (means over iterations), and what is known of a toy in closed form
+(`toys.py`). Fused runs also write last_iterations.npz: the metrics of every iteration since the last but one row,
+[seeds, iterations], and env_steps [iterations].
 """
 
 import pathlib
@@ -34,25 +35,24 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
     """Run one configuration for all seeds and write its results folder.
 
     Returns:
-      the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and for each metric of
-      metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
+      the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
+      for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
     Raises:
       UsageError: if the environment or a setting is not what it should be.
       RunError: if ten meta-gradients in a row were not finite.
     """
     config.validate()
     environment = make_environment(config.env, config.batch_size, options.seeds[0])
-    is_fused = isinstance(environment, Environment)
-    if not is_fused and config.validation_unroll != config.unroll:
+    if isinstance(environment, HostEnvironment) and config.validation_unroll != config.unroll:
         raise UsageError(
             f"validation_unroll is {config.validation_unroll}, expected {config.unroll} (unroll) on {config.env}"
         )
     with Run(options, experiment=experiment, name=name, config=config) as run:
-        if is_fused:
-            speed = _train_fused(run, config, environment)
+        if isinstance(environment, Environment):
+            _train_fused(run, config, environment)
         else:
-            speed = _train_on_host(run, config, environment)
-        summary = _summary(run, speed)
+            _train_on_host(run, config, environment)
+        summary = _summary(run, seeds_at_once=len(options.seeds) if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
 
@@ -62,8 +62,8 @@ def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
     return pathlib.Path(options.out or pathlib.Path("results", experiment, name))
 
 
-def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> float:
-    """Run all seeds as one program; returns steps per CPU second."""
+def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> None:
+    """Run all seeds as one program."""
     seeds = run.options.seeds
     fused = online.make_fused(config, environment, toys.iteration_metrics(environment))
     iterations = max(1, run.options.steps // fused.steps_per_iteration)
@@ -77,32 +77,31 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> fl
     states, start = run.restore(states)
     last = iterations // chunk * chunk_steps
     progress = Progress(total=last * len(seeds), start=start * len(seeds))
-    begin, speed = CpuClock(), _Speed()
+    clock = CpuClock()
     for step in range(start + chunk_steps, last + 1, chunk_steps):
         states, metrics = run_chunk(states)
         metrics = jax.device_get(metrics)  # of each name [seeds, iterations]
         _check_meta_gradients(run, metrics)
-        speed.count(chunk_steps * len(seeds))
         logged = _reduced(metrics) | jax.device_get(evaluate(states))
-        rows = _rows(config, seeds, step // fused.steps_per_iteration, step, begin, logged)
+        rows = _rows(config, seeds, step // fused.steps_per_iteration, step, clock, logged)
         run.log(rows)
         progress.update(step * len(seeds), _text(rows))
-        run.save_if_due(states, step)
-        run.stop_if_interrupted(states, step)
         if step == last:
             env_steps = step - fused.steps_per_iteration * np.arange(chunk)[::-1]
             files.write_arrays(run.folder / "last_iterations.npz", metrics | {"env_steps": env_steps})
-    return speed.steps_per_cpu_second
+        run.save_if_due(states, step, is_end=step == last)
+        run.stop_if_interrupted(states, step)
 
 
-def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment) -> float:
-    """Run one seed after the other, each with its own environments and actor thread; returns steps per CPU second."""
+def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment) -> None:
+    """Run one seed after the other, each with its own environments and actor thread."""
     seeds, steps = run.options.seeds, run.options.steps
     learner = online.make_learner(config, environment.num_actions)
     num_trajectories = config.num_updates + learner.is_meta
     steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
     learn = jax.jit(lambda state, data: learner.learn(state, *_split(data, config.num_updates)))
     observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
+    environment.close()
 
     def initial_state(index: int) -> dict[str, Any]:
         actor_key, learner_key = jax.random.split(jax.random.key(seeds[index]))
@@ -110,12 +109,11 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment)
 
     state, start = run.restore(initial_state(0))
     progress = Progress(total=steps * len(seeds), start=start)
-    begin, speed = CpuClock(), _Speed()
+    clock = CpuClock()
     for index in range(state["index"], len(seeds)):
         if index > state["index"]:
             state = initial_state(index)
-        if index > 0 or state["step"]:
-            environment = make_environment(config.env, config.batch_size, seeds[index] + state["step"])
+        environment = _make_host_environment(config, seeds[index] + state["step"])
         policy, params = learner.rule.policy, state["learner"].agent.params
         window: list[dict[str, Any]] = []
         returns: list[float] = []
@@ -132,58 +130,39 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment)
                 step = state["step"] + steps_per_iteration
                 state = {"index": index, "step": step, "actor_key": experience.key, "learner": learner_state}
                 done = index * steps + min(step, steps)
-                speed.count(steps_per_iteration)
                 if step >= next_row or step >= steps:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
                     stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
                     _check_meta_gradients(run, stacked)
-                    rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, begin, _reduced(stacked))
+                    rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, clock, _reduced(stacked))
                     run.log(rows)
                     progress.update(done, _text(rows))
                     next_row += max(steps_per_iteration, steps // ROWS)
                     window, returns = [], []
-                run.save_if_due(state, done)
+                run.save_if_due(state, done, is_end=done == steps * len(seeds))
                 run.stop_if_interrupted(state, done)
-    return speed.steps_per_cpu_second
+
+
+def _make_host_environment(config: OnlineConfig, seed: int) -> HostEnvironment:
+    environment = make_environment(config.env, config.batch_size, seed)
+    assert isinstance(environment, HostEnvironment)
+    return environment
 
 
 def _split(trajectories, num_updates: int):
-    """Cut the trajectories of an iteration, [M or M + 1, T, B, ...], into those of the updates and that of the outer loss."""
+    """Cut an iteration's trajectories [M or M + 1, T, B, ...] into those of the updates and that of the outer loss."""
     updates = jax.tree.map(lambda x: x[:num_updates], trajectories)
     has_validation = len(trajectories.action) > num_updates
     return updates, jax.tree.map(lambda x: x[num_updates], trajectories) if has_validation else None
 
 
-class _Speed:
-    """Steps per second of CPU time, all threads; the first two counts, which wait for compilation, are left out."""
-
-    def __init__(self) -> None:
-        self._counts = 0
-        self._steps = 0
-
-    def count(self, steps: int) -> None:
-        self._counts += 1
-        if self._counts == 2:
-            self._clock = CpuClock()
-        elif self._counts > 2:
-            self._steps += steps
-
-    @property
-    def steps_per_cpu_second(self) -> float:
-        return self._steps / self._clock.seconds if self._steps else float("nan")
-
-
 def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Metrics [seeds, iterations] to one number a seed: means where not nan, and the mean return of the episodes that ended."""
+    """Metrics [seeds, iterations] to one number a seed: means where not nan, the mean return over ended episodes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
-        reduced = {name: np.nanmean(np.asarray(values, np.float64), axis=1) for name, values in metrics.items()}
-    episodes, return_sum = (np.sum(metrics[name], axis=1, dtype=np.float64) for name in ("episodes", "return_sum"))
-    reduced |= {
-        "episodes": episodes,
-        "return": np.divide(return_sum, episodes, where=episodes > 0, out=episodes * np.nan),
-    }
-    del reduced["return_sum"]
+        reduced = {name: np.nanmean(values.astype(np.float64), axis=1) for name, values in metrics.items()}
+        reduced["return"] = reduced.pop("return_sum") / reduced["episodes"]
+        reduced["episodes"] = metrics["episodes"].sum(axis=1)
     return reduced
 
 
@@ -221,13 +200,24 @@ def _check_meta_gradients(run: Run, metrics: dict[str, np.ndarray]) -> None:
         )
 
 
-def _summary(run: Run, speed: float) -> dict[str, Any]:
+def _summary(run: Run, seeds_at_once: int) -> dict[str, Any]:
     """What is left of a run when it is over, from its own metrics.csv."""
     results = report.read(run.folder)
     own = [name for name in results.columns if name not in FIRST_COLUMNS]
     return {
         "seeds": list(run.options.seeds),
         "env_steps": int(results.columns["env_steps"].max()),
-        "steps_per_cpu_second": speed,
+        "steps_per_cpu_second": _steps_per_cpu_second(results, seeds_at_once),
         **{name: report.final_values(results, name).tolist() for name in own},
     }
+
+
+def _steps_per_cpu_second(results: report.Results, seeds_at_once: int) -> float:
+    """The median over pairs of rows that follow each other: what was compiled before the first row is left out."""
+    rates = []
+    for seed in np.unique(results.columns["seed"]):
+        rows = results.columns["seed"] == seed
+        with np.errstate(divide="ignore"):
+            rates.extend(np.diff(results.columns["env_steps"][rows]) / np.diff(results.columns["cpu_seconds"][rows]))
+    rates = [rate for rate in rates if 0 < rate < np.inf]  # the CPU clock of a resumed run starts again
+    return seeds_at_once * float(np.median(rates)) if rates else float("nan")

@@ -1,9 +1,9 @@
 """The online regime: one agent in one environment learns its own objective within one lifetime.
 
-An iteration is: M trajectories for M updates of θ and one more for the outer loss, all acted by the iteration's first θ (as in the
-paper's pseudo-code), then one update of η. With a hand-made rule it is M trajectories and M updates. The learner is the same
-in both runtimes: `make_fused` puts it into one jitted program with a pure environment, and for host environments it takes
-what an actor thread hands over.
+An iteration is: M trajectories for M updates of θ and one more for the outer loss, all acted by the iteration's first
+θ (as in the paper's pseudo-code), then one update of η. With a hand-made rule it is M trajectories and M updates. The
+learner is the same in both runtimes: `make_fused` puts it into one jitted program with a pure environment, and for
+host environments it takes what an actor thread hands over.
 """
 
 import dataclasses
@@ -126,10 +126,12 @@ def make_learner(config: OnlineConfig, num_actions: int) -> Learner:
         )
         if validation is None:
             return state._replace(agent=agent_state), metrics
+        norm = optax.tree.norm(meta_gradient)  # inf also where it overflows, which clipping would turn into zeros
+        meta_gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(norm), g, jnp.nan), meta_gradient)
         updates, meta_opt_state = meta_optimizer.update(meta_gradient, state.meta_opt_state, state.meta_params)
         meta_params = optax.apply_updates(state.meta_params, updates)
         metrics |= {
-            "meta_gradient_norm": optax.tree.norm(meta_gradient),
+            "meta_gradient_norm": norm,
             "skipped": meta_opt_state.total_notfinite,
             "skipped_in_a_row": meta_opt_state.notfinite_count,
         }
@@ -165,7 +167,7 @@ def make_fused(
     environment: Environment,
     evaluate: Callable[[FusedState, FusedState], dict[str, Array]] = lambda before, after: {},
 ) -> Fused:
-    """Make environment, actor and learner one program; `evaluate` adds metrics of the states before and after an iteration."""
+    """Make environment, actor and learner one program; `evaluate`(state before, after an iteration) adds metrics."""
     learner = make_learner(config, environment.num_actions)
     agent, policy = learner.agent, learner.rule.policy
 

@@ -1,11 +1,16 @@
 """Settings by environment, and how they change with the rule: data, and the one place where names decide anything."""
 
 import dataclasses
+from typing import Any
 
 from agents.networks import NetworkConfig
 from frodo.online import OnlineConfig, OptimizerConfig
 from frodo.rule import RuleConfig
 
+HAND_MADE_SETTINGS: dict[str, dict[str, Any]] = {
+    "q_learning": {"kind": "value_based", "lambda_": 1.0},
+    "td_lambda": {"kind": "prediction"},
+}
 TARGET_INPUTS = ("reward", "discount", "next_value")
 
 
@@ -83,13 +88,10 @@ def for_environment(env: str) -> OnlineConfig:
 
 
 def with_rule(config: OnlineConfig, rule: str) -> OnlineConfig:
-    """Return the same with another rule. A hand-made one on a host environment is applied to every trajectory as it comes."""
+    """Return the same with another rule; a hand-made one updates on every trajectory of a host as it comes."""
     num_updates = config.num_updates
     if rule not in ("frodo", "learned_loss") and not config.env.startswith("toy/"):
         num_updates = 1
-    settings = {"q_learning": {"kind": "value_based", "lambda_": 1.0}, "td_lambda": {"kind": "prediction"}}.get(
-        rule, {}
-    )
-    return dataclasses.replace(
-        config, rule=dataclasses.replace(config.rule, name=rule, **settings), num_updates=num_updates
-    )
+    settings = HAND_MADE_SETTINGS.get(rule, {})
+    new_rule = dataclasses.replace(config.rule, name=rule, **settings)
+    return dataclasses.replace(config, rule=new_rule, num_updates=num_updates)

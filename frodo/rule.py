@@ -1,14 +1,14 @@
 """FRODO's update rules: a learned scalar target, and the learned loss it is compared with; and all rules by name.
 
-Source: Xu et al. 2020. Inner losses: Eq. 8 (prediction), section 3.4 (value-based), Eq. 10 (actor-critic). Consistency: Eq. 13. Off-policy
-inputs: section 5.1. Learned loss: section 5.4.
+Source: Xu et al. 2020. Inner losses: Eq. 8 (prediction), section 3.4 (value-based), Eq. 10 (actor-critic). Consistency:
+Eq. 13. Off-policy inputs: section 5.1. Learned loss: section 5.4.
 """
 
 import dataclasses
 import difflib
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -116,8 +116,9 @@ KINDS: dict[str, Kind] = {
 def consistency_targets(targets: Array, trajectory: Trajectory, discount: float, is_multi_step: bool) -> Array:
     """Compute what self-consistent targets would be, for all steps but the last: [T - 1, B], without gradient.
 
-    One step: Rₜ₊₁ + γₜ₊₁ Gₜ₊₁. Multi-step: the rewards up to the trajectory's last step, then its target G_{T−1}; the chain ends early,
-    with that step's own target, before a step that is truncated or not valid. Source: Xu et al. 2020, Eq. 13, section 5.2.
+    One step: Rₜ₊₁ + γₜ₊₁ Gₜ₊₁. Multi-step: the rewards up to the trajectory's last step, then its target G_{T−1}; the
+    chain ends early, with that step's own target, before a step that is truncated or not valid. Source: Xu et al. 2020,
+    Eq. 13, section 5.2.
     """
     is_broken = (trajectory.truncated | ~trajectory.valid)[1:]
     lambda_ = jnp.where(is_broken | (not is_multi_step), 0.0, 1.0).astype(targets.dtype)
@@ -156,8 +157,8 @@ def frodo(config: RuleConfig) -> UpdateRule:
 def learned_loss(config: RuleConfig) -> UpdateRule:
     """The ablation: the meta-network puts out each step's loss, and sees log π(A|S) and v(S) to do so.
 
-    The entropy bonus is the one of the learned target, so that the two differ in what is learned alone. The gradient with
-    respect to θ does not flow through v(S′), unless `next_value_gradient` is 'literal'.
+    The entropy bonus is the one of the learned target, so that the two differ in what is learned alone. The gradient
+    with respect to θ does not flow through v(S′), unless `next_value_gradient` is 'literal'.
     """
     if config.kind != "actor_critic":
         raise ValueError(f"rule.kind is {config.kind!r}, expected 'actor_critic' for the rule 'learned_loss'")
@@ -182,7 +183,7 @@ def _learned(config: RuleConfig, is_loss: bool) -> UpdateRule:
         network = TargetNetwork(TargetNetworkConfig(lstm=config.lstm), {"target": PredictionSpec()})
         return network(lambda: Inputs(features), is_last, ())[0]["target"]
 
-    network = hk.without_apply_rng(hk.transform(forward))
+    network: Any = hk.without_apply_rng(hk.transform(forward))
 
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         del target_predictions

@@ -1,11 +1,12 @@
 """The gradient of an outer loss with respect to η through M updates of θ: one entry point, three ways to compute it.
 
-`reverse` keeps every activation of every update. `remat` keeps only what each update starts from, and its gradient. `mixed` keeps the same
-and computes an update's vector-Jacobian product as the forward-mode derivative of its gradient (Kemaev et al. 2025,
-MixFlow-MG, arXiv 2505.00793), which needs the least memory and, on CPU, the least time. All three give the same numbers.
+`reverse` keeps every activation of every update. `remat` keeps only what each update starts from, and its gradient.
+`mixed` keeps the same and computes an update's vector-Jacobian product as the forward-mode derivative of its gradient
+(Kemaev et al. 2025, MixFlow-MG, arXiv 2505.00793), which needs the least memory and, on CPU, the least time. All
+three give the same numbers.
 
-One update's gradient is g = N′(θ)ᵀ ∂L/∂P: P = N(θ) are the network's predictions, L(T(P, η), P) is the rule's loss. Where targets are
-constants for θ, ∂/∂P does not reach the P inside of T; the derivative of g itself always does.
+One update's gradient is g = N′(θ)ᵀ ∂L/∂P: P = N(θ) are the network's predictions, L(T(P, η), P) is the rule's loss.
+Where targets are constants for θ, ∂/∂P does not reach the P inside of T; the derivative of g itself always does.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class InnerOutput(NamedTuple):
 
 
 def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
-    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...], keeping for the backward pass what `mode` says."""
+    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what the backward pass keeps."""
     if mode not in MODES:
         raise ValueError(f"gradient mode is {mode!r}, expected one of {', '.join(MODES)}")
 
@@ -56,8 +57,8 @@ def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: 
 def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
     """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss and what else comes out of it.
 
-    It is differentiable with respect to θ and the context. Losses of `rule.loss_without_meta` are in the gradient, but not in
-    its derivative.
+    It is differentiable with respect to θ and the context. Losses of `rule.loss_without_meta` are in the gradient,
+    but not in its derivative.
     """
 
     def reduced(loss: Array, trajectory: Trajectory) -> Array:
@@ -82,8 +83,8 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
             of_loss = jax.grad(lambda p: losses(p, p, context, trajectory), has_aux=True)
         cotangent, (output, targets) = of_loss(predictions)
         (grads,) = pull(cotangent)
-        if rule.loss_without_meta:
-            fixed = jax.grad(lambda p: reduced(rule.loss_without_meta(targets, p, trajectory), trajectory))(predictions)
+        if loss_without_meta := rule.loss_without_meta:
+            fixed = jax.grad(lambda p: reduced(loss_without_meta(targets, p, trajectory), trajectory))(predictions)
             grads = jax.tree.map(jnp.add, grads, jax.lax.stop_gradient(pull(fixed)[0]))
         return grads, output
 
@@ -131,8 +132,9 @@ def _inner_product(xs: Any, ys: Any) -> Array:
 def _held(x: Any) -> Any:
     """Hold predictions constant for the gradient, yet not for the derivative of that gradient.
 
-    Forward-mode derivatives along θ do not pass it (targets are constants in the gradient that is differentiated); of the
-    cotangent that comes back only the tangent part passes, which is the derivative of ∂L/∂P with respect to the targets.
+    Forward-mode derivatives along θ do not pass it (targets are constants in the gradient that is differentiated); of
+    the cotangent that comes back only the tangent part passes, which is the derivative of ∂L/∂P with respect to the
+    targets.
     """
     return x
 

@@ -1,4 +1,4 @@
-"""One step of one agent's lifetime, the same in both regimes: M updates of θ, then the outer loss and its gradient to η.
+"""One step of an agent's lifetime, the same in both regimes: M updates of θ, then the outer loss's gradient to η.
 
 The online regime calls it with the one agent there is, a population maps it over its agents.
 """
@@ -53,8 +53,8 @@ def make_lifetime_step(
       outer_loss: predictions, validation trajectory -> [T, B]; reduced as the rule says.
       mode: how to differentiate through the updates, one of `gradients.MODES`.
     Returns:
-      a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where the rule has no meta-parameters
-      there is nothing to validate (None), and the meta-gradient is empty.
+      a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where the rule has
+      no meta-parameters there is nothing to validate (None), and the meta-gradient is empty.
     """
     gradient = gradients.inner_gradient(agent, rule, mode)
 

@@ -1,7 +1,7 @@
-"""Outer objectives: what the agent that the updates led to is judged by, on a fresh trajectory. One for each kind of agent.
+"""Outer objectives: what the agent that the updates led to is judged by on a fresh trajectory, for each kind of agent.
 
-Source: Xu et al. 2020, Eq. 9 (prediction), section 3.4 (value-based), Eq. 11 and section 5.1 (actor-critic, V-trace). The return G(τ′)
-is a constant here: the gradient is that of the canonical update.
+Source: Xu et al. 2020, Eq. 9 (prediction), section 3.4 (value-based), Eq. 11 and section 5.1 (actor-critic, V-trace).
+The return G(τ′) is a constant here: the gradient is that of the canonical update.
 """
 
 import jax.numpy as jnp

@@ -1,9 +1,9 @@
 """The meta-network: from a trajectory's features to targets, by an LSTM that reads backwards in time.
 
-A scalar target (FRODO, Xu et al. 2020, section 3.2) and the categorical ones of DiscoRL (Oh et al. 2025, Methods) are the same network
-with other inputs and another target spec. Targets of the kind "one for each action" are made by weights shared between the
-actions, from embeddings of per-action inputs. The lifetime LSTM takes one step per update and scales what the reverse LSTM
-puts out.
+A scalar target (FRODO, Xu et al. 2020, section 3.2) and the categorical ones of DiscoRL (Oh et al. 2025, Methods) are
+the same network with other inputs and another target spec. Targets of the kind "one for each action" are made by
+weights shared between the actions, from embeddings of per-action inputs. The lifetime LSTM takes one step per update
+and scales what the reverse LSTM puts out.
 """
 
 import dataclasses
@@ -57,7 +57,8 @@ class TargetNetwork(hk.Module):
         """Compute the targets of one trajectory.
 
         Args:
-          make_inputs: makes the inputs; a function, because embeddings in it have weights, and the lifetime LSTM has its own.
+          make_inputs: makes the inputs; a function, because embeddings in it have weights, and the lifetime LSTM has
+            its own.
           is_last: steps across which nothing is propagated, [T, B] bool.
           lifetime_state: from the update before.
         Returns:
@@ -86,7 +87,7 @@ class TargetNetwork(hk.Module):
 
     def _embed(self, inputs: Inputs) -> tuple[Array, Array | None]:
         """Append the mean and the taken action's embedding to the features."""
-        if inputs.action_features is None:
+        if inputs.action_features is None or inputs.action is None:
             return inputs.features, None
         embedding = inputs.action_features
         for size in self._config.action_embedding:
@@ -99,12 +100,13 @@ class TargetNetwork(hk.Module):
         with hk.name_scope("lifetime"):
             features, _ = self._embed(make_inputs())
             embedded = hk.Linear(16, name="embedding")(jnp.concatenate([features, summary], axis=-1))
-            _, state = hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), hk.LSTMState(*state))
-        return LifetimeState(state.hidden, state.cell)
+            _, new = hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), hk.LSTMState(*state))
+        return LifetimeState(new.hidden, new.cell)
 
 
 class ReverseLSTM(hk.Module):
-    """An LSTM (gates i, g, f, o; forget bias 1) over time backwards, from a zero state, set to zero again at `is_last`."""
+    """An LSTM (gates i, g, f, o; forget bias 1) over time backwards, from a zero state, set to zero again at
+    `is_last`."""
 
     def __init__(self, size: int, name: str = "lstm"):
         super().__init__(name=name)

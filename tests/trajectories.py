@@ -10,8 +10,8 @@ def random_trajectory(
 ) -> Trajectory:
     """Draw a trajectory [..., T, B] in float64, T and B at least 5 and 3.
 
-    Column 0 terminates at step 1, column 1 is truncated at step 2 and has its reset step at 3, column 2 is truncated at step 0
-    with a successor that is unknown, and terminates at the last step.
+    Column 0 terminates at step 1, column 1 is truncated at step 2 and has its reset step at 3, column 2 is truncated
+    at step 0 with a successor that is unknown, and terminates at the last step.
     """
     rng = np.random.default_rng(seed)
     *leading, num_steps, batch_size = shape

@@ -77,8 +77,8 @@ class Catch(base.Environment[CatchState]):
     def look_ahead_bound(self, num_moves: int) -> float:
         """Return the best expected return of an agent that sees rewards at most `num_moves` ahead.
 
-        All moves but the last `num_moves` are blind to the pellet, the last ones are optimal. It is 3/11 for three moves on
-        the default board.
+        All moves but the last `num_moves` are blind to the pellet, the last ones are optimal. It is 3/11 for three
+        moves on the default board.
         """
         after = self._paddle_after_action()
         value = 2.0 * np.eye(self.columns) - 1.0

@@ -1,5 +1,7 @@
 """Acting in both runtimes: what is in a trajectory belongs together, trajectories join, and threads end."""
 
+import functools
+import operator
 import time
 
 import jax
@@ -19,6 +21,7 @@ ROWS, COLUMNS = 5, 3
 policy = lambda predictions: predictions["policy"]
 
 
+@functools.cache
 def make(num_actions=3, core=4):
     return make_agent(NetworkConfig("mlp", (8,), core), {"policy": PredictionSpec((num_actions,))}, num_actions)
 
@@ -163,8 +166,14 @@ class Failing(Watched):
         return super().step(actions)
 
 
+@functools.cache
+def catches():
+    """Compiled once; resetting them starts anew."""
+    return [DmEnv(Catch(ROWS, COLUMNS), seed) for seed in range(3)]
+
+
 def catch_batch(cls=Watched):
-    return cls([DmEnv(Catch(ROWS, COLUMNS), seed) for seed in range(3)], "catch")
+    return cls(catches(), "catch")
 
 
 def host_actor(environment, agent, num_steps=4, num_trajectories=3):
@@ -176,8 +185,8 @@ def host_actor(environment, agent, num_steps=4, num_trajectories=3):
 
 def trajectories_of(experience):
     """Split one iteration into its trajectories."""
-    stacked = experience.trajectories
-    return [jax.tree.map(lambda x: np.asarray(x[m]), stacked) for m in range(len(stacked.action))]
+    stacked = jax.tree.map(np.asarray, experience.trajectories)
+    return [jax.tree.map(operator.itemgetter(m), stacked) for m in range(len(stacked.action))]
 
 
 def check_contract(whole):

@@ -1,4 +1,5 @@
-"""Figures and the report: intervals against SciPy, curves that are there, and what is said of runs that cannot be shown."""
+"""Figures and the report: intervals against SciPy, curves that are there, and what is said of runs that cannot be
+shown."""
 
 import os
 import subprocess

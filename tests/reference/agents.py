@@ -104,7 +104,8 @@ def max_pool(x):
 
 
 def resnet(x, layers):
-    """Figure 3 of Espeholt et al. 2018 on one image [H, W, C]; `layers` are 15 pairs (w, b) in the order of application."""
+    """Figure 3 of Espeholt et al. 2018 on one image [H, W, C]; `layers` are 15 pairs (w, b) in the order of
+    application."""
     relu = lambda y: np.maximum(y, 0)
     layers = iter(layers)
     for _ in range(3):

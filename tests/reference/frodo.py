@@ -1,8 +1,8 @@
 """FRODO's outer loss as a function of η, written out a second time with loops, for central differences.
 
-Nothing of the package's losses, returns, networks or gradients is used. `Held` stands for every stop-gradient: at the base η
-it records what passes, at another η it gives back what it recorded. So the derivative of the whole by central differences is
-what the meta-gradient must be.
+Nothing of the package's losses, returns, networks or gradients is used. `Held` stands for every stop-gradient: at the
+base η it records what passes, at another η it gives back what it recorded. So the derivative of the whole by central
+differences is what the meta-gradient must be.
 """
 
 import functools
@@ -174,12 +174,13 @@ FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expen
 def outer_loss(
     meta_params, params, second_moment, trajectories, validation, values, *, rule, optimizer, names, head_names
 ):
-    """Return the outer loss after M updates, and what was held; `values` is what a call at the base η returned, or None."""
+    """Return the outer loss after M updates, and what was held; `values` is what a call at the base η returned, or
+    None."""
     c, held = rule.value, Held(values)
     learning_rate, decay, epsilon = optimizer
     regulariser = 0.0
     for m in range(len(trajectories.action)):
-        trajectory = jax.tree.map(lambda x: x[m], trajectories)
+        trajectory = jax.tree.map(lambda x, m=m: x[m], trajectories)
         predictions = with_greedy(agent(params, trajectory.observation, head_names), held)
         state_values = values_of(predictions, c)
         fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and c.name == "frodo" else None

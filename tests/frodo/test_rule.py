@@ -1,0 +1,260 @@
+"""Consistency against loops, what the learned loss sees, which derivatives the options stop, and bad configurations."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.networks import Agent
+from frodo.rule import RuleConfig, consistency_loss, consistency_targets, make_rule
+from meta import gradients
+from tests.trajectories import random_trajectory
+
+GAMMA, T, B, A = 0.9, 6, 4, 3
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def consistent_targets(trajectory, last):
+    """Targets that obey Gₜ = Rₜ₊₁ + γₜ₊₁ Gₜ₊₁ exactly, whatever stands where a step has no successor."""
+    targets = np.random.default_rng(5).normal(size=(T, B))
+    targets[-1] = last
+    for t in reversed(range(T - 1)):
+        for b in range(B):
+            if trajectory.valid[t, b] and not trajectory.truncated[t, b]:
+                targets[t, b] = trajectory.reward[t, b] + GAMMA * trajectory.discount[t, b] * targets[t + 1, b]
+    return targets
+
+
+# Consistency
+
+
+@pytest.mark.parametrize("is_multi_step", [False, True])
+def test_an_exact_td_target_is_consistent(is_multi_step):
+    trajectory = random_trajectory(0, T, B)
+    targets = consistent_targets(trajectory, last=np.arange(B))
+    loss = np.asarray(consistency_loss(jnp.asarray(targets), trajectory, GAMMA, is_multi_step))
+    np.testing.assert_allclose(loss[trajectory.valid], 0, atol=1e-20)
+    # Any error at a step with a predecessor or a successor is seen.
+    targets[4, 3] += 0.1
+    loss = np.asarray(consistency_loss(jnp.asarray(targets), trajectory, GAMMA, is_multi_step))
+    assert loss[4, 3] > 1e-3 and (loss[3, 3] > 1e-3) == (not is_multi_step)
+
+
+@pytest.mark.parametrize("is_multi_step", [False, True])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_consistency_agrees_with_loops(seed, is_multi_step):
+    trajectory = random_trajectory(seed, T, B)
+    targets = np.random.default_rng(seed + 50).normal(size=(T, B))
+    loss = np.asarray(consistency_loss(jnp.asarray(targets), trajectory, GAMMA, is_multi_step))
+    assert loss.shape == (T, B)
+    for b in range(B):
+        for t in range(T):
+            if not trajectory.valid[t, b]:
+                continue
+            expected, weight, u = 0.0, 1.0, t
+            while True:  # rewards of t, t + 1, ..., u - 1, then the target of u
+                expected += weight * trajectory.reward[u, b]
+                weight *= GAMMA * trajectory.discount[u, b]
+                u += 1
+                is_end = u == T - 1 or not is_multi_step
+                if u >= T or is_end or trajectory.truncated[u, b] or not trajectory.valid[u, b]:
+                    break
+            if t == T - 1 or trajectory.truncated[t, b]:
+                assert loss[t, b] == 0
+            else:
+                expected += weight * targets[u, b]
+                np.testing.assert_allclose(loss[t, b], 0.5 * (expected - targets[t, b]) ** 2, rtol=1e-10)
+
+
+def test_the_multi_step_chain_ends_in_the_last_steps_own_target_and_without_its_reward():
+    trajectory = random_trajectory(0, 5, 4)
+    trajectory = jax.tree.map(lambda x: x[:3, 3:], trajectory._replace(core_state=()))
+    trajectory = trajectory._replace(reward=np.array([[1.0], [2.0], [4.0]]))
+    targets = jnp.array([[100.0], [200.0], [8.0]])
+    multi_step = consistency_targets(targets, trajectory, 0.5, True)
+    np.testing.assert_allclose(multi_step[:, 0], [1 + 0.5 * 6, 2 + 0.5 * 8])
+    one_step = consistency_targets(targets, trajectory, 0.5, False)
+    np.testing.assert_allclose(one_step[:, 0], [1 + 0.5 * 200, 2 + 0.5 * 8])
+    other = trajectory._replace(reward=np.array([[1.0], [2.0], [-50.0]]))
+    np.testing.assert_array_equal(consistency_targets(targets, other, 0.5, True), multi_step)
+    np.testing.assert_allclose(consistency_loss(targets, trajectory, 0.5, True)[:, 0], [0.5 * 96**2, 0.5 * 194**2, 0])
+
+
+def test_consistency_moves_each_target_to_its_successors_and_not_the_other_way_round():
+    trajectory = random_trajectory(0, T, B)
+    targets = jnp.asarray(np.random.default_rng(0).normal(size=(T, B)))
+    gradient = jax.grad(lambda g: jnp.sum(consistency_loss(g, trajectory, GAMMA, True)))(targets)
+    expected = np.zeros((T, B))
+    expected[:-1] = targets[:-1] - consistency_targets(targets, trajectory, GAMMA, True)
+    expected[:-1][trajectory.truncated[:-1]] = 0
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_consistency_is_in_the_outer_loss_with_its_cost():
+    config = RuleConfig(lstm=4, consistency_cost=0.3, discount=GAMMA)
+    trajectory = random_trajectory(0, T, B)
+    targets = jnp.asarray(np.random.default_rng(0).normal(size=(T, B)))
+    for is_multi_step in (True, False):
+        rule = make_rule(dataclasses.replace(config, is_consistency_multi_step=is_multi_step))
+        expected = 0.3 * consistency_loss(targets, trajectory, GAMMA, is_multi_step)
+        np.testing.assert_allclose(rule.regulariser(targets, None, trajectory), expected)
+    assert make_rule(dataclasses.replace(config, consistency_cost=0.0)).regulariser is None
+
+
+# What the meta-network sees
+
+TARGET_INPUTS = ("reward", "discount", "next_value")
+
+
+def drawn_predictions(seed=0):
+    rng = np.random.default_rng(seed)
+    return {"policy": rng.normal(size=(T + 1, B, A)), "value": rng.normal(size=(T + 1, B))}
+
+
+def drawn_meta_params(rule):
+    rng = np.random.default_rng(7)
+    shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, A), jax.random.key(0))
+    return jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape), shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "num_inputs", "sees_policy", "sees_value"),
+    [
+        ("frodo", TARGET_INPUTS, 3, False, False),
+        ("frodo", (*TARGET_INPUTS, "pi", "mu"), 5, True, False),
+        ("learned_loss", TARGET_INPUTS, 5, True, True),
+        ("learned_loss", (*TARGET_INPUTS, "value", "log_pi"), 5, True, True),
+    ],
+)
+def test_what_the_meta_network_sees(name, inputs, num_inputs, sees_policy, sees_value):
+    rule = make_rule(RuleConfig(name=name, inputs=inputs, lstm=4, next_value_gradient="literal"))
+    meta_params = drawn_meta_params(rule)
+    assert meta_params["target_network/lstm"]["w"].shape == (num_inputs + 4, 16)
+    trajectory = random_trajectory(0, T, B)
+
+    @jax.jit
+    @jax.jacobian
+    def own(predictions):
+        targets, _ = rule.apply(meta_params, (), trajectory, predictions, predictions)
+        return targets[0, 3]
+
+    gradient = own(drawn_predictions())
+    assert np.any(gradient["policy"]) == sees_policy
+    assert np.any(gradient["value"][0, 3]) == sees_value
+    assert np.all(np.abs(gradient["value"][1:, 3]) > 1e-12)
+    assert not np.any(gradient["policy"][-1])
+
+
+def test_the_learned_loss_is_the_output_and_the_entropy_bonus():
+    rule = make_rule(RuleConfig(name="learned_loss", lstm=4, entropy_cost=0.2))
+    trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
+    outputs = np.random.default_rng(0).normal(size=(T, B))
+    pi = np.exp(predictions["policy"][:-1])
+    pi /= pi.sum(axis=-1, keepdims=True)
+    expected = outputs + 0.2 * np.sum(pi * np.log(pi), axis=-1)
+    np.testing.assert_allclose(rule.loss(outputs, predictions, trajectory), expected, rtol=1e-10)
+
+
+def test_the_actor_critic_loss_takes_the_advantage_over_the_value():
+    rule = make_rule(RuleConfig(lstm=4, entropy_cost=0.2, value_cost=0.3))
+    trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
+    targets = np.random.default_rng(0).normal(size=(T, B))
+    loss = rule.loss(targets, predictions, trajectory)
+    for t, b in np.ndindex(T, B):
+        log_pi = predictions["policy"][t, b] - np.log(np.sum(np.exp(predictions["policy"][t, b])))
+        advantage = targets[t, b] - predictions["value"][t, b]
+        expected = -advantage * log_pi[trajectory.action[t, b]] + 0.3 * advantage**2
+        expected += 0.2 * np.exp(log_pi) @ log_pi
+        np.testing.assert_allclose(loss[t, b], expected, rtol=1e-10)
+    gradient = jax.grad(lambda p: jnp.sum(rule.loss(targets, p, trajectory)))(predictions)
+    # The policy's term does not move the critic.
+    np.testing.assert_allclose(gradient["value"][:-1], 0.6 * (predictions["value"][:-1] - targets), rtol=1e-10)
+
+
+# Gradient flow: v of the very last observation is in G of the steps before, and nowhere else in the loss.
+
+FLOW = {  # rule, option: does the inner gradient reach it? does the derivative of the inner gradient?
+    ("frodo", "literal"): (True, True),
+    ("frodo", "semi"): (False, True),
+    ("frodo", "stopped"): (False, False),
+    ("learned_loss", "literal"): (True, True),
+    ("learned_loss", "semi"): (False, False),
+    ("learned_loss", "stopped"): (False, False),
+}
+# An agent whose parameters are its predictions.
+IDENTITY = Agent(init=None, prepare=None, initial_state=None, step=None, unroll=lambda params, trajectory: params)
+
+
+@pytest.mark.parametrize("mode", ["reverse", "mixed"])
+@pytest.mark.parametrize(("name", "option"), FLOW)
+def test_gradient_flow_through_the_next_value(name, option, mode):
+    rule = make_rule(RuleConfig(name=name, next_value_gradient=option, lstm=4, discount=GAMMA))
+    trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
+    meta_params = drawn_meta_params(rule)
+    gradient = gradients.inner_gradient(IDENTITY, rule, mode)
+
+    @jax.jit
+    def compute(predictions, meta_params):
+        inner = lambda p, eta: gradient(p, gradients.Context(eta, (), ()), trajectory)[0]
+        # Any function of the inner gradient.
+        weighted = lambda p, eta: sum(
+            jnp.sum(jnp.sin(1 + jnp.arange(x.size)) * x.ravel()) for x in inner(p, eta).values()
+        )
+        return inner(predictions, meta_params), *jax.grad(weighted, argnums=(0, 1))(predictions, meta_params)
+
+    inner, outer, meta = compute(predictions, meta_params)
+    is_in_inner, is_in_outer = FLOW[name, option]
+    # Columns 0, 1 and 3 go on after the last step; column 2 terminates there.
+    went_on = np.array([True, True, False, True])
+    np.testing.assert_array_equal(np.asarray(inner["value"][-1]) != 0, went_on & is_in_inner)
+    np.testing.assert_array_equal(np.asarray(outer["value"][-1]) != 0, went_on & is_in_outer)
+    for tree in (inner, outer):
+        assert np.all(np.any(tree["policy"][:-1], axis=-1) == trajectory.valid)
+        assert not np.any(tree["policy"][-1])
+        assert np.all((np.asarray(tree["value"][:-1]) != 0)[trajectory.valid])
+    if name == "learned_loss":  # adding a constant to a loss changes nothing
+        np.testing.assert_array_equal(meta["target_network/target"].pop("b"), 0)
+    assert all(np.any(x) for x in jax.tree.leaves(meta))
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "frdo"}, r"rule.name is 'frdo', expected one of frodo, .* \(did you mean 'frodo'\?\)"),
+        ({"name": "zzzz"}, r"rule.name is 'zzzz', expected one of frodo, learned_loss, impala, a2c, .*td_lambda$"),
+        ({"kind": "actor_crtic"}, r"rule.kind is 'actor_crtic', .* \(did you mean 'actor_critic'\?\)"),
+        ({"reduction": "means"}, r"rule.reduction is 'means', expected one of sum, mean \(did you mean 'mean'\?\)"),
+        (
+            {"next_value_gradient": "stop"},
+            r"rule.next_value_gradient is 'stop', expected one of literal, semi, stopped",
+        ),
+        ({"inputs": ("reward", "next_valu")}, r"rule.inputs is 'next_valu', .* \(did you mean 'next_value'\?\)"),
+        ({"inputs": ()}, r"rule.inputs \(\), expected units and inputs"),
+        ({"lstm": 0}, "rule.lstm is 0 and rule.inputs .* expected units and inputs"),
+        ({"discount": 1.1}, "rule.discount is 1.1, expected a number from 0 to 1"),
+        ({"lambda_": -0.1}, "rule.lambda_ is -0.1, expected a number from 0 to 1"),
+        ({"epsilon": float("nan")}, "rule.epsilon is nan, expected a number from 0 to 1"),
+        ({"value_cost": -1.0}, "rule.value_cost is -1.0, expected a number of at least 0"),
+        ({"entropy_cost": float("nan")}, "rule.entropy_cost is nan, expected a number of at least 0"),
+        ({"consistency_cost": -0.1}, "rule.consistency_cost is -0.1, expected a number of at least 0"),
+        ({"temperature": 0.0}, "rule.temperature is 0.0, expected a positive number"),
+        (
+            {"name": "learned_loss", "kind": "prediction"},
+            "rule.kind is 'prediction', expected 'actor_critic' for the rule 'learned_loss'",
+        ),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_a_bad_configuration_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_rule(RuleConfig(**settings))
