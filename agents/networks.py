@@ -18,6 +18,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents import choices
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
 
 TORSOS = ("mlp", "conv", "resnet", "tabular")
@@ -34,8 +35,7 @@ class NetworkConfig:
     activation: str = "relu"
 
     def validate(self) -> None:
-        if self.torso not in TORSOS:
-            raise ValueError(f"network.torso is {self.torso!r}, expected one of {', '.join(TORSOS)}")
+        choices.check("network.torso", self.torso, TORSOS)
         if self.core < 0 or any(size < 1 for size in self.hidden):
             raise ValueError(f"network sizes are hidden={self.hidden}, core={self.core}, expected positive layer sizes")
         if not hasattr(jax.nn, self.activation):
@@ -120,15 +120,20 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
             embedding = jnp.reshape(merged, (*observation.shape[:2], *merged.shape[1:]))
         return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state)[0]
 
-    prepare = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}.get(config.torso, lambda x: x)
+    def prepare(observation: Array) -> Array:
+        if is_image and observation.ndim != 4:
+            shape = observation.shape[1:]
+            raise ValueError(
+                f"network.torso {config.torso!r} needs images [channels, height, width], got shape {shape}"
+            )
+        forms = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}
+        return forms[config.torso](observation) if is_image else observation
+
     return Agent(init, prepare, initial_state, step, unroll)
 
 
 def to_patches(frames: Array) -> Array:
-    """Cut channel-first frames [B, C, H, W] into non-overlapping patches: [B, H / 4, W / 4, C * 4 * 4], zeros at the
-    edges."""
-    if frames.ndim != 4:
-        raise ValueError(f"network.torso 'conv' needs images [channels, height, width], got shape {frames.shape[1:]}")
+    """Cut frames [B, C, H, W] into patches that do not overlap, [B, H / 4, W / 4, C * 4 * 4]; zeros at the edges."""
     frames = jnp.pad(frames, ((0, 0), (0, 0), *(_same_padding(size) for size in frames.shape[2:])))
     b, c, h, w = frames.shape
     frames = jnp.reshape(frames, (b, c, h // _PATCH, _PATCH, w // _PATCH, _PATCH))

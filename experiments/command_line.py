@@ -109,8 +109,8 @@ def parse_steps(text: str) -> int:
 def start(main: Callable[[list[str]], Any]) -> None:
     """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
 
-    Exit code 2 for what a person can correct (flags, UsageError, and any ValueError before a run is open), 1 for the
-    disk.
+    Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError or
+    ImportError), 1 for the disk.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -118,7 +118,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
             main(argv)
         except (DiskError, RunError) as error:
             _fail(error, 1)
-        except ValueError as error:
+        except (ValueError, ImportError) as error:  # envpool misses a system library, say
             if run_is_open and not isinstance(error, UsageError):
                 raise
             _fail(error, 2)
@@ -149,7 +149,10 @@ def _parse_flags(argv: list[str]) -> list[str]:
         match = re.match(r"flag --([^=]+)=(.*?): ", str(error))
         if not match or match[1] not in FLAGS:
             _fail(error, 2)
-        expected = FLAGS[match[1]].parser.syntactic_help or "true or false"
+        parser = FLAGS[match[1]].parser
+        expected = parser.syntactic_help or "true or false"
+        if isinstance(parser, flags.EnumParser):
+            expected = "one of " + ", ".join(parser.enum_values)
         _fail(f"--{match[1]}={match[2]}: give {expected}", 2)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step

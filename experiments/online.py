@@ -59,7 +59,9 @@ def main(argv: list[str]) -> None:
     shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
     rows = [{"": name, "value": float(np.mean(summary[name]))} for name in shown if name in summary]
     rows += [{"": "three-step bound", "value": summary[name]} for name in summary if name == "three-step bound"]
-    print(logs.table([*rows, {"": "steps per CPU second", "value": summary["steps_per_cpu_second"]}]))
+    if summary["steps_per_cpu_second"] > 0:  # else the run had one row
+        rows += [{"": "steps per CPU second", "value": summary["steps_per_cpu_second"]}]
+    print(logs.table(rows))
     for path in summary["figures"]:
         print(f"learning curve: {path}")
 

@@ -6,26 +6,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agents.types import Array, Predictions
 from frodo.online import FusedState, Learner
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
 
-def iteration_metrics(environment: Environment) -> Callable[[FusedState, FusedState], dict[str, Any]]:
+def iteration_metrics(environment: Environment, learner: Learner) -> Callable[[FusedState, FusedState], dict[str, Any]]:
     """Make what is measured after every iteration, from the states before and after it, inside of the jitted program.
 
     Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase;
     `spike`, the same in the first iteration after the left reward changed, else nan.
     """
-    if not isinstance(environment, RandomWalk):
+    if not isinstance(environment, RandomWalk) or "value" not in learner.rule.spec(environment.num_actions):
         return lambda before, after: {}
 
     def metrics(before: FusedState, after: FusedState) -> dict[str, Any]:
         last_steps = [jnp.maximum(0, state.actor.env_state.num_steps[0] - 1) for state in (before, after)]
         is_changed = environment.left_reward(last_steps[0]) != environment.left_reward(last_steps[1])
-        (values,) = jax.tree.leaves(after.learner.agent.params)  # the table, [states, 1]
-        error = jnp.mean(jnp.square(values[:, 0] - environment.true_values(last_steps[1])))
+        values = _predictions(learner, after, jnp.eye(environment.num_states))["value"]
+        error = jnp.mean(jnp.square(values - environment.true_values(last_steps[1])))
         return {"error": error, "spike": jnp.where(is_changed, error, jnp.nan)}
 
     return metrics
@@ -35,7 +36,7 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[FusedSt
     """Make what is measured at log points.
 
     Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
-      probable actions.
+    probable actions.
     """
     if not isinstance(environment, Catch):
         return lambda state: {}
@@ -43,9 +44,7 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[FusedSt
     def metrics(state: FusedState) -> dict[str, Any]:
         observations = environment.all_observations()
         grid = observations.shape[:3]
-        batch = learner.agent.prepare(observations.reshape(-1, *environment.observation_shape))
-        core_state = learner.agent.initial_state(len(batch))
-        predictions, _ = learner.agent.step(state.learner.agent.params, batch, jnp.ones(len(batch), bool), core_state)
+        predictions = _predictions(learner, state, observations.reshape(-1, *environment.observation_shape))
         logits = learner.rule.policy(predictions)
         probabilities = jax.nn.softmax(logits).reshape(*grid, -1)
         greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions).reshape(*grid, -1)
@@ -55,3 +54,10 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[FusedSt
         }
 
     return metrics
+
+
+def _predictions(learner: Learner, state: FusedState, observations: Array) -> Predictions:
+    """What the agent predicts of observations [B, ...] that are each the first of an episode."""
+    batch = learner.agent.prepare(observations)
+    core_state = learner.agent.initial_state(len(batch))
+    return learner.agent.step(state.learner.agent.params, batch, jnp.ones(len(batch), bool), core_state)[0]

@@ -7,6 +7,7 @@ human_normalised on Atari, what the learner reports (means over iterations), and
 [seeds, iterations], and env_steps [iterations].
 """
 
+import functools
 import pathlib
 import resource
 import sys
@@ -47,6 +48,7 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
         raise UsageError(
             f"validation_unroll is {config.validation_unroll}, expected {config.unroll} (unroll) on {config.env}"
         )
+    _check_network(config, environment)
     with Run(options, experiment=experiment, name=name, config=config) as run:
         if isinstance(environment, Environment):
             _train_fused(run, config, environment)
@@ -57,6 +59,14 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
     return summary
 
 
+def _check_network(config: OnlineConfig, environment: Environment | HostEnvironment) -> None:
+    """Raise a ValueError, before anything is written, if the network cannot take the environment's observations."""
+    learner = online.make_learner(config, environment.num_actions)
+    dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
+    observation = jnp.zeros((config.batch_size, *environment.observation_shape), dtype)
+    jax.eval_shape(lambda key: learner.init(key, learner.agent.prepare(observation)), jax.random.key(0))
+
+
 def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
     """Where a run's results lie."""
     return pathlib.Path(options.out or pathlib.Path("results", experiment, name))
@@ -65,7 +75,7 @@ def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
 def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> None:
     """Run all seeds as one program."""
     seeds = run.options.seeds
-    fused = online.make_fused(config, environment, toys.iteration_metrics(environment))
+    fused = online.make_fused(config, environment, functools.partial(toys.iteration_metrics, environment))
     iterations = max(1, run.options.steps // fused.steps_per_iteration)
     chunk = min(CHUNK, iterations)
     chunk_steps = chunk * fused.steps_per_iteration

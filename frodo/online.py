@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import acting
+from agents import acting, choices
 from agents.networks import Agent, NetworkConfig, make_agent
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
@@ -73,8 +73,7 @@ class OnlineConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
         if not self.max_abs_reward > 0:
             raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
-        if self.gradient_mode not in gradients.MODES:
-            raise ValueError(f"gradient_mode is {self.gradient_mode!r}, expected one of {', '.join(gradients.MODES)}")
+        choices.check("gradient_mode", self.gradient_mode, gradients.MODES)
         self.rule.validate()
         self.network.validate()
         self.optimizer.validate("optimizer")
@@ -147,6 +146,9 @@ class FusedState(NamedTuple):
     actor: acting.ActorState
 
 
+Evaluate = Callable[[FusedState, FusedState], dict[str, Array]]  # of the states before and after an iteration
+
+
 class Fused(NamedTuple):
     """A lifetime in a pure environment.
 
@@ -165,10 +167,11 @@ class Fused(NamedTuple):
 def make_fused(
     config: OnlineConfig,
     environment: Environment,
-    evaluate: Callable[[FusedState, FusedState], dict[str, Array]] = lambda before, after: {},
+    make_evaluate: Callable[[Learner], Evaluate] = lambda learner: lambda before, after: {},
 ) -> Fused:
-    """Make environment, actor and learner one program; `evaluate`(state before, after an iteration) adds metrics."""
+    """Make environment, actor and learner one program; what `make_evaluate` returns adds metrics to each iteration."""
     learner = make_learner(config, environment.num_actions)
+    evaluate = make_evaluate(learner)
     agent, policy = learner.agent, learner.rule.policy
 
     def init(key: Array) -> FusedState:

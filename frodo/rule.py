@@ -5,7 +5,6 @@ Eq. 13. Off-policy inputs: section 5.1. Learned loss: section 5.4.
 """
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from agents import impala, q_learning, td
+from agents import choices, impala, q_learning, td
 from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from meta import inputs, outer
@@ -45,12 +44,15 @@ class RuleConfig:
     is_consistency_multi_step: bool = True
 
     def validate(self) -> None:
-        _one_of("rule.name", self.name, RULES)
-        _one_of("rule.kind", self.kind, KINDS)
-        _one_of("rule.reduction", self.reduction, ("sum", "mean"))
-        _one_of("rule.next_value_gradient", self.next_value_gradient, NEXT_VALUE_GRADIENTS)
+        choices.check("rule.name", self.name, RULES)
+        choices.check("rule.kind", self.kind, KINDS)
+        expected = KIND_OF_RULE.get(self.name, self.kind)
+        if self.kind != expected:
+            raise ValueError(f"rule.kind is {self.kind!r}, expected {expected!r} for the rule {self.name!r}")
+        choices.check("rule.reduction", self.reduction, ("sum", "mean"))
+        choices.check("rule.next_value_gradient", self.next_value_gradient, NEXT_VALUE_GRADIENTS)
         for name in self.inputs:
-            _one_of("rule.inputs", name, inputs.INPUTS)
+            choices.check("rule.inputs", name, inputs.INPUTS)
         for name in ("discount", "lambda_", "epsilon"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"rule.{name} is {getattr(self, name)}, expected a number from 0 to 1")
@@ -61,13 +63,6 @@ class RuleConfig:
             raise ValueError(f"rule.temperature is {self.temperature}, expected a positive number")
         if self.lstm < 1 or not self.inputs:
             raise ValueError(f"rule.lstm is {self.lstm} and rule.inputs {self.inputs}, expected units and inputs")
-
-
-def _one_of(name: str, value: str, choices) -> None:
-    if value not in choices:
-        close = difflib.get_close_matches(value, choices, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}{hint}")
 
 
 class Kind(NamedTuple):
@@ -160,8 +155,6 @@ def learned_loss(config: RuleConfig) -> UpdateRule:
     The entropy bonus is the one of the learned target, so that the two differ in what is learned alone. The gradient
     with respect to θ does not flow through v(S′), unless `next_value_gradient` is 'literal'.
     """
-    if config.kind != "actor_critic":
-        raise ValueError(f"rule.kind is {config.kind!r}, expected 'actor_critic' for the rule 'learned_loss'")
 
     def loss(targets, predictions, trajectory):
         zeros = jnp.zeros_like(targets)
@@ -224,6 +217,15 @@ RULES: dict[str, Callable[[RuleConfig], UpdateRule]] = {
     "a2c_no_bootstrap": functools.partial(_a2c, is_bootstrapped=False),
     "q_learning": lambda c: q_learning.q_learning(c.discount, c.lambda_, c.epsilon),
     "td_lambda": lambda c: td.td_lambda(c.discount, c.lambda_),
+}
+
+KIND_OF_RULE = {  # of agent, where a rule works for one only
+    "learned_loss": "actor_critic",
+    "impala": "actor_critic",
+    "a2c": "actor_critic",
+    "a2c_no_bootstrap": "actor_critic",
+    "q_learning": "value_based",
+    "td_lambda": "prediction",
 }
 
 

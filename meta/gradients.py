@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from agents import choices
 from agents.networks import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.types import Array, Params, Trajectory
@@ -41,8 +42,7 @@ class InnerOutput(NamedTuple):
 
 def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
     """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what the backward pass keeps."""
-    if mode not in MODES:
-        raise ValueError(f"gradient mode is {mode!r}, expected one of {', '.join(MODES)}")
+    choices.check("gradient_mode", mode, MODES)
 
     def indexed(carry, i):
         # Indexed in here, so that what is rematerialised does not keep a copy of the trajectories.
@@ -101,15 +101,19 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
     def backward(residuals, cotangents):
         params, context, trajectory = residuals
         direction, of_output = cotangents
+        # Nothing is differentiated with respect to counts and keys in the rule state: None stands for their cotangent.
+        floats = jax.tree.map(lambda x: x if _is_float(x) else None, context)
 
-        def loss_fn(params, context, epsilon):
+        def loss_fn(params, floats, epsilon):
+            is_none = lambda x: x is None
+            context_ = jax.tree.map(lambda x, y: y if x is None else x, floats, context, is_leaf=is_none)
             predictions = agent.unroll(params, trajectory)
             known = _held(predictions) if rule.is_target_constant else predictions
-            loss, (output, _) = losses(predictions, known, context, trajectory)
+            loss, (output, _) = losses(predictions, known, context_, trajectory)
             return loss + epsilon * _inner_product(of_output._replace(metrics={}), output._replace(metrics={}))
 
         # The context is closed over, so that no tangents of zeros are pushed through the meta-network.
-        gradients_fn = lambda params, epsilon: jax.grad(loss_fn, argnums=(0, 1))(params, context, epsilon)
+        gradients_fn = lambda params, epsilon: jax.grad(loss_fn, argnums=(0, 1))(params, floats, epsilon)
         one = jnp.ones((), jax.tree.leaves(params)[0].dtype)
         _, (of_params, of_context) = jax.jvp(gradients_fn, (params, jnp.zeros_like(one)), (direction, one))
         return of_params, of_context, None
@@ -124,8 +128,12 @@ def named_gradient(grads: Params) -> Params:
 
 
 def _inner_product(xs: Any, ys: Any) -> Array:
-    products = jax.tree.map(jnp.vdot, xs, ys)
-    return sum(jax.tree.leaves(products), start=jnp.zeros(()))
+    products = [jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(xs), jax.tree.leaves(ys), strict=True) if _is_float(y)]
+    return sum(products, start=jnp.zeros(()))
+
+
+def _is_float(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 @jax.custom_vjp

@@ -23,8 +23,7 @@ class RandomWalk(base.Environment[RandomWalkState]):
     """Start in the centre, move left or right at random; the right end pays 1, the left end 0 or -1 in turns.
 
     There is nothing to choose: `num_actions` is 1. The left reward is 0 for the first `phase_length` steps of a
-      lifetime, -1 for
-    as many, and so on, across episodes.
+    lifetime, -1 for as many, and so on, across episodes.
     """
 
     num_states: int = 5

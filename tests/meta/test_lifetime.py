@@ -106,7 +106,7 @@ def test_modes_agree_in_float32_and_with_the_outer_loss_after_the_updates():
 
 
 def test_an_unknown_mode_is_named():
-    with pytest.raises(ValueError, match="gradient mode is 'revers', expected one of reverse, remat, mixed"):
+    with pytest.raises(ValueError, match="gradient_mode is 'revers', expected one of reverse, remat, mixed"):
         gradients.through_updates(lambda carry, x: (carry, x), (), (), "revers")
 
 
@@ -143,7 +143,6 @@ def split_results():
 
             return jax.grad(reduced)(params)
 
-        @jit
         def constant_gradient(params, trajectory):
             return gradient(rule.loss_without_meta, params, meta_params, trajectory)
 
