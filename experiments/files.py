@@ -2,11 +2,14 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -61,3 +64,25 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write(path, buffer.getvalue())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file as `write` does, of what `plain` makes of the value."""
+    write(path, (json.dumps(plain(value), indent=2) + "\n").encode())
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON and CSV can hold: lists for arrays, None for nan, and no more digits than a float32 has."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, (np.generic, np.ndarray, jax.Array)):
+        return plain(np.asarray(value).tolist())
+    if isinstance(value, float):
+        if np.isnan(value):
+            return None
+        with np.errstate(over="ignore"):
+            short = np.float32(value)
+        return float(str(short)) if float(short) == value else value
+    return value

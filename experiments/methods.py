@@ -1,6 +1,5 @@
 """Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def run_all(
                 metric: result[metric],
             }
         summary[name] = entry
-    files.write(folder / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    files.write_json(folder / "summary.json", summary)
     return folder, summary
 
 

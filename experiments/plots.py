@@ -101,7 +101,7 @@ def _inset(axes: Axes, series: Sequence[Series]) -> None:
     small = axes.inset_axes((0.5, 0.55, 0.48, 0.42))
     _draw(small, series, 1.2)
     small.set_xlim(series[0].x[0], series[0].x[-1])
-    small.xaxis.set_major_formatter(EngFormatter(places=2, sep=""))
+    small.xaxis.set_major_formatter(EngFormatter(sep=""))
     small.tick_params(labelsize=8)
     small.grid(alpha=0.25)
     small.spines[["top", "right"]].set_visible(True)

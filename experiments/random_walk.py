@@ -41,9 +41,10 @@ def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
 
 
 def _last_iterations(folder: Path, label: str) -> plots.Series:
-    """The error after every iteration of the last three phases or so, from the run's last_iterations.npz."""
+    """The error after every iteration of the last three phases or so, by steps before the end of the run."""
     with np.load(folder / "last_iterations.npz") as last:
-        return plots.Series(label, last["env_steps"][-35:], last["error"][:, -35:])
+        steps = last["env_steps"][-35:]
+        return plots.Series(label, steps - steps[-1], last["error"][:, -35:])
 
 
 def main(argv: list[str]) -> None:

@@ -36,12 +36,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import jax
-import numpy as np
 
 from experiments import command_line
 from experiments.checkpoints import Checkpoints
 from experiments.command_line import RunOptions, define_flags, parse_options, start
-from experiments.files import DiskError, UsageError, write, writing
+from experiments.files import DiskError, UsageError, plain, write_json, writing
 from experiments.logs import note
 
 __all__ = ["DiskError", "Run", "RunOptions", "UsageError", "define_flags", "parse_options", "start"]
@@ -78,7 +77,7 @@ class Run:
             "config": dataclasses.asdict(config),
             **_provenance(),
         }
-        self._record = json.loads(json.dumps(_plain(self._record), default=str))  # as it will be read back
+        self._record = json.loads(json.dumps(plain(self._record), default=str))  # as it will be read back
         if options.resume:
             self._continue()
         else:
@@ -99,7 +98,7 @@ class Run:
         with writing(self.folder):
             for path in ours:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        self._write_json(self._config_path, self._record)
+        write_json(self._config_path, self._record)
 
     def _continue(self) -> None:
         try:
@@ -178,7 +177,7 @@ class Run:
                 csv.writer(text, lineterminator="\n").writerow(self._columns)
             if differing := sorted(set(self._columns) ^ set(values)):
                 raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
-            csv.writer(text, lineterminator="\n").writerow([_plain(values[key]) for key in self._columns])
+            csv.writer(text, lineterminator="\n").writerow([plain(values[key]) for key in self._columns])
         length = self._metrics_length()
         with writing(self._metrics_path):
             try:
@@ -225,32 +224,12 @@ class Run:
                 self._columns = next(csv.reader(file))
         self._seconds_before, self._start = metadata["seconds"], time.monotonic()
         self._record["resumed"][-1]["step"] = step
-        self._write_json(self._config_path, self._record)
+        write_json(self._config_path, self._record)
         return state, step
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""
-        self._write_json(self.folder / "summary.json", summary)
-
-    def _write_json(self, path: Path, value: Any) -> None:
-        write(path, (json.dumps(_plain(value), indent=2) + "\n").encode())
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON and CSV can hold: lists for arrays, None for nan, and no more digits than a float32 has."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, (np.generic, np.ndarray, jax.Array)):
-        return _plain(np.asarray(value).tolist())
-    if isinstance(value, float):
-        if np.isnan(value):
-            return None
-        with np.errstate(over="ignore"):
-            short = np.float32(value)
-        return float(str(short)) if float(short) == value else value
-    return value
+        write_json(self.folder / "summary.json", summary)
 
 
 def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

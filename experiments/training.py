@@ -85,7 +85,7 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> No
 
     states = jax.jit(jax.vmap(fused.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
     states, start = run.restore(states)
-    last = iterations // chunk * chunk_steps
+    last = start + (iterations * fused.steps_per_iteration - start) // chunk_steps * chunk_steps
     progress = Progress(total=last * len(seeds), start=start * len(seeds))
     clock = CpuClock()
     for step in range(start + chunk_steps, last + 1, chunk_steps):
