@@ -13,11 +13,17 @@ from frodo.online import OnlineConfig
 
 
 def run_all(
-    configs: Mapping[str, OnlineConfig], options: RunOptions, *, experiment: str, metrics: Sequence[str]
+    configs: Mapping[str, OnlineConfig],
+    options: RunOptions,
+    *,
+    experiment: str,
+    metrics: Sequence[str],
+    known: Mapping[str, float] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Run every configuration in <out>/<its name> and summarise the metrics in <out>/summary.json.
 
-    With options.resume, runs that are complete are left as they are, and those not yet begun are begun.
+    `known` are numbers to compare with, by name: the summary has them too. With options.resume, runs that are complete
+    are left as they are, and those not yet begun are begun.
 
     Returns:
       the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
@@ -57,14 +63,18 @@ def run_all(
                 metric: result[metric],
             }
         summary[name] = entry
+    summary |= known or {}
     files.write_json(folder / "summary.json", summary)
     return folder, summary
 
 
 def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
-    """Print mean and standard deviation over seeds of each metric, and the speed."""
+    """Print what is known, then mean and standard deviation over seeds of each method's metrics, and its speed."""
     rows = []
     for name, entry in summary.items():
+        if not isinstance(entry, Mapping):
+            print(f"{name.replace('_', ' ')}  {entry:.4f}")
+            continue
         row = {"method": name}
         for metric in metrics:
             std = entry[f"{metric}_std"]

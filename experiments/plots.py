@@ -74,6 +74,10 @@ def curves(
             axes.axhline(level, color="0.35", linestyle=STYLES[1 + number % 3], linewidth=1.2, label=label)
         axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axes.margins(x=0.01)
+        values = np.concatenate([np.ravel(one.y) for one in series] + [np.array([*(hlines or {}).values()])])
+        if np.isfinite(values).any():  # bands may reach further than any seed
+            low, high = np.nanmin(values), np.nanmax(values)
+            axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
         axes.grid(alpha=0.25)
         if any(np.max(one.x, initial=0) >= 1e4 for one in series):
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
