@@ -23,6 +23,13 @@ from toy_envs.catch import Catch
 
 METRICS = ("sampled_return", "greedy_return")
 META_LEARNING_RATES = (3e-5, 1e-4, 3e-4)
+LABELS = {
+    "frodo": "FRODO",
+    "a2c_no_bootstrap": "A2C on the rewards of 3 steps",
+    "a2c": "A2C with bootstrapping",
+    "frodo_q": "FRODO, value-based",
+    "q_learning": "Q-learning on returns of 3 steps",
+}
 
 
 def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
@@ -39,6 +46,12 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
     return configs
 
 
+def label(name: str) -> str:
+    """Return what the figure calls a method."""
+    method, _, rate = name.rpartition("_")
+    return LABELS.get(name) or f"{'learned loss' if 'loss' in method else 'learned target'}, meta learning rate {rate}"
+
+
 def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[str, Any]:
     """Run the methods of one comparison, draw them together and return the summary."""
     configs = make_configs(config, rule)
@@ -47,7 +60,7 @@ def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[
     folder, summary = methods.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
     plots.curves(
         folder / "catch.png",
-        [report.curve(report.read(folder / name), "sampled_return") for name in configs],
+        [report.curve(report.read(folder / name), "sampled_return")._replace(label=label(name)) for name in configs],
         title="Catch, 11 wide and 6 high",
         xlabel="environment steps",
         ylabel="expected return of the policy as it acts",

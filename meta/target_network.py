@@ -85,6 +85,7 @@ class TargetNetwork(hk.Module):
             lifetime_state = self._next_lifetime_state(make_inputs, _linear(x, (1,), "summary"), lifetime_state)
         return targets, lifetime_state
 
+    @hk.transparent
     def _embed(self, inputs: Inputs) -> tuple[Array, Array | None]:
         """Append the mean and the taken action's embedding to the features."""
         if inputs.action_features is None or inputs.action is None:

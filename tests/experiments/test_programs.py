@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from agents.networks import NetworkConfig
-from experiments import catch, files, methods, random_walk, training
+from experiments import catch, files, methods, training
 from experiments.command_line import RunOptions
 from experiments.files import RunError, UsageError
 from frodo import presets
@@ -139,14 +139,6 @@ def test_catch_compares_what_differs_in_the_rule_or_its_rate_alone(rule, expecte
         assert config.optimizer == presets.catch().optimizer and config.network == presets.catch().network
         if rule == "learned_loss":
             assert config.meta_optimizer.learning_rate == float(name.rpartition("_")[2])
-
-
-def test_the_random_walk_draws_all_methods(tmp_path):
-    config = presets.random_walk()
-    summary = random_walk.run(config, options(tmp_path, 96 * 120))
-    assert list(summary) == ["frodo", *(f"td_{x:g}" for x in random_walk.LAMBDAS)]
-    assert all(0 < entry["error_mean"] < 1 for entry in summary.values())
-    assert (tmp_path / "random_walk.png").stat().st_size > 10_000
 
 
 PYTHON = (sys.executable, "-m")

@@ -126,8 +126,8 @@ def test_heads_for_each_action_agree_with_loops():
     targets, _ = apply(params, *inputs, ())
     embedding, seen = np.zeros((T, B, A, 2)), np.zeros((T, B, F + 4))
     for t, b in np.ndindex(T, B):
-        first = shared(params, "~_embed/action_embedding", action_features[t, b])
-        embedding[t, b] = shared(params, "~_embed/action_embedding_1", first)
+        first = shared(params, "action_embedding", action_features[t, b])
+        embedding[t, b] = shared(params, "action_embedding_1", first)
         taken = embedding[t, b, action[t, b]]
         seen[t, b] = np.concatenate([features[t, b], np.mean(embedding[t, b], axis=0), taken])
     x = reference.reverse_lstm(seen, is_last, *layer(params, "lstm"))

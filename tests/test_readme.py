@@ -1,0 +1,51 @@
+"""The commands of README and docs: those of the README are run with few steps, all others up to where a run begins."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SMALL = ["--seeds=0", "--steps=1000", "--config.batch_size=2", "--config.network.hidden=8", "--config.rule.lstm=4"]
+
+
+def commands(path):
+    """Every command in the blocks of shell code, without comments."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / path).read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [command for line in lines if (command := re.sub(r"\s*#.*", "", line))]
+
+
+def start(command, *args):
+    """Run a command of a document with this interpreter; what make would run, for a command of make."""
+    words = shlex.split(command)
+    if words[0] == "make":
+        expanded = subprocess.run([*words[:2], "-n", *words[2:]], cwd=ROOT, capture_output=True, text=True, check=True)
+        words = shlex.split(expanded.stdout.splitlines()[-1])
+    assert words[0] == ".venv/bin/python"
+    return subprocess.run([sys.executable, *words[1:], *args], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", [command for command in commands("README.md") if command != "make test"])
+def test_a_command_of_the_readme_runs(command, tmp_path):
+    done = start(command, *SMALL, f"--out={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "return" in done.stdout or "error" in done.stdout
+    assert list(tmp_path.glob("*.png")) and list(tmp_path.glob("**/summary.json"))
+
+
+def is_a_run(command):
+    return command.startswith("make run") or "-m experiments." in command and "experiments.report" not in command
+
+
+@pytest.mark.parametrize("command", filter(is_a_run, commands("docs/results.md")))
+def test_a_command_of_the_docs_is_understood(command, tmp_path):
+    for name in ("config.json", *(f"{x}/config.json" for x in ("frodo", "frodo_q", "frodo_3e-05"))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    done = start(command, f"--out={tmp_path}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--overwrite replaces" in done.stderr, done.stderr
