@@ -15,7 +15,6 @@ setup(
     install_requires=[
         "absl-py>=2.1",
         "bsuite>=0.3.6",
-        "chex>=0.1.90",
         "dm-env>=1.6",
         "dm-haiku>=0.0.16",
         "envpool>=1.2",

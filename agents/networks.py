@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from agents import choices
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
 
+ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 TORSOS = ("mlp", "conv", "resnet", "tabular")
 _PATCH = 4  # kernel and stride of both layers of `conv`
 
@@ -38,8 +39,7 @@ class NetworkConfig:
         choices.check("network.torso", self.torso, TORSOS)
         if self.core < 0 or any(size < 1 for size in self.hidden):
             raise ValueError(f"network sizes are hidden={self.hidden}, core={self.core}, expected positive layer sizes")
-        if not hasattr(jax.nn, self.activation):
-            raise ValueError(f"network.activation is {self.activation!r}, expected a function of jax.nn such as 'relu'")
+        choices.check("network.activation", self.activation, ACTIVATIONS)
 
 
 class Agent(NamedTuple):
@@ -146,7 +146,7 @@ def _same_padding(size: int) -> tuple[int, int]:
 
 
 def _scale(frames: Array) -> Array:
-    return frames.astype(float) / 255 if frames.dtype == jnp.uint8 else frames
+    return frames.astype(float) / 255 if frames.dtype == jnp.uint8 else frames * 1.0  # whole numbers are floats then
 
 
 def _flatten(observation: Array, activation: Callable[[Array], Array]) -> Array:

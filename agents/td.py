@@ -24,7 +24,7 @@ def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, l
       discount: the agent's γ.
       lambda_: λ.
     Returns:
-      targets and advantages ρ̄ₜ (rₜ + γₜ vₜ₊₁ − V(xₜ)), both [T, B], without gradient.
+      targets, and advantages ρ̄ₜ (rₜ + γₜ (λ vₜ₊₁ + (1 − λ) V(xₜ₊₁)) − V(xₜ)), both [T, B], without gradient.
     """
     rho = jnp.where(trajectory.valid, rho, 0).astype(values.dtype)
     discounts = (discount * trajectory.discount).astype(values.dtype)

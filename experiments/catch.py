@@ -6,8 +6,8 @@
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
 `greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run) as mean, std,
-min and max over seeds and for each seed, and steps_per_cpu_second; and `three_step_bound`, the best return of an
-agent that sees rewards three moves ahead, also by dynamic programming.
+min and max over seeds and for each seed, and steps_per_cpu_second; and `look_ahead_bound`, the best return of an
+agent that sees the rewards of one trajectory, also by dynamic programming.
 """
 
 import copy
@@ -25,10 +25,10 @@ METRICS = ("sampled_return", "greedy_return")
 META_LEARNING_RATES = (3e-5, 1e-4, 3e-4)
 LABELS = {
     "frodo": "FRODO",
-    "a2c_no_bootstrap": "A2C on the rewards of 3 steps",
+    "a2c_no_bootstrap": "A2C without bootstrapping",
     "a2c": "A2C with bootstrapping",
     "frodo_q": "FRODO, value-based",
-    "q_learning": "Q-learning on returns of 3 steps",
+    "q_learning": "Q-learning",
 }
 
 
@@ -56,7 +56,7 @@ def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[
     """Run the methods of one comparison, draw them together and return the summary."""
     configs = make_configs(config, rule)
     bound = Catch().look_ahead_bound(config.unroll)
-    known = {"three_step_bound": bound}
+    known = {"look_ahead_bound": bound}
     folder, summary = methods.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
     plots.curves(
         folder / "catch.png",
@@ -77,5 +77,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss"], "What is compared with what.")
-    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6")
+    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.name", "rule.kind"))
     command_line.start(main)

@@ -16,7 +16,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from absl import app, flags, logging
@@ -40,16 +40,20 @@ class RunOptions:
     out: str = ""  # the results folder; "" is results/<experiment>/<name>
     resume: bool = False
     overwrite: bool = False
+    resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several
 
 
-def define_flags(config: Any, *, seeds: str, steps: str) -> None:
-    """Define --seeds, --steps, --out, --resume, --overwrite and --config.<field> for every field of a dataclass."""
+def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] = ()) -> None:
+    """Define --seeds, --steps, --out, --resume, --overwrite and --config.<field> for every field of a dataclass.
+
+    Of the fields `without`, such as "rule.name", the program itself decides.
+    """
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
-    _define_fields(config, "config")
+    _define_fields(config, "config", {f"config.{name}" for name in without})
 
 
 def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptions]:
@@ -159,17 +163,19 @@ def _parse_flags(argv: list[str]) -> list[str]:
     return rest
 
 
-def _define_fields(config: Any, prefix: str) -> None:
+def _define_fields(config: Any, prefix: str, without: Collection[str]) -> None:
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
         name, value, hint = f"{prefix}.{field.name}", getattr(config, field.name), hints[field.name]
-        help_text = f"{type(config).__name__}.{field.name}"
+        help_text = f"{type(config).__name__}.{field.name} of {type(config).__module__}; by default as preset."
         if dataclasses.is_dataclass(value):
-            _define_fields(value, name)
+            _define_fields(value, name, without)
+        elif name in without:
+            continue
         elif hint is bool:
-            flags.DEFINE_boolean(name, value, help_text)
+            flags.DEFINE_boolean(name, None, help_text)
         elif _expected(hint):
-            flags.DEFINE(_Parser(hint), name, value, help_text)
+            flags.DEFINE(_Parser(hint), name, None, help_text)
 
 
 def _override(config: Config, prefix: str) -> Config:

@@ -80,8 +80,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray, jax.Array)):
         return plain(np.asarray(value).tolist())
     if isinstance(value, float):
-        if np.isnan(value):
-            return None
+        if not np.isfinite(value):
+            return None if np.isnan(value) else str(value)  # which JSON has no numbers for
         with np.errstate(over="ignore"):
             short = np.float32(value)
         return float(str(short)) if float(short) == value else value

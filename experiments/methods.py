@@ -23,7 +23,7 @@ def run_all(
     """Run every configuration in <out>/<its name> and summarise the metrics in <out>/summary.json.
 
     `known` are numbers to compare with, by name: the summary has them too. With options.resume, runs that are complete
-    are left as they are, and those not yet begun are begun.
+    are left as they are, and those without a checkpoint are begun.
 
     Returns:
       the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
@@ -45,8 +45,15 @@ def run_all(
         config.validate()
     summary: dict[str, Any] = {}
     for name, config in configs.items():
-        resume = options.resume and name in begun
-        own = RunOptions(options.seeds, options.steps, str(folder / name), resume, options.overwrite)
+        has_checkpoint = any((folder / name / "checkpoints").glob("[0-9]*"))
+        own = RunOptions(
+            options.seeds,
+            options.steps,
+            out=str(folder / name),
+            resume=options.resume and has_checkpoint,
+            overwrite=options.overwrite or (options.resume and not has_checkpoint),
+            resume_out=str(folder),
+        )
         logs.note(f"{experiment}: {name}")
         result = training.train(config, own, experiment=experiment, name=name)
         entry: dict[str, Any] = {

@@ -35,7 +35,9 @@ def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
     summary = training.train(config, options, experiment="online", name=name)
     folder = training.folder(options, experiment="online", name=name)
-    bound = {"three-step bound": Catch().look_ahead_bound(3)} if config.env == "toy/catch" else {}
+    bound = {}
+    if config.env == "toy/catch":
+        bound[f"{config.unroll}-step bound"] = Catch().look_ahead_bound(config.unroll)
     figures = []
     for metric in TITLES:
         if metric in summary and not (metric == "return" and {"error", "sampled_return"} & set(summary)):
@@ -58,7 +60,7 @@ def main(argv: list[str]) -> None:
     summary = run(config, options)
     shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
     rows = [{"": name, "value": float(np.mean(summary[name]))} for name in shown if name in summary]
-    rows += [{"": "three-step bound", "value": summary[name]} for name in summary if name == "three-step bound"]
+    rows += [{"": name, "value": summary[name]} for name in summary if name.endswith("-step bound")]
     if summary["steps_per_cpu_second"] > 0:  # else the run had one row
         rows += [{"": "steps per CPU second", "value": summary["steps_per_cpu_second"]}]
     print(logs.table(rows))
@@ -71,5 +73,5 @@ if __name__ == "__main__":
         "env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>."
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "rule.name"))
     command_line.start(main)

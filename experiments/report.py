@@ -52,17 +52,19 @@ def read(folder: Path) -> Results:
 
 
 def curve(results: Results, metric: str) -> Series:
-    """Return a metric over environment steps; seeds with other log points are interpolated to the first seed's."""
-    seeds = np.unique(results.columns["seed"])
-    parts = [[results.columns[name][results.columns["seed"] == seed] for name in (X, metric)] for seed in seeds]
-    x = parts[0][0]
-    y = [ys if np.array_equal(xs, x) else np.interp(x, xs, ys, right=np.nan) for xs, ys in parts]
+    """Return a metric over environment steps: over gaps, and to the first seed's log points, it is interpolated."""
+    seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
+    x = steps[seed == seed[0]]
+    y = []
+    for number in np.unique(seed):
+        has_value = (seed == number) & ~np.isnan(values)
+        known = steps[has_value], values[has_value]
+        y.append(np.interp(x, *known, left=np.nan, right=np.nan) if has_value.any() else np.full(len(x), np.nan))
     return Series(results.folder.name, x, np.array(y))
 
 
 def final_values(results: Results, metric: str) -> np.ndarray:
-    """Return a metric's mean over the last fifth of the run for each seed, [num_seeds]; NaN where it has no value
-    there."""
+    """Return the mean over the rows of a run's last fifth for each seed, [num_seeds]; NaN where there is no value."""
     seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
     is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
     finals = [values[is_final & (seed == number)] for number in dict.fromkeys(seed)]

@@ -39,11 +39,9 @@ import jax
 
 from experiments import command_line
 from experiments.checkpoints import Checkpoints
-from experiments.command_line import RunOptions, define_flags, parse_options, start
-from experiments.files import DiskError, UsageError, plain, write_json, writing
+from experiments.command_line import RunOptions
+from experiments.files import UsageError, plain, write_json, writing
 from experiments.logs import note
-
-__all__ = ["DiskError", "Run", "RunOptions", "UsageError", "define_flags", "parse_options", "start"]
 
 SAVE_SECONDS = 60.0  # between checkpoints
 FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")
@@ -57,13 +55,15 @@ class Run:
       options: seeds, steps, folder, whether an earlier run goes on or is replaced.
       experiment, name: where the results lie: results/<experiment>/<name>, unless options.out says otherwise.
       config: a dataclass, written to config.json.
+      is_extensible: whether it may go on with more steps than it was begun with.
     Raises:
       UsageError: if the folder holds a run and options do not say what is to become of it, or if it cannot be resumed.
       DiskError: from every method, where the disk refuses a write.
     """
 
-    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any):
+    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any, is_extensible: bool = True):
         self.options = options
+        self._is_extensible = is_extensible
         self.folder = Path(options.out or Path("results", experiment, name))
         self.interrupted = 0  # the number of the signal that asks the run to stop
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
@@ -114,6 +114,11 @@ class Run:
                 raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
         if self.options.steps < earlier["steps"]:
             raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
+        if self.options.steps > earlier["steps"] and not self._is_extensible:
+            raise UsageError(
+                f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and its first "
+                "seeds are done: give the same number"
+            )
         resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
         self._record = earlier | {"steps": self.options.steps, "resumed": [*earlier.get("resumed", []), resumed]}
 
@@ -154,7 +159,8 @@ class Run:
         """After Ctrl-C or SIGTERM save a checkpoint, say how to go on and exit with 128 plus the signal's number."""
         if self.interrupted:
             self.save(state, step)
-            note(f"stopped at step {step}: go on with the same settings and --resume --out={self.folder}")
+            folder = self.options.resume_out or self.folder
+            note(f"stopped at step {step}: go on with the same settings and --resume --out={folder}")
             sys.exit(128 + self.interrupted)
 
     def seconds(self) -> float:

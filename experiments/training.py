@@ -20,15 +20,16 @@ import numpy as np
 
 from agents.acting import HostActor
 from agents.environments import ATARI_PREPROCESSING, HostEnvironment, human_normalised, make_environment
+from agents.types import Params
 from experiments import files, report, toys
 from experiments.files import RunError, UsageError
 from experiments.logs import CpuClock, Progress
 from experiments.runs import FIRST_COLUMNS, Run, RunOptions
 from frodo import online
-from frodo.online import OnlineConfig
+from frodo.online import Learner, OnlineConfig
 from toy_envs.base import Environment
 
-CHUNK = 100  # iterations between log points of fused runs
+CHUNK = 100  # iterations between log points of fused runs of at least 20 such; of shorter ones fewer
 ROWS = 200  # log points of a seed of host runs, at most
 
 
@@ -40,31 +41,35 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
       for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
     Raises:
       UsageError: if the environment or a setting is not what it should be.
-      RunError: if ten meta-gradients in a row were not finite.
+      RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
     environment = make_environment(config.env, config.batch_size, options.seeds[0])
-    if isinstance(environment, HostEnvironment) and config.validation_unroll != config.unroll:
+    is_host = isinstance(environment, HostEnvironment)
+    learner = _make_learner(config, environment)
+    if is_host and learner.is_meta and config.validation_unroll != config.unroll:
         raise UsageError(
             f"validation_unroll is {config.validation_unroll}, expected {config.unroll} (unroll) on {config.env}"
         )
-    _check_network(config, environment)
-    with Run(options, experiment=experiment, name=name, config=config) as run:
+    # On a host, seeds run one after the other: those that are done would not go on.
+    is_extensible = not is_host or len(options.seeds) == 1
+    with Run(options, experiment=experiment, name=name, config=config, is_extensible=is_extensible) as run:
         if isinstance(environment, Environment):
             _train_fused(run, config, environment)
         else:
-            _train_on_host(run, config, environment)
+            _train_on_host(run, config, environment, learner)
         summary = _summary(run, seeds_at_once=len(options.seeds) if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
 
 
-def _check_network(config: OnlineConfig, environment: Environment | HostEnvironment) -> None:
-    """Raise a ValueError, before anything is written, if the network cannot take the environment's observations."""
+def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironment) -> Learner:
+    """Make the learner, or raise a ValueError before anything is written: the network may not suit the observations."""
     learner = online.make_learner(config, environment.num_actions)
     dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), dtype)
     jax.eval_shape(lambda key: learner.init(key, learner.agent.prepare(observation)), jax.random.key(0))
+    return learner
 
 
 def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
@@ -77,7 +82,7 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> No
     seeds = run.options.seeds
     fused = online.make_fused(config, environment, functools.partial(toys.iteration_metrics, environment))
     iterations = max(1, run.options.steps // fused.steps_per_iteration)
-    chunk = min(CHUNK, iterations)
+    chunk = CHUNK if iterations >= 20 * CHUNK else iterations // -(-iterations // CHUNK)
     chunk_steps = chunk * fused.steps_per_iteration
     over_seeds = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
     run_chunk = jax.jit(over_seeds(lambda state: fused.run(state, chunk)), donate_argnums=0)
@@ -91,7 +96,7 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> No
     for step in range(start + chunk_steps, last + 1, chunk_steps):
         states, metrics = run_chunk(states)
         metrics = jax.device_get(metrics)  # of each name [seeds, iterations]
-        _check_meta_gradients(run, metrics)
+        _check(run, metrics, states.learner.agent.params)
         logged = _reduced(metrics) | jax.device_get(evaluate(states))
         rows = _rows(config, seeds, step // fused.steps_per_iteration, step, clock, logged)
         run.log(rows)
@@ -103,10 +108,9 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> No
         run.stop_if_interrupted(states, step)
 
 
-def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment) -> None:
+def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment, learner: Learner) -> None:
     """Run one seed after the other, each with its own environments and actor thread."""
     seeds, steps = run.options.seeds, run.options.steps
-    learner = online.make_learner(config, environment.num_actions)
     num_trajectories = config.num_updates + learner.is_meta
     steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
     learn = jax.jit(lambda state, data: learner.learn(state, *_split(data, config.num_updates)))
@@ -127,6 +131,7 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment)
         policy, params = learner.rule.policy, state["learner"].agent.params
         window: list[dict[str, Any]] = []
         returns: list[float] = []
+        text = ""
         next_row = state["step"]
         with HostActor(
             environment, learner.agent, policy, params, state["actor_key"], config.unroll, num_trajectories
@@ -136,6 +141,7 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment)
                 learner_state, metrics = learn(state["learner"], experience.trajectories)
                 actor.params = learner_state.agent.params
                 window.append(jax.device_get(metrics))
+                _check(run, window[-1], learner_state.agent.params)
                 returns.extend(experience.returns)
                 step = state["step"] + steps_per_iteration
                 state = {"index": index, "step": step, "actor_key": experience.key, "learner": learner_state}
@@ -143,12 +149,12 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment)
                 if step >= next_row or step >= steps:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
                     stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
-                    _check_meta_gradients(run, stacked)
                     rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, clock, _reduced(stacked))
                     run.log(rows)
-                    progress.update(done, _text(rows))
+                    text = _text(rows)
                     next_row += max(steps_per_iteration, steps // ROWS)
                     window, returns = [], []
+                progress.update(done, text)
                 run.save_if_due(state, done, is_end=done == steps * len(seeds))
                 run.stop_if_interrupted(state, done)
 
@@ -167,12 +173,13 @@ def _split(trajectories, num_updates: int):
 
 
 def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Metrics [seeds, iterations] to one number a seed: means where not nan, the mean return over ended episodes."""
+    """Metrics [seeds, iterations] to one number a seed: the mean where not nan, of counts the sum or the last."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
         reduced = {name: np.nanmean(values.astype(np.float64), axis=1) for name, values in metrics.items()}
         reduced["return"] = reduced.pop("return_sum") / reduced["episodes"]
         reduced["episodes"] = metrics["episodes"].sum(axis=1)
+        reduced |= {name: metrics[name][:, -1] for name in ("skipped", "skipped_in_a_row") if name in metrics}
     return reduced
 
 
@@ -201,13 +208,23 @@ def _text(rows: list[dict[str, Any]]) -> str:
     return f"{name} {value:.3f}" + (f", {skipped:.0f} non-finite meta-gradients skipped" if skipped else "")
 
 
-def _check_meta_gradients(run: Run, metrics: dict[str, np.ndarray]) -> None:
-    """Stop the run, with the checkpoint from before, where too many meta-gradients in a row were not finite."""
+def _check(run: Run, metrics: dict[str, np.ndarray], params: Params) -> None:
+    """Stop the run, with the checkpoint from before, where it learns nothing more."""
+    reason = ""
     if np.max(metrics.get("skipped_in_a_row", 0)) >= online.MAX_SKIPPED_IN_A_ROW:
+        reason = f"{online.MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
+    elif not _all_finite(params):
+        reason = "the agent's parameters are not finite"
+    if reason:
         raise RunError(
-            f"{online.MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite: stopped, the last checkpoint in "
-            f"{run.folder} is from before; try a smaller meta_optimizer.learning_rate or max_gradient_norm"
+            f"{reason}: stopped; checkpoints in {run.folder}, if a minute had passed, are from before; try a smaller "
+            "optimizer.learning_rate, meta_optimizer.learning_rate or max_gradient_norm"
         )
+
+
+@jax.jit
+def _all_finite(params: Params) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
 def _summary(run: Run, seeds_at_once: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The online regime: one agent in one environment learns its own objective within one lifetime.
 
-An iteration is: M trajectories for M updates of θ and one more for the outer loss, all acted by the iteration's first
-θ (as in the paper's pseudo-code), then one update of η. With a hand-made rule it is M trajectories and M updates. The
-learner is the same in both runtimes: `make_fused` puts it into one jitted program with a pure environment, and for
-host environments it takes what an actor thread hands over.
+An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
+hand-made rule, M trajectories and M updates. The learner is the same in both runtimes. `make_fused` puts it into one
+jitted program with a pure environment, where all trajectories of an iteration are acted by its first θ (as in the
+paper's pseudo-code); for host environments it takes what an actor thread hands over.
 """
 
 import dataclasses
@@ -105,6 +105,8 @@ class Learner(NamedTuple):
 def make_learner(config: OnlineConfig, num_actions: int) -> Learner:
     """Build agent, rule and learner for an environment with that many actions."""
     config.validate()
+    if config.rule.kind == "prediction" and num_actions > 1:
+        raise ValueError(f"rule.kind is 'prediction', expected one that acts: {config.env} has {num_actions} actions")
     rule = make_rule(config.rule)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     optimizer = config.optimizer.make()

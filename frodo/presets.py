@@ -5,7 +5,7 @@ from typing import Any
 
 from agents.networks import NetworkConfig
 from frodo.online import OnlineConfig, OptimizerConfig
-from frodo.rule import RuleConfig
+from frodo.rule import LEARNED_RULES, RULES, RuleConfig
 
 HAND_MADE_SETTINGS: dict[str, dict[str, Any]] = {
     "q_learning": {"kind": "value_based", "lambda_": 1.0},
@@ -93,7 +93,7 @@ def for_environment(env: str) -> OnlineConfig:
 def with_rule(config: OnlineConfig, rule: str) -> OnlineConfig:
     """Return the same with another rule; a hand-made one updates on every trajectory of a host as it comes."""
     num_updates = config.num_updates
-    if rule not in ("frodo", "learned_loss") and not config.env.startswith("toy/"):
+    if rule in RULES and rule not in LEARNED_RULES and not config.env.startswith("toy/"):
         num_updates = 1
     settings = HAND_MADE_SETTINGS.get(rule, {})
     new_rule = dataclasses.replace(config.rule, name=rule, **settings)

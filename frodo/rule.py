@@ -112,10 +112,10 @@ def consistency_targets(targets: Array, trajectory: Trajectory, discount: float,
     """Compute what self-consistent targets would be, for all steps but the last: [T - 1, B], without gradient.
 
     One step: Rₜ₊₁ + γₜ₊₁ Gₜ₊₁. Multi-step: the rewards up to the trajectory's last step, then its target G_{T−1}; the
-    chain ends early, with that step's own target, before a step that is truncated or not valid. Source: Xu et al. 2020,
+    chain ends early, with that step's own target, before a step of which none can be told. Source: Xu et al. 2020,
     Eq. 13, section 5.2.
     """
-    is_broken = (trajectory.truncated | ~trajectory.valid)[1:]
+    is_broken = _has_no_successor(trajectory)[1:]
     lambda_ = jnp.where(is_broken | (not is_multi_step), 0.0, 1.0).astype(targets.dtype)
     rewards = trajectory.reward[:-1].astype(targets.dtype)
     discounts = (discount * trajectory.discount[:-1]).astype(targets.dtype)
@@ -124,10 +124,16 @@ def consistency_targets(targets: Array, trajectory: Trajectory, discount: float,
 
 
 def consistency_loss(targets: Array, trajectory: Trajectory, discount: float, is_multi_step: bool) -> Array:
-    """½ ‖⊥(consistency target) − Gₜ‖², [T, B]; 0 at the last step, and at truncated ones, which have no successor."""
+    """½ ‖⊥(consistency target) − Gₜ‖², [T, B]; 0 at the last step, and at those without a successor."""
     errors = consistency_targets(targets, trajectory, discount, is_multi_step) - targets[:-1]
-    losses = jnp.where(trajectory.truncated[:-1], 0.0, 0.5 * jnp.square(errors))
+    losses = jnp.where(_has_no_successor(trajectory)[:-1], 0.0, 0.5 * jnp.square(errors))
     return jnp.concatenate([losses, jnp.zeros_like(losses[:1])])
+
+
+def _has_no_successor(trajectory: Trajectory) -> Array:
+    """Whether a step's return goes on where there is no target: past a truncation, or in a step that is not valid."""
+    is_next_valid = jnp.concatenate([trajectory.valid[1:], jnp.ones_like(trajectory.valid[:1])])
+    return trajectory.truncated | ~trajectory.valid | ((trajectory.discount > 0) & ~is_next_valid)
 
 
 def frodo(config: RuleConfig) -> UpdateRule:
@@ -152,8 +158,8 @@ def frodo(config: RuleConfig) -> UpdateRule:
 def learned_loss(config: RuleConfig) -> UpdateRule:
     """The ablation: the meta-network puts out each step's loss, and sees log π(A|S) and v(S) to do so.
 
-    The entropy bonus is the one of the learned target, so that the two differ in what is learned alone. The gradient
-    with respect to θ does not flow through v(S′), unless `next_value_gradient` is 'literal'.
+    The entropy bonus is that of the learned target. Unless `next_value_gradient` is 'literal', v(S′) is an input
+    without any gradient: where the output is the loss itself, 'semi' is 'stopped'.
     """
 
     def loss(targets, predictions, trajectory):
@@ -219,6 +225,7 @@ RULES: dict[str, Callable[[RuleConfig], UpdateRule]] = {
     "td_lambda": lambda c: td.td_lambda(c.discount, c.lambda_),
 }
 
+LEARNED_RULES = ("frodo", "learned_loss")
 KIND_OF_RULE = {  # of agent, where a rule works for one only
     "learned_loss": "actor_critic",
     "impala": "actor_critic",

@@ -24,7 +24,7 @@ from agents.types import Array, Params, Trajectory
 MODES = ("reverse", "remat", "mixed")
 
 
-class Context(NamedTuple):
+class UpdateContext(NamedTuple):
     """What an update's gradient depends on besides θ and the trajectory."""
 
     meta_params: Params
@@ -64,7 +64,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
     def reduced(loss: Array, trajectory: Trajectory) -> Array:
         return masked_reduce(loss, trajectory.valid, rule.reduction)
 
-    def losses(predictions, known, context: Context, trajectory: Trajectory):
+    def losses(predictions, known, context: UpdateContext, trajectory: Trajectory):
         """Return the loss of `predictions` towards targets computed from `known` ones, and what else there is."""
         target_predictions = known if context.target_params == () else agent.unroll(context.target_params, trajectory)
         targets, rule_state = rule.apply(context.meta_params, context.rule_state, trajectory, known, target_predictions)
@@ -75,7 +75,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         loss = reduced(rule.loss(targets, predictions, trajectory), trajectory)
         return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
 
-    def gradient(params: Params, context: Context, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
+    def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
         predictions, pull = jax.vjp(lambda params: agent.unroll(params, trajectory), params)
         if rule.is_target_constant:
             of_loss = jax.grad(lambda p: losses(p, predictions, context, trajectory), has_aux=True)

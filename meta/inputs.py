@@ -36,8 +36,7 @@ INPUTS: dict[str, Callable[[Context], Array]] = {
 
 
 def features(names: Sequence[str], context: Context) -> Array:
-    """Stack inputs [T, B] or [T, B, F] to the meta-network's input [T, B, F]; zeros at steps that are not valid."""
+    """Stack inputs [T, B] to the meta-network's input [T, B, F]; zeros at steps that are not valid."""
     columns = [INPUTS[name](context) for name in names]
-    columns = [column[..., None] if column.ndim == 2 else column for column in columns]
-    stacked = jnp.concatenate([column.astype(context.values.dtype) for column in columns], axis=-1)
+    stacked = jnp.stack([column.astype(context.values.dtype) for column in columns], axis=-1)
     return jnp.where(context.trajectory.valid[..., None], stacked, 0.0)

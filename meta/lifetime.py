@@ -60,7 +60,7 @@ def make_lifetime_step(
 
     def update(carry, trajectory):
         meta_params, state = carry
-        context = gradients.Context(meta_params, state.rule_state, state.target_params)
+        context = gradients.UpdateContext(meta_params, state.rule_state, state.target_params)
         grads, output = gradient(state.params, context, trajectory)
         grads = gradients.named_gradient(grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)

@@ -175,7 +175,7 @@ def test_tabular_is_a_table_that_starts_at_zero():
         (NetworkConfig(hidden=(8, 0)), r"network sizes are hidden=\(8, 0\), core=0, expected positive layer sizes"),
         (
             NetworkConfig(activation="rellu"),
-            "network.activation is 'rellu', expected a function of jax.nn such as 'relu'",
+            "network.activation is 'rellu', expected one of relu",
         ),
     ],
 )

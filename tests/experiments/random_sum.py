@@ -1,5 +1,4 @@
-"""A program in the manner of the experiments: adds random numbers, so that its results tell whether it was resumed
-right."""
+"""A program in the manner of the experiments: sums of random numbers, which tell whether it was resumed right."""
 
 import dataclasses
 import time
@@ -8,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments import runs
+from experiments import command_line
 from experiments.runs import Run, RunOptions
 
 
@@ -58,10 +57,10 @@ def run(config: Config, options: RunOptions) -> State:
 
 
 def main(argv: list[str]) -> None:
-    config, options = runs.parse_options(argv, Config())
+    config, options = command_line.parse_options(argv, Config())
     run(config, options)
 
 
 if __name__ == "__main__":
-    runs.define_flags(Config(), seeds="0,1", steps="50")
-    runs.start(main)
+    command_line.define_flags(Config(), seeds="0,1", steps="50")
+    command_line.start(main)

@@ -105,6 +105,12 @@ def test_seeds_with_other_log_points_are_interpolated():
     np.testing.assert_array_equal(report.curve(results, "return").y, [[0, 1, 2], [4, 8, np.nan]])
 
 
+def test_a_curve_goes_over_log_points_without_a_value():
+    columns = {"seed": [0, 0, 0, 0], "env_steps": [0, 10, 20, 30], "return": [np.nan, 1, np.nan, 5]}
+    results = report.Results(Path("a"), {}, {name: np.array(values, float) for name, values in columns.items()})
+    np.testing.assert_array_equal(report.curve(results, "return").y, [[np.nan, 1, 3, 5]])
+
+
 def test_report_names_what_is_missing(folder, tmp_path, capsys):
     with pytest.raises(UsageError, match="--metric=retrun .*did you mean return.*there are late, return, seconds"):
         report.run([str(folder)], "retrun", str(tmp_path / "out.png"))

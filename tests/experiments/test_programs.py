@@ -16,6 +16,7 @@ from agents.networks import NetworkConfig
 from experiments import catch, files, methods, training
 from experiments.command_line import RunOptions
 from experiments.files import RunError, UsageError
+from experiments.runs import Run
 from frodo import presets
 
 ROOT = Path(__file__).parents[2]
@@ -68,21 +69,40 @@ def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path)
 
 
 @pytest.mark.parametrize("rule", ["frodo", "impala"])
-def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_path):
+def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_path, monkeypatch):
     config = small_cart_pole(rule)
-    training.train(config, options(tmp_path / "run", 1200), experiment="e", name="n")
+    train = lambda steps, **others: training.train(
+        config, options(tmp_path / "run", steps, **others), experiment="e", name="n"
+    )
+    interrupt_in_second_seed(monkeypatch)
+    with pytest.raises(SystemExit):
+        train(1200)
+    monkeypatch.undo()
+    begun = rows(tmp_path / "run", without=())
+    assert [row["seed"] for row in begun][-1] == "1" and int(begun[-1]["env_steps"]) < 1200
+    summary = train(1200, resume=True)
     logged = rows(tmp_path / "run", without=())
-    assert [row["seed"] for row in logged] == sorted(row["seed"] for row in logged)
+    assert logged[: len(begun)] == begun
     for seed in ("0", "1"):
         steps = [int(row["env_steps"]) for row in logged if row["seed"] == seed]
-        assert steps == sorted(steps) and steps[-1] >= 1200
+        assert steps == sorted(set(steps)) and 1200 <= steps[-1] < 1400
         assert sum(float(row["episodes"]) for row in logged if row["seed"] == seed) > 5
-    summary = training.train(config, options(tmp_path / "run", 1800, resume=True), experiment="e", name="n")
-    resumed = rows(tmp_path / "run", without=())
-    assert resumed[: len(logged)] == logged and resumed[-1]["seed"] == "1" and int(resumed[-1]["env_steps"]) >= 1800
-    assert len(summary["return"]) == 2 and ("target_difference" in summary) == (rule == "frodo")
+    assert np.isfinite(summary["return"]).all() and ("target_difference" in summary) == (rule == "frodo")
+    with pytest.raises(UsageError, match="--steps=1800 is more than the run's 1200, and its first seeds are done"):
+        train(1800, resume=True)
     checkpoints = [int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit()]
-    assert len(checkpoints) == 2, "one at the end of each part, none in between"
+    assert len(checkpoints) == 2, "one at the interrupt, one at the end"
+
+
+def interrupt_in_second_seed(monkeypatch):
+    """As if Ctrl-C were pressed after some rows of the second seed."""
+    log = Run.log
+
+    def log_and_interrupt(run, new_rows):
+        log(run, new_rows)
+        run.interrupted = signal.SIGINT * (new_rows[0]["seed"] == 1 and new_rows[0]["env_steps"] > 300)
+
+    monkeypatch.setattr(Run, "log", log_and_interrupt)
 
 
 def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
@@ -91,6 +111,20 @@ def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
     with pytest.raises(RunError, match="10 meta-gradients in a row were not finite"):
         training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
     assert not (tmp_path / "summary.json").exists()
+
+
+def test_an_agent_whose_parameters_are_not_finite_ends_the_run(tmp_path):
+    config = presets.with_rule(small_catch(), "a2c")
+    config.optimizer.learning_rate = 1e38
+    with pytest.raises(RunError, match="the agent's parameters are not finite"):
+        training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
+
+
+def test_a_rule_that_only_predicts_does_not_act(tmp_path):
+    config = presets.with_rule(small_catch(), "td_lambda")
+    with pytest.raises(ValueError, match="rule.kind is 'prediction', expected one that acts: toy/catch has 3 actions"):
+        training.train(config, options(tmp_path / "run", 1000), experiment="e", name="n")
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_the_network_cannot_take_is_refused_before_anything_is_written(tmp_path):
@@ -110,7 +144,9 @@ def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path)
     configs = catch.make_configs(config, "frodo")
     run_all({"frodo": configs["frodo"]})
     before = rows(tmp_path / "frodo", without=())
-    with pytest.raises(UsageError, match="holds runs .frodo.: --resume goes on with them, --overwrite replaces them"):
+    (tmp_path / "a2c").mkdir()
+    (tmp_path / "a2c/config.json").write_text("{}")  # begun, and killed before its first checkpoint
+    with pytest.raises(UsageError, match="holds runs .frodo, a2c.: --resume goes on with"):
         run_all(configs)
     _, summary = run_all(configs, resume=True)
     assert list(summary) == ["frodo", "a2c_no_bootstrap", "a2c"]

@@ -93,8 +93,19 @@ def test_consistency_moves_each_target_to_its_successors_and_not_the_other_way_r
     gradient = jax.grad(lambda g: jnp.sum(consistency_loss(g, trajectory, GAMMA, True)))(targets)
     expected = np.zeros((T, B))
     expected[:-1] = targets[:-1] - consistency_targets(targets, trajectory, GAMMA, True)
-    expected[:-1][trajectory.truncated[:-1]] = 0
+    expected[:-1][(trajectory.truncated | ~trajectory.valid)[:-1]] = 0
     np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_a_step_whose_successor_is_not_known_is_consistent_with_nothing():
+    """Truncated where the last observation is lost: step 2 is not valid, and its target an output for no inputs."""
+    ones, no = jnp.ones((4, 1)), jnp.zeros((4, 1), bool)
+    trajectory = random_trajectory(0, 5, 3)._replace(
+        reward=ones, discount=ones, truncated=no.at[2].set(True), valid=(~no).at[2].set(False)
+    )
+    losses = [consistency_loss(jnp.array([[8.0], [4.0], [x], [1.0]]), trajectory, 0.5, True) for x in (2.0, 9.0)]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    np.testing.assert_allclose(losses[0][:, 0], [0.5 * (1 + 0.5 * 4 - 8) ** 2, 0, 0, 0])
 
 
 def test_consistency_is_in_the_outer_loss_with_its_cost():
@@ -202,7 +213,7 @@ def test_gradient_flow_through_the_next_value(name, option, mode):
 
     @jax.jit
     def compute(predictions, meta_params):
-        inner = lambda p, eta: gradient(p, gradients.Context(eta, (), ()), trajectory)[0]
+        inner = lambda p, eta: gradient(p, gradients.UpdateContext(eta, (), ()), trajectory)[0]
         # Any function of the inner gradient.
         weighted = lambda p, eta: sum(
             jnp.sum(jnp.sin(1 + jnp.arange(x.size)) * x.ravel()) for x in inner(p, eta).values()

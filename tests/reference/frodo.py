@@ -135,7 +135,9 @@ def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None)
 
 def consistency(targets, trajectory, c, held):
     """½ Σ (⊥(...) − G)², by loops."""
-    broken = trajectory.truncated | ~trajectory.valid
+    broken = jnp.asarray(trajectory.truncated) | ~trajectory.valid
+    for t in range(len(targets) - 1):
+        broken = broken.at[t].set(broken[t] | ((trajectory.discount[t] > 0) & ~trajectory.valid[t + 1]))
     total, following = 0.0, targets[-1]
     expected = []
     for t in reversed(range(len(targets) - 1)):
@@ -143,7 +145,7 @@ def consistency(targets, trajectory, c, held):
         following = trajectory.reward[t] + c.discount * trajectory.discount[t] * chained
         expected.append(following)
     expected = held(jnp.stack(expected[::-1]))
-    total = 0.5 * (expected - targets[:-1]) ** 2 * (trajectory.valid & ~trajectory.truncated)[:-1]
+    total = 0.5 * (expected - targets[:-1]) ** 2 * ~broken[:-1]
     return jnp.sum(total)
 
 
