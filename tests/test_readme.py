@@ -23,7 +23,8 @@ def start(command, *args):
     """Run a command of a document with this interpreter; what make would run, for a command of make."""
     words = shlex.split(command)
     if words[0] == "make":
-        expanded = subprocess.run([*words[:2], "-n", *words[2:]], cwd=ROOT, capture_output=True, text=True, check=True)
+        dry = [*words[:2], "-n", "--no-print-directory", *words[2:]]  # this test may itself run below make
+        expanded = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True)
         words = shlex.split(expanded.stdout.splitlines()[-1])
     assert words[0] == ".venv/bin/python"
     return subprocess.run([sys.executable, *words[1:], *args], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -136,9 +136,12 @@ def test_fused_actions_are_drawn_from_the_behaviour():
     params = agent.init(jax.random.key(1), state.time_step.observation)
     logits = np.log([0.1, 0.6, 0.3])
     fixed = lambda predictions: 0 * predictions["policy"] + logits
-    _, trajectory, _ = jax.jit(lambda s: rollout(environment, agent, fixed, params, s, 60))(state)
+    step = jax.jit(lambda state: rollout(environment, agent, fixed, params, state, 60))
+    state, trajectory, _ = step(state)
     frequency = np.bincount(np.asarray(trajectory.action).ravel(), minlength=3) / trajectory.action.size
     np.testing.assert_allclose(frequency, [0.1, 0.6, 0.3], atol=0.03)
+    # Drawn anew in each rollout.
+    np.testing.assert_allclose(np.mean(step(state)[1].action == trajectory.action), 0.01 + 0.36 + 0.09, atol=0.03)
 
 
 # Actor threads
@@ -152,6 +155,18 @@ class Watched(DmEnvBatch):
     def close(self):
         super().close()
         self.is_closed = True
+
+
+class Replacing(Watched):
+    """Gives its actor new parameters at the second step, which is the actor's own thread."""
+
+    num_steps, actor, new = 0, None, None
+
+    def step(self, actions):
+        self.num_steps += 1
+        if self.num_steps == 2:
+            self.actor.params = self.new
+        return super().step(actions)
 
 
 class Failing(Watched):
@@ -299,6 +314,33 @@ def test_host_actor_takes_new_parameters_at_the_start_of_a_trajectory():
     assert acted == ["old"] * num_old + ["new"] * (len(acted) - num_old)
     # One iteration may wait in the queue, and one may be on its way.
     assert 3 <= num_old <= 9
+
+
+def test_new_parameters_do_not_wait_for_the_next_iteration():
+    environment, agent = catch_batch(Replacing), make(core=0)
+    environment.actor, old = host_actor(environment, agent)
+    environment.new = jax.tree.map(lambda x: -x, old)
+    with environment.actor as actor:
+        trajectories = trajectories_of(actor.get())
+    for trajectory, params in zip(trajectories, (old, environment.new, environment.new), strict=True):
+        expected = agent.unroll(params, trajectory)["policy"][:-1]
+        np.testing.assert_allclose(trajectory.behaviour_logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_host_actions_are_drawn_anew_and_go_on_from_the_key():
+    agent = make(core=0)
+    fixed = lambda predictions: 0 * predictions["policy"] + np.log([0.1, 0.6, 0.3])
+
+    def iterations(key, number):
+        environment = catch_batch()
+        params = agent.init(jax.random.key(1), environment.reset().observation)
+        with HostActor(environment, agent, fixed, params, key, 20, 3) as actor:
+            return [actor.get() for _ in range(number)]
+
+    first, second = iterations(jax.random.key(2), 2)
+    (again,) = iterations(first.key, 1)
+    np.testing.assert_array_equal(again.trajectories.action, second.trajectories.action)
+    assert np.mean(first.trajectories.action != second.trajectories.action) > 0.3
 
 
 def test_iterations_do_not_share_memory():

@@ -141,6 +141,13 @@ def test_masked_reduce_counts_valid_steps_only():
         masked_reduce(loss, valid, "average")
 
 
+def test_a_rule_has_the_reduction_that_was_asked_for():
+    for reduction in ("sum", "mean"):
+        assert impala(GAMMA, LAMBDA, VALUE_COST, ENTROPY_COST, reduction).reduction == reduction
+        assert a2c(GAMMA, VALUE_COST, ENTROPY_COST, reduction, is_bootstrapped=True).reduction == reduction
+    assert (RULES["q_learning"].reduction, RULES["td_lambda"].reduction) == ("sum", "mean")
+
+
 # Gradients
 
 FLOW = {  # the predictions whose gradient is not zero

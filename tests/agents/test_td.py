@@ -62,6 +62,9 @@ def test_a_truncated_step_bootstraps_and_cuts(lambda_):
     trajectory, values, rho = drawn(0)
     targets, _ = vtrace(trajectory, values, np.ones_like(rho), GAMMA, lambda_)
     np.testing.assert_allclose(targets[2, 1], trajectory.reward[2, 1] + GAMMA * values[3, 1], rtol=1e-12)
+    # It does so by itself, and not for the step that follows.
+    followed = trajectory._replace(valid=np.ones_like(trajectory.valid))
+    np.testing.assert_array_equal(vtrace(followed, values, np.ones_like(rho), GAMMA, lambda_)[0][2, 1], targets[2, 1])
 
 
 def test_a_step_that_is_not_valid_has_its_value_as_target_and_no_advantage():

@@ -7,9 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.impala import a2c, impala
 from agents.networks import Agent
+from agents.q_learning import q_learning
+from agents.td import td_lambda
 from frodo.rule import RuleConfig, consistency_loss, consistency_targets, make_rule
-from meta import gradients
+from meta import gradients, inputs
+from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
 GAMMA, T, B, A = 0.9, 6, 4, 3
@@ -161,6 +165,64 @@ def test_what_the_meta_network_sees(name, inputs, num_inputs, sees_policy, sees_
     assert np.any(gradient["value"][0, 3]) == sees_value
     assert np.all(np.abs(gradient["value"][1:, 3]) > 1e-12)
     assert not np.any(gradient["policy"][-1])
+
+
+def test_inputs_are_what_their_names_say_and_zero_where_a_step_is_not_valid():
+    trajectory = random_trajectory(0, T, B)
+    values, next_values, log_pi, log_mu = np.random.default_rng(0).normal(size=(4, T, B))
+    context = inputs.Context(trajectory, GAMMA, values, next_values, log_pi, log_mu)
+    expected = {
+        "reward": trajectory.reward,
+        "discount": GAMMA * trajectory.discount,
+        "next_value": np.where(trajectory.discount == 0, 0, next_values),
+        "value": values,
+        "pi": np.exp(log_pi),
+        "mu": np.exp(log_mu),
+        "log_pi": log_pi,
+    }
+    assert set(expected) == set(inputs.INPUTS)
+    seen = inputs.features(tuple(expected), context)
+    for i, column in enumerate(expected.values()):
+        np.testing.assert_allclose(seen[..., i], np.where(trajectory.valid, column, 0), rtol=1e-12)
+
+
+def test_target_difference_is_the_mean_square_to_the_v_trace_target():
+    rule = make_rule(RuleConfig(lstm=4, discount=GAMMA, lambda_=0.8))
+    trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
+    targets = np.random.default_rng(0).normal(size=(T, B))
+    rho = reference.importance_ratios(predictions["policy"], trajectory)
+    canonical, _ = reference.vtrace(trajectory, predictions["value"], rho, GAMMA, 0.8)
+    metrics = rule.metrics(targets, predictions, trajectory)
+    squares = np.square(targets - canonical)[trajectory.valid]
+    np.testing.assert_allclose(metrics["target_difference"], np.mean(squares), rtol=1e-10)
+    np.testing.assert_allclose(metrics["target"], np.mean(targets[trajectory.valid]), rtol=1e-10)
+    assert make_rule(RuleConfig(lstm=4, kind="prediction")).metrics(targets, predictions, trajectory) == {}
+
+
+HAND_MADE = {
+    "td_lambda": ("prediction", td_lambda(GAMMA, 0.8)),
+    "q_learning": ("value_based", q_learning(GAMMA, 0.8, epsilon=0.3)),
+    "impala": ("actor_critic", impala(GAMMA, 0.8, 0.5, 0.2, "mean")),
+    "a2c": ("actor_critic", a2c(GAMMA, 0.5, 0.2, "mean", is_bootstrapped=True)),
+    "a2c_no_bootstrap": ("actor_critic", a2c(GAMMA, 0.5, 0.2, "mean", is_bootstrapped=False)),
+}
+
+
+@pytest.mark.parametrize("name", HAND_MADE)
+def test_a_hand_made_rule_gets_its_settings(name):
+    kind, expected = HAND_MADE[name]
+    settings = dict(discount=GAMMA, lambda_=0.8, epsilon=0.3, value_cost=0.5, entropy_cost=0.2, reduction="mean")
+    rule = make_rule(RuleConfig(name, kind, **settings))
+    trajectory = random_trajectory(0, T, B)
+    predictions = drawn_predictions() | {"q": np.random.default_rng(1).normal(size=(T + 1, B, A))}
+    predictions = jax.tree.map(jnp.asarray, predictions)
+
+    def results(rule):
+        targets, _ = rule.apply({}, (), trajectory, predictions, predictions)
+        return targets, rule.loss(targets, predictions, trajectory), rule.policy(predictions)
+
+    jax.tree.map(np.testing.assert_array_equal, results(rule), results(expected))
+    assert (rule.reduction, rule.spec(A)) == (expected.reduction, expected.spec(A))
 
 
 def test_the_learned_loss_is_the_output_and_the_entropy_bonus():

@@ -85,6 +85,14 @@ def test_a_hand_made_rule_takes_plain_optimizer_steps(rule):
         assert (meta_gradient, metrics, after.rule_state, after.target_params) == ({}, {}, (), ())
 
 
+def test_metrics_are_means_over_the_updates():
+    metrics = lambda targets, predictions, trajectory: {"reward": jnp.sum(trajectory.reward)}
+    rule, optimizer = td_lambda(0.9, 0.5)._replace(metrics=metrics), optax.sgd(0.1)
+    agent, _, state, trajectories, _ = problem(rule, optimizer, MLP, dtype=np.float32)
+    _, _, logged = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS))({}, state, trajectories, None)
+    np.testing.assert_allclose(logged["reward"], np.sum(trajectories.reward) / M, rtol=1e-5)
+
+
 # Modes
 
 

@@ -83,6 +83,13 @@ def test_reverse_lstm_agrees_with_loops():
     np.testing.assert_allclose(network.apply(params, x, is_last), expected, rtol=1e-10)
 
 
+def test_reverse_lstm_starts_from_small_weights_and_no_bias():
+    network = hk.without_apply_rng(hk.transform(lambda x, is_last: ReverseLSTM(61)(x, is_last)))
+    weights = network.init(jax.random.key(0), np.zeros((T, B, F)), np.zeros((T, B), bool))["lstm"]
+    np.testing.assert_allclose(np.std(weights["w"]), 0.88 / 8, rtol=0.05)  # a normal cut at two standard deviations
+    np.testing.assert_array_equal(weights["b"], 0)
+
+
 @pytest.mark.parametrize("spec", [SCALAR, PER_ACTION])
 def test_targets_depend_on_later_steps_of_the_episode_and_on_nothing_else(spec):
     params, apply, (features, action_features, action, is_last) = make(spec, has_actions=spec is PER_ACTION, seed=1)
