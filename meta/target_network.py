@@ -7,6 +7,7 @@ and scales what the reverse LSTM puts out.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ class Inputs(NamedTuple):
     features: Array  # [T, B, F]
     action_features: Array | None = None  # [T, B, A, C]
     action: Array | None = None  # [T, B] int32, which of the actions was taken; with action_features only
+    target_features: Array | None = None  # [T, B, K], of the targets that were made, for the lifetime LSTM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,7 @@ class TargetNetworkConfig:
     lstm: int = 256
     lifetime_lstm: int = 0  # units of the lifetime LSTM, 0 for none
     action_embedding: tuple[int, ...] = (16, 2)  # layers shared between actions, where there are per-action inputs
+    head_stddev: float | None = None  # of the heads' initial weights, by default 1 / sqrt(inputs)
 
 
 class LifetimeState(NamedTuple):
@@ -52,13 +55,13 @@ class TargetNetwork(hk.Module):
         self._config, self._spec = config, spec
 
     def __call__(
-        self, make_inputs: Callable[[], Inputs], is_last: Array, lifetime_state
+        self, make_inputs: Callable[..., Inputs], is_last: Array, lifetime_state
     ) -> tuple[dict[str, Array], LifetimeState | tuple[()]]:
         """Compute the targets of one trajectory.
 
         Args:
-          make_inputs: makes the inputs; a function, because embeddings in it have weights, and the lifetime LSTM has
-            its own.
+          make_inputs: () -> inputs; a function, because embeddings in it have weights. The lifetime LSTM has its own,
+            and calls it with the targets.
           is_last: steps across which nothing is propagated, [T, B] bool.
           lifetime_state: from the update before.
         Returns:
@@ -68,7 +71,8 @@ class TargetNetwork(hk.Module):
         features, embedding = self._embed(inputs)
         x = ReverseLSTM(self._config.lstm)(features, is_last)
         if self._config.lifetime_lstm:
-            x = x * hk.Linear(self._config.lstm, name="lifetime_scale")(lifetime_state.hidden)
+            scale = hk.Linear(self._config.lstm, w_init=hk.initializers.TruncatedNormal(1.0), name="lifetime_scale")
+            x = x * scale(lifetime_state.hidden)
         targets = {}
         for name, target in self._spec.items():
             if target.is_per_action:
@@ -78,12 +82,19 @@ class TargetNetwork(hk.Module):
                     )
                 repeated = jnp.broadcast_to(x[..., None, :], (*embedding.shape[:-1], x.shape[-1]))
                 hidden = shared_layer(jnp.concatenate([repeated, embedding], axis=-1), 16, name=f"{name}_hidden")
-                targets[name] = _linear(hidden, target.shape, name)
+                targets[name] = self._head(hidden, target.shape, name)
             else:
-                targets[name] = _linear(x, target.shape, name)
+                targets[name] = self._head(x, target.shape, name)
         if self._config.lifetime_lstm:
-            lifetime_state = self._next_lifetime_state(make_inputs, _linear(x, (1,), "summary"), lifetime_state)
+            summary = self._head(x, (1,), "summary")
+            lifetime_state = self._next_lifetime_state(lambda: make_inputs(targets), summary, lifetime_state)
         return targets, lifetime_state
+
+    @hk.transparent
+    def _head(self, x: Array, shape: tuple[int, ...], name: str) -> Array:
+        stddev = self._config.head_stddev
+        w_init = None if stddev is None else hk.initializers.TruncatedNormal(stddev)
+        return jnp.reshape(hk.Linear(math.prod(shape), w_init=w_init, name=name)(x), (*x.shape[:-1], *shape))
 
     @hk.transparent
     def _embed(self, inputs: Inputs) -> tuple[Array, Array | None]:
@@ -99,8 +110,11 @@ class TargetNetwork(hk.Module):
     @hk.transparent
     def _next_lifetime_state(self, make_inputs, summary: Array, state: LifetimeState) -> LifetimeState:
         with hk.name_scope("lifetime"):
-            features, _ = self._embed(make_inputs())
-            embedded = hk.Linear(16, name="embedding")(jnp.concatenate([features, summary], axis=-1))
+            inputs = make_inputs()
+            columns = [self._embed(inputs)[0], summary]
+            if inputs.target_features is not None:
+                columns.append(inputs.target_features)
+            embedded = hk.Linear(16, name="embedding")(jnp.concatenate(columns, axis=-1))
             _, new = hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), hk.LSTMState(*state))
         return LifetimeState(new.hidden, new.cell)
 
@@ -138,10 +152,3 @@ def shared_layer(x: Array, size: int, name: str) -> Array:
     """One layer with weights shared between actions, which also sees their mean: [T, B, A, C] -> [T, B, A, size]."""
     mean = jnp.broadcast_to(x.mean(axis=2, keepdims=True), x.shape)
     return jax.nn.relu(hk.Linear(size, name=name)(jnp.concatenate([x, mean], axis=-1)))
-
-
-def _linear(x: Array, shape: tuple[int, ...], name: str) -> Array:
-    size = 1
-    for axis in shape:
-        size *= axis
-    return jnp.reshape(hk.Linear(size, name=name)(x), (*x.shape[:-1], *shape))

@@ -41,7 +41,8 @@ def make(spec, lstm=4, lifetime_lstm=0, has_actions=False, seed=0):
     is_last = random_trajectory(seed, T, B).is_last
 
     def forward(features, action_features, action, is_last, lifetime_state):
-        return TargetNetwork(config, spec)(lambda: Inputs(features, action_features, action), is_last, lifetime_state)
+        make_inputs = lambda targets=None: Inputs(features, action_features, action)
+        return TargetNetwork(config, spec)(make_inputs, is_last, lifetime_state)
 
     network = hk.without_apply_rng(hk.transform(forward))
     inputs = (features, action_features, action, is_last)

@@ -1,0 +1,195 @@
+"""DiscoRL's update rule: categorical targets for a policy and for two predictions without given meaning, y and z.
+
+The meta-network of `target_network.py` with the inputs of DiscoRL, per step and per action, and a lifetime LSTM.
+Besides its targets, action values are learned from Retrace, and an auxiliary policy predicts the next step's.
+Source: Oh et al. 2025, Methods; every constant is that of the published rule, Disco103.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agents.rule import UpdateRule
+from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from meta import disco_inputs
+from meta.disco_inputs import Context, MovingAverage, compute_values, update_average
+from meta.target_network import LifetimeState, TargetNetwork, TargetNetworkConfig, initial_lifetime_state
+
+
+@dataclasses.dataclass
+class DiscoConfig:
+    """Sizes, costs and constants; the defaults are those of Disco103."""
+
+    prediction_size: int = 600  # categories of y, and of z
+    max_value: int = 300  # of the transformed action values: their bins are the whole numbers up to it, and below
+    lstm: int = 256
+    lifetime_lstm: int = 128
+    discount: float = 0.997  # γ
+    lambda_: float = 0.95  # of Retrace
+    policy_cost: float = 1.0
+    y_cost: float = 1.0
+    z_cost: float = 1.0
+    aux_policy_cost: float = 1.0
+    value_cost: float = 0.2
+    target_decay: float = 0.9
+
+    def validate(self) -> None:
+        for name in ("prediction_size", "max_value", "lstm", "lifetime_lstm"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        for name in ("discount", "lambda_", "target_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a number from 0 to 1")
+        for name in ("policy_cost", "y_cost", "z_cost", "aux_policy_cost", "value_cost"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected a number of at least 0")
+
+
+class DiscoState(NamedTuple):
+    lifetime: LifetimeState
+    advantage: MovingAverage
+    td: MovingAverage
+
+
+class DiscoTargets(NamedTuple):
+    policy: Array  # logits of π̂, [T, B, A]
+    y: Array  # logits of ŷ, [T, B, Y]
+    z: Array  # logits of ẑ for the taken action, [T, B, Z]
+    returns: Array  # what q(S, A) is moved to, [T, B]
+
+
+def _sizes(config: DiscoConfig) -> TargetNetworkConfig:
+    return TargetNetworkConfig(config.lstm, config.lifetime_lstm, head_stddev=0.3)
+
+
+def make_network(config: DiscoConfig) -> Any:
+    """Make the meta-network, hk.Transformed: Context, LifetimeState -> logits of π̂, ŷ and ẑ, LifetimeState."""
+    vector = PredictionSpec((config.prediction_size,))
+    target_spec = {"policy": PredictionSpec(is_per_action=True), "y": vector, "z": vector}
+
+    def forward(context: Context, lifetime: LifetimeState):
+        make_inputs = functools.partial(disco_inputs.make_inputs, context)
+        return TargetNetwork(_sizes(config), target_spec)(make_inputs, context.trajectory.is_last, lifetime)
+
+    return hk.without_apply_rng(hk.transform(forward))
+
+
+def make_context(
+    state: DiscoState,
+    trajectory: Trajectory,
+    predictions: Predictions,
+    target_predictions: Predictions,
+    config: DiscoConfig,
+) -> tuple[Context, MovingAverage]:
+    """Compute what the meta-network's inputs need, and the new average of the temporal differences."""
+    values = compute_values(predictions, target_predictions, trajectory, config.discount, config.lambda_)
+    advantage = update_average(state.advantage, values.advantage, trajectory.valid)
+    context = Context(trajectory, predictions, target_predictions, values, advantage)
+    return context, update_average(state.td, values.td, trajectory.valid)
+
+
+def disco(config: DiscoConfig) -> UpdateRule:
+    """Make the rule. Its losses are means over valid steps."""
+    vector = PredictionSpec((config.prediction_size,))
+    network = make_network(config)
+
+    def spec(num_actions: int) -> TargetSpec:
+        return {
+            "policy": PredictionSpec((num_actions,)),
+            "y": vector,
+            "z": PredictionSpec(vector.shape, is_per_action=True),
+            "q": PredictionSpec((2 * config.max_value + 1,), is_per_action=True),
+            "aux_policy": PredictionSpec((num_actions,), is_per_action=True),
+        }
+
+    def init() -> DiscoState:
+        average = MovingAverage(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
+        lifetime = initial_lifetime_state(_sizes(config))
+        return DiscoState(LifetimeState(*lifetime), average, average)
+
+    def init_meta_params(key: Array, num_actions: int):
+        trajectory, predictions = _example(spec(num_actions), num_actions)
+        values = compute_values(predictions, predictions, trajectory, config.discount, config.lambda_)
+        context = Context(trajectory, predictions, predictions, values, init().advantage)
+        return network.init(key, context, init().lifetime)
+
+    def apply(meta_params, state: DiscoState, trajectory, predictions, target_predictions):
+        context, td = make_context(state, trajectory, predictions, target_predictions, config)
+        targets, lifetime = network.apply(meta_params, context, state.lifetime)
+        return DiscoTargets(**targets, returns=context.values.returns), DiscoState(lifetime, context.average, td)
+
+    def loss(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
+        losses = prediction_losses(targets, predictions, trajectory)
+        costs = (config.policy_cost, config.y_cost, config.z_cost, config.aux_policy_cost)
+        return sum((cost * x for cost, x in zip(costs, losses, strict=True)), start=jnp.zeros(()))
+
+    def loss_without_meta(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
+        return config.value_cost * value_loss(targets.returns, predictions["q"], trajectory)
+
+    return UpdateRule(
+        spec=spec,
+        init_meta_params=init_meta_params,
+        init=init,
+        apply=apply,
+        loss=loss,
+        loss_without_meta=loss_without_meta,
+        policy=lambda predictions: predictions["policy"],
+        target_decay=config.target_decay,
+        reduction="mean",
+    )
+
+
+def prediction_losses(
+    targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory
+) -> tuple[Array, Array, Array, Array]:
+    """KL(π̂ ‖ π), KL(ŷ ‖ y), KL(ẑ ‖ z_A), and KL(π(S′) ‖ p_A) where the episode goes on; each [T, B]."""
+    next_policy = jax.lax.stop_gradient(predictions["policy"][1:])
+    is_going_on = (trajectory.discount > 0).astype(next_policy.dtype)
+    return (
+        kl_divergence(targets.policy, predictions["policy"][:-1]),
+        kl_divergence(targets.y, predictions["y"][:-1]),
+        kl_divergence(targets.z, taken_vectors(predictions["z"], trajectory)),
+        kl_divergence(next_policy, taken_vectors(predictions["aux_policy"], trajectory)) * is_going_on,
+    )
+
+
+def value_loss(returns: Array, q_logits: Array, trajectory: Trajectory) -> Array:
+    """Cross-entropy of q(S, A) to the two-hot encoding of the transformed returns, [T, B]."""
+    num_bins = q_logits.shape[-1]
+    limit = num_bins // 2
+    labels = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), -limit, limit, num_bins)
+    return -jnp.sum(labels * jax.nn.log_softmax(taken_vectors(q_logits, trajectory)), axis=-1)
+
+
+def kl_divergence(p_logits: Array, q_logits: Array) -> Array:
+    """KL(p ‖ q) of two categorical distributions, [..., N] -> [...]."""
+    log_p, log_q = jax.nn.log_softmax(p_logits), jax.nn.log_softmax(q_logits)
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def taken_vectors(x: Array, trajectory: Trajectory) -> Array:
+    """Pick the taken action's vector: [T + 1, B, A, N] -> [T, B, N]."""
+    return jnp.take_along_axis(x[:-1], trajectory.action[..., None, None], axis=2)[:, :, 0]
+
+
+def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Predictions]:
+    """Zeros in the shapes of one step of one environment."""
+    zeros = jnp.zeros((1, 1))
+    trajectory = Trajectory(
+        observation=(),
+        is_first=jnp.zeros((2, 1), bool),
+        action=zeros.astype(int),
+        reward=zeros,
+        discount=zeros,
+        truncated=zeros.astype(bool),
+        valid=jnp.ones((1, 1), bool),
+        behaviour_logits=jnp.zeros((1, 1, num_actions)),
+        core_state=(),
+    )
+    shape = lambda x: (num_actions, *x.shape) if x.is_per_action else x.shape
+    return trajectory, {name: jnp.zeros((2, 1, *shape(x))) for name, x in spec.items()}

@@ -1,0 +1,85 @@
+"""The published rule, Disco103: its weights, by their names there and here.
+
+Source: Oh et al. 2025; github.com/google-deepmind/disco_rl (Apache-2.0).
+"""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from agents.types import Array, Params
+from meta.disco import DiscoConfig, disco
+
+# Names there, and in the meta-network: a layer with `w` and `b` each.
+LAYERS = {
+    "lstm/mlp/~/linear_0": "y_embedding/~/linear_0",
+    "lstm/mlp/~/linear_1": "y_embedding/~/linear_1",
+    "lstm/mlp_1/~/linear_0": "z_embedding/~/linear_0",
+    "lstm/mlp_1/~/linear_1": "z_embedding/~/linear_1",
+    "lstm/sequential/conv1_d": "action_embedding",
+    "lstm/sequential/conv1_d_1": "action_embedding_1",
+    "lstm/lstm/linear": "lstm",
+    "lstm/linear": "lifetime_scale",
+    "lstm/linear_1": "summary",
+    "lstm/linear_2": "y",
+    "lstm/linear_3": "z",
+    "lstm/sequential_1/conv1_d": "policy_hidden",
+    "lstm/linear_4": "policy",
+    "lstm/~/meta_lstm/~unroll/mlp/~/linear_0": "lifetime/y_embedding/~/linear_0",
+    "lstm/~/meta_lstm/~unroll/mlp/~/linear_1": "lifetime/y_embedding/~/linear_1",
+    "lstm/~/meta_lstm/~unroll/mlp_1/~/linear_0": "lifetime/z_embedding/~/linear_0",
+    "lstm/~/meta_lstm/~unroll/mlp_1/~/linear_1": "lifetime/z_embedding/~/linear_1",
+    "lstm/~/meta_lstm/~unroll/sequential/conv1_d": "lifetime/action_embedding",
+    "lstm/~/meta_lstm/~unroll/sequential/conv1_d_1": "lifetime/action_embedding_1",
+    "lstm/~/meta_lstm/~unroll/mlp_2/~/linear_0": "lifetime/embedding",
+    "lstm/~/meta_lstm/~unroll/lstm/linear": "lifetime/lstm/linear",
+}
+
+
+def expected_shapes() -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array of the published file, in sorted order of their keys."""
+    params = jax.eval_shape(lambda key: disco(DiscoConfig()).init_meta_params(key, 2), jax.random.key(0))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
+    return {key: x.shape for key, x in from_meta_params(zeros).items()}
+
+
+def read_weights(path: Path) -> dict[str, np.ndarray]:
+    """Read the published .npz file.
+
+    Raises:
+      ValueError: naming the file and the first key that is missing, unknown, or of another shape or dtype.
+    """
+    expected = expected_shapes()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: np.asarray(file[key]) for key in sorted(file)}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is no .npz file of weights: {error}") from None
+    for key in sorted({*expected, *arrays}):
+        if key not in arrays or key not in expected:
+            raise ValueError(f"{path}: key {key!r} is {'missing' if key in expected else 'not one of Disco103'}")
+        found = f"{arrays[key].dtype}{list(arrays[key].shape)}"
+        if found != f"float32{list(expected[key])}":
+            raise ValueError(f"{path}: {key!r} is {found}, expected float32{list(expected[key])}")
+    return arrays
+
+
+def from_meta_params(params: Params) -> dict[str, Array]:
+    """Name meta-parameters, or gradients to them, as the published file does; sorted."""
+    weights: dict[str, Array] = {}
+    for theirs, ours in LAYERS.items():
+        w, b = params[f"target_network/{ours}"]["w"], params[f"target_network/{ours}"]["b"]
+        weights |= {f"{theirs}/w": w[None] if "conv1_d" in theirs else w, f"{theirs}/b": b}
+    return dict(sorted(weights.items()))
+
+
+def to_meta_params(weights: Mapping[str, np.ndarray]) -> Params:
+    """Turn the published arrays into meta-parameters of `disco(DiscoConfig())`."""
+    params: dict[str, dict[str, np.ndarray]] = {}
+    for theirs, ours in LAYERS.items():
+        w, b = weights[f"{theirs}/w"], weights[f"{theirs}/b"]
+        params[f"target_network/{ours}"] = {"w": w[0] if w.ndim == 3 else w, "b": b}
+    return params

@@ -1,0 +1,163 @@
+"""What DiscoRL's rule knows of a trajectory: values, their moving averages, and the inputs of its meta-network.
+
+Source: Oh et al. 2025, Methods; the constants are those of the published rule, Disco103.
+"""
+
+from typing import NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agents.impala import behaviour_log_probability, log_probability
+from agents.q_learning import expected_values, taken
+from agents.rule import masked_reduce
+from agents.types import Array, Predictions, Trajectory
+from meta.target_network import Inputs
+
+EMBEDDING = (16, 1)  # layers that turn a distribution of y or z into a number
+EMA_DECAY, EMA_EPSILON, EMA_ROOT_EPSILON = 0.99, 1e-6, 1e-12
+
+
+class MovingAverage(NamedTuple):
+    """Of a quantity's mean and mean square over updates, biased to 0 at its start as `decay_product` says."""
+
+    moment1: Array
+    moment2: Array
+    decay_product: Array
+
+
+class Values(NamedTuple):
+    """What is known of values from a trajectory, without gradient."""
+
+    v: Array  # Σₐ π(a) q(s, a), [T + 1, B]
+    target_q: Array  # of the target parameters, [T + 1, B, A]
+    returns: Array  # Retrace, [T, B]
+    advantage: Array  # returns − target V, [T, B]
+    action_advantage: Array  # target Q − target V, [T + 1, B, A]
+    td: Array  # returns − q(S, A), [T, B]
+
+
+class Context(NamedTuple):
+    """What the meta-network's inputs are computed from."""
+
+    trajectory: Trajectory
+    predictions: Predictions
+    target_predictions: Predictions
+    values: Values
+    average: MovingAverage  # of the advantage, this update included
+
+
+def to_scalars(logits: Array) -> Array:
+    """Expected action values of logits over transformed bins, [..., bins] -> [...]."""
+    limit = logits.shape[-1] // 2
+    transformed = rlax.transform_from_2hot(jax.nn.softmax(logits), -limit, limit, logits.shape[-1])
+    return rlax.signed_parabolic(transformed)
+
+
+def compute_values(
+    predictions: Predictions, target_predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float
+) -> Values:
+    """Compute Retrace and what follows from it, without gradient.
+
+    Gₜ = rₜ + γₜ [Vₜ₊₁ + cₜ₊₁ (Gₜ₊₁ − Qₜ₊₁(aₜ₊₁))], Q of the target parameters, V = Σₐ π(a) Q(a) with the current π,
+    cₜ = λ min(1, π(aₜ) / μ(aₜ)). Source: Munos et al. 2016, Eq. 3. A truncated step bootstraps and cuts the trace.
+    """
+    logits = predictions["policy"]
+    q, target_q = to_scalars(predictions["q"]), to_scalars(target_predictions["q"])
+    v, target_v = expected_values({"q": q}, logits), expected_values({"q": target_q}, logits)
+    rho = jnp.exp(log_probability(logits, trajectory) - behaviour_log_probability(trajectory))
+    is_cut = (trajectory.truncated | ~trajectory.valid)[:-1] | ~trajectory.valid[1:]
+    c = jnp.where(is_cut, 0.0, lambda_ * jnp.minimum(1.0, rho[1:])).astype(q.dtype)
+    returns = jax.vmap(rlax.general_off_policy_returns_from_q_and_v, in_axes=1, out_axes=1)(
+        taken(target_q, trajectory)[1:],
+        target_v[1:],
+        trajectory.reward.astype(q.dtype),
+        (discount * trajectory.discount).astype(q.dtype),
+        c,
+    )
+    values = Values(
+        v=v,
+        target_q=target_q,
+        returns=returns,
+        advantage=returns - target_v[:-1],
+        action_advantage=target_q - target_v[..., None],
+        td=returns - taken(q, trajectory),
+    )
+    return jax.lax.stop_gradient(values)
+
+
+def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAverage:
+    """Take the mean of x [T, B] over valid steps, and that of its square, into the average."""
+    mix = lambda old, new: EMA_DECAY * old + (1 - EMA_DECAY) * masked_reduce(new, valid, "mean")
+    return MovingAverage(
+        mix(average.moment1, x), mix(average.moment2, jnp.square(x)), EMA_DECAY * average.decay_product
+    )
+
+
+def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Array:
+    """Subtract the average's mean, if it is to be centred, and divide by the standard deviation."""
+    mean, square = (moment / (1 - average.decay_product) for moment in average[:2])
+    variance = jnp.maximum(0.0, square - jnp.square(mean))
+    return (x - mean * is_centred) / (jnp.sqrt(variance + EMA_ROOT_EPSILON) + EMA_EPSILON)
+
+
+def _signed_log(x: Array) -> Array:
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def make_inputs(c: Context, targets: dict[str, Array] | None = None) -> Inputs:
+    """The features per step, those per step and action, and what the lifetime LSTM sees of the targets.
+
+    The order is that of the published weights. Gradient flows through y and z alone.
+    """
+    embed_y = hk.nets.MLP(EMBEDDING, name="y_embedding")
+    embed_z = hk.nets.MLP(EMBEDDING, name="z_embedding")
+    trajectory, values = c.trajectory, c.values
+    embedding = lambda embed, x: embed(jax.nn.softmax(x))[..., 0]
+    y, target_y = embedding(embed_y, c.predictions["y"]), embedding(embed_y, c.target_predictions["y"])
+    z, target_z = embedding(embed_z, c.predictions["z"]), embedding(embed_z, c.target_predictions["z"])
+    logits, target_logits = jax.lax.stop_gradient((c.predictions["policy"], c.target_predictions["policy"]))
+    pi, target_pi = jax.nn.softmax(logits), jax.nn.softmax(target_logits)
+    mu = jax.nn.softmax(trajectory.behaviour_logits).astype(pi.dtype)
+    action = trajectory.action
+    pick = lambda x: jnp.take_along_axis(x, action[..., None], axis=-1)[..., 0]
+    pair = lambda x: [x[:-1], x[1:]]
+    columns = [
+        pick(pi[:-1]),
+        pick(mu),
+        _signed_log(trajectory.reward),
+        trajectory.discount,
+        *pair(_signed_log(values.v)),
+        _signed_log(values.advantage),
+        normalise(c.average, values.advantage),
+        pick(target_pi[:-1]),
+        *pair(y),
+        *pair(target_y),
+        pick(z[:-1]),
+        *pair(jnp.sum(pi * z, axis=-1)),
+        *pair(jnp.max(z, axis=-1)),
+        pick(target_z[:-1]),
+        *pair(jnp.sum(pi * target_z, axis=-1)),
+        *pair(jnp.max(target_z, axis=-1)),
+    ]
+    action_columns = [
+        pi[:-1],
+        mu,
+        target_pi[:-1],
+        z[:-1],
+        target_z[:-1],
+        _signed_log(values.target_q[:-1]),
+        _signed_log(values.action_advantage[:-1]),
+        normalise(c.average, values.action_advantage[:-1]),
+        jax.nn.one_hot(action, pi.shape[-1], dtype=pi.dtype),
+    ]
+    valid = trajectory.valid[..., None]
+    stack = lambda columns, mask: jnp.where(mask, jnp.stack([x.astype(pi.dtype) for x in columns], axis=-1), 0.0)
+    return Inputs(
+        features=stack(columns, valid),
+        action_features=stack(action_columns, valid[..., None]),
+        action=action,
+        target_features=None if targets is None else embed_y(jax.nn.softmax(targets["y"])),
+    )

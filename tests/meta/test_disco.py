@@ -1,0 +1,167 @@
+"""DiscoRL's rule against plain NumPy in float64 and against the published rule's numbers; its weights file."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.types import Trajectory
+from experiments import check_disco103
+from meta import disco, disco103
+from tests.reference import disco as reference
+
+DATA = Path(__file__).parents[1] / "data"
+SMALL = disco.DiscoConfig(prediction_size=5, max_value=4, lstm=6, lifetime_lstm=3)
+T, B, A = 6, 3, 4
+
+
+def random_weights(shapes, seed):
+    """Weights of order 1 / sqrt(inputs), biases of order 0.1, drawn in sorted order of their names."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in sorted(shapes.items()):
+        x = rng.normal(size=shape)
+        weights[name] = 0.1 * x if name.endswith("/b") else x / np.sqrt(np.prod(shape[:-1]))
+    return weights
+
+
+def random_experience(seed, config=SMALL, num_actions=A):
+    """A trajectory with terminations inside, at its end and at its start, predictions and target predictions."""
+    rng = np.random.default_rng(seed)
+    discount = np.ones((T, B))
+    discount[2, 0] = discount[T - 1, 1] = discount[0, 2] = 0
+    trajectory = Trajectory(
+        observation=(),
+        is_first=np.zeros((T + 1, B), bool),
+        action=rng.integers(num_actions, size=(T, B)),
+        reward=rng.normal(size=(T, B)),
+        discount=discount,
+        truncated=np.zeros((T, B), bool),
+        valid=np.ones((T, B), bool),
+        behaviour_logits=rng.normal(size=(T, B, num_actions)),
+        core_state=(),
+    )
+    spec = disco.disco(config).spec(num_actions)
+    shapes = {name: (*((num_actions,) * one.is_per_action), *one.shape) for name, one in spec.items()}
+    draw = lambda: {name: rng.normal(size=(T + 1, B, *shape)) for name, shape in shapes.items()}
+    return trajectory, draw(), draw()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_agrees_with_plain_numpy_in_float64(seed):
+    with jax.enable_x64(True):
+        rule = disco.disco(SMALL)
+        shapes = disco103.from_meta_params(rule.init_meta_params(jax.random.key(0), A))
+        weights = random_weights({name: x.shape for name, x in shapes.items()}, seed)
+        meta_params = disco103.to_meta_params(weights)
+        state = rule.init()
+        expected_state = (np.zeros(3), np.zeros(3), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0))
+        apply = jax.jit(rule.apply)
+        for update in range(3):
+            trajectory, agent, target = random_experience(10 * seed + update)
+            targets, state = apply(meta_params, state, trajectory, agent, target)
+            losses = disco.prediction_losses(targets, agent, trajectory)
+            actual = targets._asdict() | {"loss_value": disco.value_loss(targets.returns, agent["q"], trajectory)}
+            actual |= {f"loss_{name}": x for name, x in zip(("policy", "y", "z", "aux_policy"), losses, strict=True)}
+            expected, expected_state = reference.update(
+                weights, expected_state, trajectory, agent, target, SMALL.discount, SMALL.lambda_
+            )
+            for name, x in expected.items():
+                np.testing.assert_allclose(actual[name], x, rtol=1e-9, atol=1e-9, err_msg=f"{name}, update {update}")
+            for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(expected_state), strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"state, update {update}")
+
+
+def check(weights, path):
+    with np.load(path) as file:
+        return check_disco103.check(weights, {key: file[key] for key in file})
+
+
+def test_agrees_with_the_published_code_on_random_weights():
+    weights = {name: x.astype(np.float32) for name, x in random_weights(disco103.expected_shapes(), 20201).items()}
+    errors = check(weights, DATA / "disco_random_golden.npz")
+    assert len(errors) > 70
+    assert not {key: error for key, error in errors.items() if not error <= check_disco103.tolerance(key)}
+
+
+def test_the_published_weights_are_read():
+    path = os.environ.get("DISCO103_WEIGHTS")
+    if not path:
+        pytest.skip("DISCO103_WEIGHTS does not name the published weights")
+    weights = disco103.read_weights(Path(path))
+    assert len(weights) == 42 and sum(x.size for x in weights.values()) == 754_778
+    for name, x in disco103.from_meta_params(disco103.to_meta_params(weights)).items():
+        np.testing.assert_array_equal(x, weights[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("lstm/linear_2/w"), "key 'lstm/linear_2/w' is missing"),
+        (lambda w: w.update({"lstm/linear_9/w": np.zeros(2)}), "key 'lstm/linear_9/w' is not one of Disco103"),
+        (
+            lambda w: w.update({"lstm/linear/b": np.zeros(255, np.float32)}),
+            r"'lstm/linear/b' is float32\[255\], expected float32\[256\]",
+        ),
+        (
+            lambda w: w.update({"lstm/linear/b": np.zeros(256)}),
+            r"'lstm/linear/b' is float64\[256\], expected float32\[256\]",
+        ),
+        (lambda w: w.update({"lstm/linear/b": np.array([{}])}), "is no .npz file of weights: .*[Oo]bject"),
+    ],
+)
+def test_a_wrong_file_is_named_by_its_first_wrong_key(change, message, tmp_path):
+    weights = {name: np.zeros(shape, np.float32) for name, shape in disco103.expected_shapes().items()}
+    change(weights)
+    np.savez(tmp_path / "weights.npz", **weights)
+    with pytest.raises(ValueError, match=f"weights.npz.*{message}"):
+        disco103.read_weights(tmp_path / "weights.npz")
+
+
+def test_what_is_no_whole_npz_file_is_named(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"nothing")
+    np.savez(tmp_path / "b.npz", x=np.zeros(1000))
+    (tmp_path / "b.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:2000])
+    with zipfile.ZipFile(tmp_path / "c.npz", "w") as file:
+        for key in disco103.expected_shapes():
+            file.writestr(f"{key}.npy", b"broken")
+    for name, message in (("a", "is no .npz file of weights"), ("b", "is no .npz file of weights"), ("c", "expected")):
+        with pytest.raises(ValueError, match=f"{name}.npz.*{message}"):
+            disco103.read_weights(tmp_path / f"{name}.npz")
+
+
+def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values():
+    rule = disco.disco(SMALL)
+    meta_params = rule.init_meta_params(jax.random.key(1), A)
+    trajectory, agent, target = jax.tree.map(lambda x: jnp.asarray(x), random_experience(0))
+    state = rule.init()
+    state = state._replace(lifetime=jax.tree.map(lambda x: x + 0.1, state.lifetime))
+
+    def outputs(agent, target):
+        targets, _ = rule.apply(meta_params, state, trajectory, agent, target)
+        return sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(targets))
+
+    for gradient in jax.grad(outputs, argnums=(0, 1))(agent, target):
+        for name in agent:
+            assert bool(jnp.any(gradient[name] != 0)) == (name in ("y", "z")), name
+
+
+def test_steps_that_are_not_valid_change_nothing():
+    rule = disco.disco(SMALL)
+    meta_params = rule.init_meta_params(jax.random.key(1), A)
+    trajectory, agent, target = random_experience(0)
+    valid, truncated = np.ones((T, B), bool), np.zeros((T, B), bool)
+    truncated[2, 1], valid[3, 1] = True, False  # the reset step after a truncation
+    trajectory = trajectory._replace(truncated=truncated, valid=valid)
+    reward, logits = np.array(trajectory.reward), np.array(trajectory.behaviour_logits)
+    reward[3, 1], logits[3, 1] = 100.0, 7.0 * np.arange(A)
+    other = trajectory._replace(reward=reward, behaviour_logits=logits)
+    results = [rule.apply(meta_params, rule.init(), x, agent, target) for x in (trajectory, other)]
+    for x, y in zip(*(jax.tree.leaves(result) for result in results), strict=True):
+        if np.ndim(x) >= 2:
+            x, y = np.asarray(x)[valid], np.asarray(y)[valid]
+        np.testing.assert_allclose(x, y, rtol=1e-6)
