@@ -49,7 +49,7 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
 def label(name: str) -> str:
     """Return what the figure calls a method."""
     method, _, rate = name.rpartition("_")
-    return LABELS.get(name) or f"{'learned loss' if 'loss' in method else 'learned target'}, meta learning rate {rate}"
+    return LABELS.get(name) or f"learned {'loss' if 'loss' in method else 'target'}, rate {rate}"
 
 
 def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[str, Any]:
