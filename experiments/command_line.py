@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
+from experiments import devices
 from experiments.files import DiskError, RunError, UsageError
 from experiments.logs import note
 
@@ -129,6 +130,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 
+    devices.use_all_cores()
     app.run(guarded, flags_parser=_parse_flags)
 
 

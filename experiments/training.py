@@ -21,7 +21,7 @@ import numpy as np
 from agents.acting import HostActor
 from agents.environments import ATARI_PREPROCESSING, HostEnvironment, human_normalised, make_environment
 from agents.types import Params
-from experiments import files, report, toys
+from experiments import devices, files, report, toys
 from experiments.files import RunError, UsageError
 from experiments.logs import CpuClock, Progress
 from experiments.runs import FIRST_COLUMNS, Run, RunOptions
@@ -78,17 +78,18 @@ def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
 
 
 def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> None:
-    """Run all seeds as one program."""
+    """Run all seeds as one program, shared out over the devices."""
     seeds = run.options.seeds
     fused = online.make_fused(config, environment, functools.partial(toys.iteration_metrics, environment))
     iterations = max(1, run.options.steps // fused.steps_per_iteration)
     chunk = CHUNK if iterations >= 20 * CHUNK else iterations // -(-iterations // CHUNK)
     chunk_steps = chunk * fused.steps_per_iteration
     over_seeds = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
-    run_chunk = jax.jit(over_seeds(lambda state: fused.run(state, chunk)), donate_argnums=0)
-    evaluate = jax.jit(jax.vmap(toys.log_metrics(environment, fused.learner)))
+    shared_out = functools.partial(devices.shared_out, num=len(seeds))
+    run_chunk = jax.jit(shared_out(over_seeds(lambda state: fused.run(state, chunk))), donate_argnums=0)
+    evaluate = jax.jit(shared_out(jax.vmap(toys.log_metrics(environment, fused.learner))))
 
-    states = jax.jit(jax.vmap(fused.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
+    states = jax.jit(shared_out(jax.vmap(fused.init)))(jax.vmap(jax.random.key)(jnp.array(seeds)))
     states, start = run.restore(states)
     last = start + (iterations * fused.steps_per_iteration - start) // chunk_steps * chunk_steps
     progress = Progress(total=last * len(seeds), start=start * len(seeds))

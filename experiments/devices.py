@@ -1,0 +1,28 @@
+"""What runs side by side, such as the seeds of a fused run, is shared out over the devices."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+
+def use_all_cores() -> None:
+    """Make every core that this process may use a device of its own, before JAX looks for devices.
+
+    Where the environment already says how many devices the CPU is, it stays so.
+    """
+    is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not is_set and "JAX_NUM_CPU_DEVICES" not in os.environ and hasattr(os, "sched_getaffinity"):
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
+    """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it."""
+    num_devices = max(n for n in range(1, min(num, jax.local_device_count()) + 1) if num % n == 0)
+    mesh = jax.make_mesh(
+        (num_devices,), ("share",), (jax.sharding.AxisType.Auto,), devices=jax.local_devices()[:num_devices]
+    )
+    spec = PartitionSpec("share")
+    return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)

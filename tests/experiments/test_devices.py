@@ -1,0 +1,22 @@
+"""What runs side by side is shared out over devices, whatever their number, and gives the same."""
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+from experiments import devices
+devices.use_all_cores()
+for num in (1, 3, 4, 7):
+    ys = jax.jit(devices.shared_out(jax.vmap(lambda x: x * 2), num))(jnp.arange(float(num)))
+    assert (ys == 2 * jnp.arange(num)).all()
+    print(num, len(ys.devices()))
+"""
+
+
+def test_shares_are_as_many_as_divide_the_number():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    output = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.splitlines() == ["1 1", "3 3", "4 2", "7 1"]
