@@ -92,6 +92,23 @@ def rollout(
     return ActorState(key, env_state, last, core_state, episode_return), trajectory, stats
 
 
+def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actions: int) -> Trajectory:
+    """Zeros in the shapes and dtypes of a trajectory; `observation` [B, ...] is a prepared one."""
+    batch_size = len(observation)
+    zeros = lambda dtype, *shape: jnp.zeros((num_steps, batch_size, *shape), dtype)
+    return Trajectory(
+        observation=jnp.zeros((num_steps + 1, *observation.shape), observation.dtype),
+        is_first=jnp.zeros((num_steps + 1, batch_size), bool),
+        action=zeros(jnp.int32),
+        reward=zeros(jnp.float32),
+        discount=zeros(jnp.float32),
+        truncated=zeros(bool),
+        valid=zeros(bool),
+        behaviour_logits=zeros(float, num_actions),
+        core_state=agent.initial_state(batch_size),
+    )
+
+
 class Experience(NamedTuple):
     """What a host actor hands over: trajectories of one iteration, stacked [M, T, B, ...], and the episodes that
     ended."""

@@ -35,9 +35,14 @@ def actor_critic_loss(
     """
     log_pi = jax.nn.log_softmax(predictions["policy"][:-1] / temperature)
     log_pi_a = jnp.take_along_axis(log_pi, trajectory.action[..., None], axis=-1)[..., 0]
-    entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
     value_error = targets.value - predictions["value"][:-1]
-    return -targets.advantage * log_pi_a + value_cost * jnp.square(value_error) - entropy_cost * entropy
+    return -targets.advantage * log_pi_a + value_cost * jnp.square(value_error) - entropy_cost * entropy(log_pi)
+
+
+def entropy(logits: Array) -> Array:
+    """H of a categorical distribution, [..., N] -> [...]."""
+    log_p = jax.nn.log_softmax(logits)
+    return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
 
 
 def log_probability(logits: Array, trajectory: Trajectory) -> Array:

@@ -1,4 +1,8 @@
-"""Agents as pure functions: a torso, an optional LSTM core, and one linear head for each prediction of a spec.
+"""Agents as pure functions: a torso, an optional LSTM core, and a head for each prediction of a spec.
+
+Heads are linear. With an action model, predictions that are one for each action come from an LSTM that takes one step
+for every action, from a state made of the torso's output, and a head with one hidden layer for each of them (Oh et al.
+2025, Methods; the details are those of the public code, where the last layer before it has no activation).
 
 Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4);
 `resnet`, the deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot
@@ -11,6 +15,8 @@ rematerialised, which keeps activations of the whole trajectory out of memory.
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -34,11 +40,19 @@ class NetworkConfig:
     hidden: tuple[int, ...] = (256, 256)  # fully connected layers after the torso
     core: int = 0  # units of the LSTM core, 0 for none
     activation: str = "relu"
+    action_model: int = 0  # units of the action-conditional LSTM, and of the hidden layer of its heads; 0 for none
+    head_stddev: float | None = None  # of the other heads' initial weights, by default 1 / sqrt(inputs)
+    channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
 
     def validate(self) -> None:
         choices.check("network.torso", self.torso, TORSOS)
-        if self.core < 0 or any(size < 1 for size in self.hidden):
-            raise ValueError(f"network sizes are hidden={self.hidden}, core={self.core}, expected positive layer sizes")
+        if min(self.core, self.action_model) < 0 or any(size < 1 for size in (*self.hidden, *self.channels)):
+            sizes = (
+                f"hidden={self.hidden}, channels={self.channels}, core={self.core}, action_model={self.action_model}"
+            )
+            raise ValueError(f"network sizes are {sizes}, expected positive layer sizes")
+        if self.head_stddev is not None and not self.head_stddev > 0:
+            raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
         choices.check("network.activation", self.activation, ACTIVATIONS)
 
 
@@ -66,7 +80,9 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     config.validate()
     activation = getattr(jax.nn, config.activation)
     is_image = config.torso in ("conv", "resnet")
-    torso_fn = {"conv": _conv, "resnet": _resnet}.get(config.torso, _flatten)
+    resnet = functools.partial(_resnet, channels=config.channels)
+    torso_fns: dict[str, Callable[..., Array]] = {"conv": _conv, "resnet": resnet}
+    torso_fn = torso_fns.get(config.torso, _flatten)
     torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
     def heads_fn(embedding: Array, is_first: Array, core_state: CoreState) -> tuple[Predictions, CoreState]:
@@ -74,20 +90,28 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         if config.torso == "tabular":
             linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:
-            linear = hk.Linear
+            stddev = config.head_stddev
+            linear = lambda size: hk.Linear(size, w_init=hk.initializers.TruncatedNormal(stddev) if stddev else None)
             embedding = activation(embedding) if is_image else embedding
-            for size in config.hidden:
-                embedding = activation(hk.Linear(size)(embedding))
+            for i, size in enumerate(config.hidden, start=1):
+                embedding = hk.Linear(size)(embedding)
+                if i < len(config.hidden) or not config.action_model:
+                    embedding = activation(embedding)
         if config.core:
             core = hk.ResetCore(hk.LSTM(config.core))
             embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), core_state)
         predictions = {}
+        after_action = None
         for name, prediction in spec.items():
+            if prediction.is_per_action and config.action_model:
+                if after_action is None:
+                    after_action = _action_model(config.action_model, num_actions)(embedding)
+                hidden = activation(hk.Linear(config.action_model, name=f"{name}_hidden")(after_action))
+                out = hk.Linear(math.prod(prediction.shape), name=name)(hidden)
+                predictions[name] = jnp.reshape(out, (*out.shape[:-1], *prediction.shape))
+                continue
             shape = (num_actions, *prediction.shape) if prediction.is_per_action else prediction.shape
-            size = 1
-            for axis in shape:
-                size *= axis
-            predictions[name] = jnp.reshape(linear(size)(embedding), (*embedding.shape[:2], *shape))
+            predictions[name] = jnp.reshape(linear(math.prod(shape))(embedding), (*embedding.shape[:2], *shape))
         return predictions, core_state
 
     heads: Any = hk.without_apply_rng(hk.transform(heads_fn))
@@ -132,6 +156,27 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     return Agent(init, prepare, initial_state, step, unroll)
 
 
+def _action_model(size: int, num_actions: int) -> Callable[[Array], Array]:
+    """One step of an LSTM for each action: embedding [T, B, F] -> hidden states [T, B, A, size].
+
+    Gates i, g, f, o with forget bias 1, as `hk.LSTM` has them. The state before is the same for all actions, and the
+    one-hot action picks a row of weights: the large product is not repeated for each action.
+    """
+
+    def after_action(embedding: Array) -> Array:
+        w_init = hk.initializers.TruncatedNormal((num_actions + size) ** -0.5)
+        cell = hk.Linear(size, name="action_model_cell")(embedding)
+        of_state = hk.Linear(4 * size, w_init=w_init, name="action_model_state")(jnp.tanh(cell))
+        of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")(
+            jnp.eye(num_actions, dtype=cell.dtype)
+        )
+        i, g, f, o = jnp.split(of_state[..., None, :] + of_action, 4, axis=-1)
+        new_cell = jax.nn.sigmoid(f + 1.0) * cell[..., None, :] + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+
+    return after_action
+
+
 def to_patches(frames: Array) -> Array:
     """Cut frames [B, C, H, W] into patches that do not overlap, [B, H / 4, W / 4, C * 4 * 4]; zeros at the edges."""
     frames = jnp.pad(frames, ((0, 0), (0, 0), *(_same_padding(size) for size in frames.shape[2:])))
@@ -162,12 +207,12 @@ def _conv(patches: Array, activation: Callable[[Array], Array]) -> Array:
     return jnp.reshape(x, (len(x), -1))
 
 
-def _resnet(frames: Array, activation: Callable[[Array], Array]) -> Array:
-    """[B, H, W, C] uint8 -> [B, F]: three sections of convolution, max-pooling and two residual blocks."""
+def _resnet(frames: Array, activation: Callable[[Array], Array], channels: tuple[int, ...]) -> Array:
+    """[B, H, W, C] uint8 -> [B, F]: sections of convolution, max-pooling and two residual blocks."""
     x = _scale(frames)
-    for channels in (16, 32, 32):
-        x = hk.Conv2D(channels, 3)(x)
+    for size in channels:
+        x = hk.Conv2D(size, 3)(x)
         x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
         for _ in range(2):
-            x = x + hk.Conv2D(channels, 3)(activation(hk.Conv2D(channels, 3)(activation(x))))
+            x = x + hk.Conv2D(size, 3)(activation(hk.Conv2D(size, 3)(activation(x))))
     return jnp.reshape(x, (len(x), -1))

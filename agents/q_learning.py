@@ -25,6 +25,11 @@ def taken(values: Array, trajectory: Trajectory) -> Array:
     return jnp.take_along_axis(values[:-1], trajectory.action[..., None], axis=-1)[..., 0]
 
 
+def taken_vectors(x: Array, trajectory: Trajectory) -> Array:
+    """Pick the taken action's vector: [T + 1, B, A, N] -> [T, B, N]."""
+    return jnp.take_along_axis(x[:-1], trajectory.action[..., None, None], axis=2)[:, :, 0]
+
+
 def q_loss(targets: Array, predictions: Predictions, trajectory: Trajectory) -> Array:
     """½ (G − q(S, A))², [T, B]."""
     return 0.5 * jnp.square(targets - taken(predictions["q"], trajectory))

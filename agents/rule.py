@@ -24,7 +24,7 @@ class UpdateRule(NamedTuple):
         argument holds predictions of a slowly moving copy of the agent (the same ones again where there is none).
       loss: targets, predictions, trajectory -> [T, B]. Meta-gradient flows through it.
       loss_without_meta: the same, for what must not carry meta-gradient, or None.
-      regulariser: targets, predictions, trajectory -> [T, B], what each update adds to the *outer* loss, or None.
+      regulariser: targets, target predictions, trajectory -> [T, B], what an update adds to the *outer* loss, or None.
       metrics: targets, predictions, trajectory -> named scalars to log.
       target_decay: of the moving average of the agent's parameters that `target_predictions` come from, or None.
       policy: predictions -> logits of the distribution it acts by, [..., A].

@@ -15,38 +15,18 @@ import jax.numpy as jnp
 import optax
 
 from agents import acting, choices
+from agents import replay as replays
 from agents.networks import Agent, NetworkConfig, make_agent
+from agents.replay import Replay, ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
-from frodo.rule import RuleConfig, make_outer_loss, make_rule
+from frodo.rule import RuleConfig, make_outer, make_rule
 from meta import gradients
-from meta.lifetime import AgentState, init_agent_state, make_lifetime_step
+from meta.lifetime import AgentState, init_agent_state, make_lifetime_step, with_replay
+from meta.optimizers import OptimizerConfig
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
-
-
-@dataclasses.dataclass
-class OptimizerConfig:
-    """RMSProp with ε inside of the square root, after clipping by global norm."""
-
-    learning_rate: float = 1e-3
-    decay: float = 0.99
-    epsilon: float = 0.1
-    max_gradient_norm: float = 1e4
-
-    def validate(self, name: str) -> None:
-        for field in ("learning_rate", "epsilon", "max_gradient_norm"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{name}.{field} is {getattr(self, field)}, expected a positive number")
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"{name}.decay is {self.decay}, expected a number from 0 to below 1")
-
-    def make(self) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.clip_by_global_norm(self.max_gradient_norm),
-            optax.rmsprop(self.learning_rate, self.decay, self.epsilon, eps_in_sqrt=True),
-        )
 
 
 @dataclasses.dataclass
@@ -61,6 +41,9 @@ class OnlineConfig:
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"
     vmap_seeds: bool = False  # in fused runs: seeds side by side rather than one after another
+    is_frozen: bool = False  # η stays as it is
+    init_meta_params: str = ""  # what η is at the start: a file of a discovered rule, "disco103", or "" for random
+    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
     rule: RuleConfig = dataclasses.field(default_factory=RuleConfig)
     network: NetworkConfig = dataclasses.field(default_factory=lambda: NetworkConfig("conv", (512,)))
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -75,6 +58,7 @@ class OnlineConfig:
             raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
         choices.check("gradient_mode", self.gradient_mode, gradients.MODES)
         self.rule.validate()
+        self.replay.validate(self.batch_size)
         self.network.validate()
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
@@ -83,7 +67,8 @@ class OnlineConfig:
 class LearnerState(NamedTuple):
     agent: AgentState
     meta_params: Params  # η
-    meta_opt_state: optax.ApplyIfFiniteState
+    meta_opt_state: optax.ApplyIfFiniteState | tuple[()]  # () where η stays as it is
+    replay: Replay | tuple[()]
 
 
 class Learner(NamedTuple):
@@ -102,31 +87,40 @@ class Learner(NamedTuple):
     is_meta: bool
 
 
-def make_learner(config: OnlineConfig, num_actions: int) -> Learner:
-    """Build agent, rule and learner for an environment with that many actions."""
+def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Params | None = None) -> Learner:
+    """Build agent, rule and learner for an environment with that many actions; η starts at `init_meta_params`, or at
+    random."""
     config.validate()
     if config.rule.kind == "prediction" and num_actions > 1:
         raise ValueError(f"rule.kind is 'prediction', expected one that acts: {config.env} has {num_actions} actions")
     rule = make_rule(config.rule)
-    agent = make_agent(config.network, rule.spec(num_actions), num_actions)
+    spec = rule.spec(num_actions)
+    agent = make_agent(config.network, spec, num_actions)
     optimizer = config.optimizer.make()
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
-    lifetime_step = make_lifetime_step(agent, rule, optimizer, make_outer_loss(config.rule), config.gradient_mode)
+    outer = make_outer(config.rule, config.network, spec)
+    step = with_replay(make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode), config.replay)
     meta_shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, num_actions), jax.random.key(0))
+    is_meta = bool(jax.tree.leaves(meta_shapes)) and not config.is_frozen
 
     def init(key: Array, observation: Array) -> LearnerState:
         agent_key, meta_key = jax.random.split(key)
-        meta_params = rule.init_meta_params(meta_key, num_actions)
-        agent_state = init_agent_state(agent, rule, optimizer, agent_key, observation)
-        return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params))
+        meta_params = init_meta_params
+        if meta_params is None:
+            meta_params = rule.init_meta_params(meta_key, num_actions)
+        agent_state = init_agent_state(agent, rule, optimizer, outer, agent_key, observation)
+        example = acting.empty_trajectory(agent, observation, config.unroll, num_actions)
+        replay = replays.init(config.replay, jax.random.fold_in(key, 2), example) if config.replay.capacity else ()
+        return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params) if is_meta else (), replay)
 
     def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
         clip = lambda x: x._replace(reward=jnp.clip(x.reward, -config.max_abs_reward, config.max_abs_reward))
-        agent_state, meta_gradient, metrics = lifetime_step(
-            state.meta_params, state.agent, clip(trajectories), validation and clip(validation)
+        agent_state, replay, meta_gradient, metrics = step(
+            state.meta_params, state.agent, state.replay, clip(trajectories), validation and clip(validation)
         )
+        state = state._replace(agent=agent_state, replay=replay)
         if validation is None:
-            return state._replace(agent=agent_state), metrics
+            return state, metrics
         norm = optax.tree.norm(meta_gradient)  # inf also where it overflows, which clipping would turn into zeros
         meta_gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(norm), g, jnp.nan), meta_gradient)
         updates, meta_opt_state = meta_optimizer.update(meta_gradient, state.meta_opt_state, state.meta_params)
@@ -136,9 +130,9 @@ def make_learner(config: OnlineConfig, num_actions: int) -> Learner:
             "skipped": meta_opt_state.total_notfinite,
             "skipped_in_a_row": meta_opt_state.notfinite_count,
         }
-        return LearnerState(agent_state, meta_params, meta_opt_state), metrics
+        return state._replace(meta_params=meta_params, meta_opt_state=meta_opt_state), metrics
 
-    return Learner(agent, rule, init, learn, is_meta=bool(jax.tree.leaves(meta_shapes)))
+    return Learner(agent, rule, init, learn, is_meta)
 
 
 class FusedState(NamedTuple):
@@ -170,9 +164,10 @@ def make_fused(
     config: OnlineConfig,
     environment: Environment,
     make_evaluate: Callable[[Learner], Evaluate] = lambda learner: lambda before, after: {},
+    init_meta_params: Params | None = None,
 ) -> Fused:
     """Make environment, actor and learner one program; what `make_evaluate` returns adds metrics to each iteration."""
-    learner = make_learner(config, environment.num_actions)
+    learner = make_learner(config, environment.num_actions, init_meta_params)
     evaluate = make_evaluate(learner)
     agent, policy = learner.agent, learner.rule.policy
 

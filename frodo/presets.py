@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 from agents.networks import NetworkConfig
-from frodo.online import OnlineConfig, OptimizerConfig
+from frodo.online import OnlineConfig
 from frodo.rule import LEARNED_RULES, RULES, RuleConfig
+from meta.optimizers import OptimizerConfig
 
 HAND_MADE_SETTINGS: dict[str, dict[str, Any]] = {
     "q_learning": {"kind": "value_based", "lambda_": 1.0},

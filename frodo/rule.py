@@ -15,9 +15,13 @@ import jax.numpy as jnp
 import rlax
 
 from agents import choices, impala, q_learning, td
+from agents.networks import NetworkConfig, make_agent
 from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from meta import inputs, outer
+from meta.disco import DiscoConfig, disco
+from meta.optimizers import OptimizerConfig, adam
+from meta.outer import Outer
 from meta.target_network import Inputs, TargetNetwork, TargetNetworkConfig
 
 NEXT_VALUE_GRADIENTS = ("literal", "semi", "stopped")
@@ -42,6 +46,11 @@ class RuleConfig:
     # meta-gradient does; 'stopped': neither
     consistency_cost: float = 0.0  # c of Eq. 13
     is_consistency_multi_step: bool = True
+    is_advantage_normalised: bool = False  # in the outer objective of agents with a policy
+    prediction_entropy_cost: float = 1e-3  # of y and z in the outer objective
+    value_hidden: tuple[int, ...] = (256, 256)  # layers of the meta-value function of agents that predict no values
+    value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
+    disco: DiscoConfig = dataclasses.field(default_factory=DiscoConfig)
 
     def validate(self) -> None:
         choices.check("rule.name", self.name, RULES)
@@ -56,13 +65,15 @@ class RuleConfig:
         for name in ("discount", "lambda_", "epsilon"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"rule.{name} is {getattr(self, name)}, expected a number from 0 to 1")
-        for name in ("value_cost", "entropy_cost", "consistency_cost"):
+        for name in ("value_cost", "entropy_cost", "consistency_cost", "prediction_entropy_cost"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"rule.{name} is {getattr(self, name)}, expected a number of at least 0")
         if not self.temperature > 0:
             raise ValueError(f"rule.temperature is {self.temperature}, expected a positive number")
         if self.lstm < 1 or not self.inputs:
             raise ValueError(f"rule.lstm is {self.lstm} and rule.inputs {self.inputs}, expected units and inputs")
+        self.value_optimizer.validate("rule.value_optimizer")
+        self.disco.validate()
 
 
 class Kind(NamedTuple):
@@ -139,7 +150,7 @@ def _has_no_successor(trajectory: Trajectory) -> Array:
 def frodo(config: RuleConfig) -> UpdateRule:
     """The learned target Gₜ = g_η(τ), trained to be self-consistent if `consistency_cost` is positive."""
 
-    def regulariser(targets, predictions, trajectory):
+    def regulariser(targets, target_predictions, trajectory):
         is_multi_step = config.is_consistency_multi_step
         return config.consistency_cost * consistency_loss(targets, trajectory, config.discount, is_multi_step)
 
@@ -223,9 +234,10 @@ RULES: dict[str, Callable[[RuleConfig], UpdateRule]] = {
     "a2c_no_bootstrap": functools.partial(_a2c, is_bootstrapped=False),
     "q_learning": lambda c: q_learning.q_learning(c.discount, c.lambda_, c.epsilon),
     "td_lambda": lambda c: td.td_lambda(c.discount, c.lambda_),
+    "disco": lambda c: disco(c.disco),
 }
 
-LEARNED_RULES = ("frodo", "learned_loss")
+LEARNED_RULES = ("frodo", "learned_loss", "disco")
 KIND_OF_RULE = {  # of agent, where a rule works for one only
     "learned_loss": "actor_critic",
     "impala": "actor_critic",
@@ -233,6 +245,7 @@ KIND_OF_RULE = {  # of agent, where a rule works for one only
     "a2c_no_bootstrap": "actor_critic",
     "q_learning": "value_based",
     "td_lambda": "prediction",
+    "disco": "actor_critic",
 }
 
 
@@ -242,6 +255,26 @@ def make_rule(config: RuleConfig) -> UpdateRule:
     return RULES[config.name](config)
 
 
-def make_outer_loss(config: RuleConfig) -> Callable[[Predictions, Trajectory], Array]:
-    """The outer objective of the configured kind of agent: predictions, trajectory -> [T, B]."""
-    return lambda predictions, trajectory: KINDS[config.kind].outer_loss(predictions, trajectory, config)
+def make_outer(config: RuleConfig, network: NetworkConfig, spec: TargetSpec) -> Outer:
+    """The outer objective of the configured kind of agent, with a meta-value function if its spec has no values.
+
+    That function has the agent's torso, and layers of its own.
+    """
+    if config.kind == "actor_critic" and "value" not in spec:
+        value_network = dataclasses.replace(
+            network, hidden=config.value_hidden, core=0, action_model=0, head_stddev=0.01
+        )
+        return outer.with_value_function(
+            make_agent(value_network, {"value": PredictionSpec()}, num_actions=1),
+            config.value_optimizer.make(),
+            config.discount,
+            config.lambda_,
+            config.entropy_cost,
+            config.prediction_entropy_cost,
+            config.is_advantage_normalised,
+        )
+    if config.kind == "actor_critic" and config.is_advantage_normalised:
+        return outer.normalised_actor_critic(
+            config.discount, config.lambda_, config.value_cost, config.entropy_cost, config.temperature
+        )
+    return outer.stateless(lambda p, trajectory: KINDS[config.kind].outer_loss(p, trajectory, config))

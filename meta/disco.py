@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from agents.q_learning import taken_vectors
 from agents.rule import UpdateRule
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from meta import disco_inputs
-from meta.disco_inputs import Context, MovingAverage, compute_values, update_average
+from meta.disco_inputs import Context, MovingAverage, compute_values, initial_average, update_average
 from meta.target_network import LifetimeState, TargetNetwork, TargetNetworkConfig, initial_lifetime_state
 
 
@@ -37,6 +38,9 @@ class DiscoConfig:
     aux_policy_cost: float = 1.0
     value_cost: float = 0.2
     target_decay: float = 0.9
+    target_policy_cost: float = 1e-2  # of KL(target policy ‖ π̂) in the outer loss
+    logit_cost: float = 1e-3  # of the squared mean logit of each target in the outer loss
+    skips_first_steps: bool = False  # losses leave out the first step of an episode, as those of the public code do
 
     def validate(self) -> None:
         for name in ("prediction_size", "max_value", "lstm", "lifetime_lstm"):
@@ -45,7 +49,15 @@ class DiscoConfig:
         for name in ("discount", "lambda_", "target_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a number from 0 to 1")
-        for name in ("policy_cost", "y_cost", "z_cost", "aux_policy_cost", "value_cost"):
+        for name in (
+            "policy_cost",
+            "y_cost",
+            "z_cost",
+            "aux_policy_cost",
+            "value_cost",
+            "target_policy_cost",
+            "logit_cost",
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a number of at least 0")
 
@@ -108,9 +120,8 @@ def disco(config: DiscoConfig) -> UpdateRule:
         }
 
     def init() -> DiscoState:
-        average = MovingAverage(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
         lifetime = initial_lifetime_state(_sizes(config))
-        return DiscoState(LifetimeState(*lifetime), average, average)
+        return DiscoState(LifetimeState(*lifetime), initial_average(), initial_average())
 
     def init_meta_params(key: Array, num_actions: int):
         trajectory, predictions = _example(spec(num_actions), num_actions)
@@ -126,10 +137,20 @@ def disco(config: DiscoConfig) -> UpdateRule:
     def loss(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         losses = prediction_losses(targets, predictions, trajectory)
         costs = (config.policy_cost, config.y_cost, config.z_cost, config.aux_policy_cost)
-        return sum((cost * x for cost, x in zip(costs, losses, strict=True)), start=jnp.zeros(()))
+        total = sum((cost * x for cost, x in zip(costs, losses, strict=True)), start=jnp.zeros(()))
+        return _weights(config, trajectory) * total
 
     def loss_without_meta(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
-        return config.value_cost * value_loss(targets.returns, predictions["q"], trajectory)
+        return (
+            _weights(config, trajectory) * config.value_cost * value_loss(targets.returns, predictions["q"], trajectory)
+        )
+
+    def regulariser(targets: DiscoTargets, target_predictions: Predictions, trajectory: Trajectory) -> Array:
+        target_policy = jax.lax.stop_gradient(target_predictions["policy"][:-1])
+        mean_logits = [jnp.mean(logits) for logits in (targets.policy, targets.y, targets.z)]
+        return config.target_policy_cost * kl_divergence(target_policy, targets.policy) + config.logit_cost * sum(
+            jnp.square(x) for x in mean_logits
+        )
 
     return UpdateRule(
         spec=spec,
@@ -138,10 +159,19 @@ def disco(config: DiscoConfig) -> UpdateRule:
         apply=apply,
         loss=loss,
         loss_without_meta=loss_without_meta,
+        regulariser=regulariser if config.target_policy_cost or config.logit_cost else None,
         policy=lambda predictions: predictions["policy"],
         target_decay=config.target_decay,
         reduction="mean",
     )
+
+
+def _weights(config: DiscoConfig, trajectory: Trajectory) -> Array:
+    """Weights of the steps' losses, [T, B], of mean 1."""
+    if not config.skips_first_steps:
+        return jnp.ones_like(trajectory.reward)
+    kept = (~trajectory.is_first[:-1]).astype(trajectory.reward.dtype)
+    return kept / jnp.maximum(jnp.mean(kept), 1e-8)
 
 
 def prediction_losses(
@@ -170,11 +200,6 @@ def kl_divergence(p_logits: Array, q_logits: Array) -> Array:
     """KL(p ‖ q) of two categorical distributions, [..., N] -> [...]."""
     log_p, log_q = jax.nn.log_softmax(p_logits), jax.nn.log_softmax(q_logits)
     return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
-
-
-def taken_vectors(x: Array, trajectory: Trajectory) -> Array:
-    """Pick the taken action's vector: [T + 1, B, A, N] -> [T, B, N]."""
-    return jnp.take_along_axis(x[:-1], trajectory.action[..., None, None], axis=2)[:, :, 0]
 
 
 def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Predictions]:

@@ -88,6 +88,10 @@ def compute_values(
     return jax.lax.stop_gradient(values)
 
 
+def initial_average() -> MovingAverage:
+    return MovingAverage(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
+
+
 def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAverage:
     """Take the mean of x [T, B] over valid steps, and that of its square, into the average."""
     mix = lambda old, new: EMA_DECAY * old + (1 - EMA_DECAY) * masked_reduce(new, valid, "mean")

@@ -70,7 +70,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         targets, rule_state = rule.apply(context.meta_params, context.rule_state, trajectory, known, target_predictions)
         regulariser = jnp.zeros(())
         if rule.regulariser:
-            regulariser = masked_reduce(rule.regulariser(targets, known, trajectory), trajectory.valid, "sum")
+            regulariser = reduced(rule.regulariser(targets, target_predictions, trajectory), trajectory)
         metrics = jax.lax.stop_gradient(rule.metrics(targets, known, trajectory))
         loss = reduced(rule.loss(targets, predictions, trajectory), trajectory)
         return loss, (InnerOutput(rule_state, regulariser, metrics), targets)

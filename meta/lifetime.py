@@ -4,16 +4,19 @@ The online regime calls it with the one agent there is, a population maps it ove
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from agents import replay as replays
 from agents.networks import Agent
+from agents.replay import Replay, ReplayConfig
 from agents.rule import RuleState, UpdateRule, masked_reduce
-from agents.types import Array, Params, Predictions, Trajectory
+from agents.types import Array, Params, Trajectory
 from meta import gradients
+from meta.outer import Outer
 
 
 class AgentState(NamedTuple):
@@ -23,6 +26,7 @@ class AgentState(NamedTuple):
     opt_state: optax.OptState
     rule_state: RuleState
     target_params: Params  # () where the rule has no target_decay
+    outer_state: Any  # of the outer objective, () for those without one
 
 
 LifetimeStep = Callable[
@@ -31,32 +35,35 @@ LifetimeStep = Callable[
 
 
 def init_agent_state(
-    agent: Agent, rule: UpdateRule, optimizer: optax.GradientTransformation, key: Array, observation: Array
+    agent: Agent,
+    rule: UpdateRule,
+    optimizer: optax.GradientTransformation,
+    outer: Outer,
+    key: Array,
+    observation: Array,
 ) -> AgentState:
     """Start a lifetime; `observation` [B, ...] is a prepared one."""
     params = agent.init(key, observation)
     target_params = () if rule.target_decay is None else params
-    return AgentState(params, optimizer.init(params), rule.init(), target_params)
+    outer_state = outer.init(jax.random.fold_in(key, 1), observation)
+    return AgentState(params, optimizer.init(params), rule.init(), target_params, outer_state)
 
 
 def make_lifetime_step(
-    agent: Agent,
-    rule: UpdateRule,
-    optimizer: optax.GradientTransformation,
-    outer_loss: Callable[[Predictions, Trajectory], Array],
-    mode: str = "mixed",
+    agent: Agent, rule: UpdateRule, optimizer: optax.GradientTransformation, outer: Outer, mode: str = "mixed"
 ) -> LifetimeStep:
     """Make the function (η, agent state, trajectories, validation) -> new agent state, meta-gradient, metrics.
 
     Args:
       agent, rule, optimizer: what an update of θ consists of.
-      outer_loss: predictions, validation trajectory -> [T, B]; reduced as the rule says.
+      outer: the outer objective; its losses, and what the rule adds to them, are reduced as the rule says.
       mode: how to differentiate through the updates, one of `gradients.MODES`.
     Returns:
-      a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where the rule has
-      no meta-parameters there is nothing to validate (None), and the meta-gradient is empty.
+      a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where there is no η
+      to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
     """
     gradient = gradients.inner_gradient(agent, rule, mode)
+    over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
 
     def update(carry, trajectory):
         meta_params, state = carry
@@ -68,10 +75,8 @@ def make_lifetime_step(
         target_params = state.target_params
         if rule.target_decay is not None:
             target_params = optax.incremental_update(state.params, target_params, 1 - rule.target_decay)
-        return (meta_params, AgentState(params, opt_state, output.rule_state, target_params)), (
-            output.regulariser,
-            output.metrics,
-        )
+        state = AgentState(params, opt_state, output.rule_state, target_params, state.outer_state)
+        return (meta_params, state), (output.regulariser, output.metrics)
 
     def objective(meta_params, state, trajectories, validation):
         (_, state), (regulariser, metrics) = gradients.through_updates(
@@ -80,10 +85,11 @@ def make_lifetime_step(
         metrics = jax.tree.map(jnp.mean, metrics)
         if validation is None:
             return jnp.zeros(()), (state, metrics)
-        predictions = agent.unroll(state.params, validation)
-        loss = masked_reduce(outer_loss(predictions, validation), validation.valid, rule.reduction)
-        metrics |= {"outer_loss": loss, "regulariser": jnp.sum(regulariser)}
-        return loss + jnp.sum(regulariser), (state, metrics)
+        losses, outer_state = outer.loss(state.outer_state, agent.unroll(state.params, validation), validation)
+        loss = masked_reduce(losses, validation.valid, rule.reduction)
+        metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
+        state = state._replace(outer_state=jax.lax.stop_gradient(outer_state))
+        return loss + over_updates(regulariser), (state, metrics)
 
     def step(meta_params, state, trajectories, validation):
         if validation is None:
@@ -95,3 +101,36 @@ def make_lifetime_step(
         return state, meta_gradient, metrics
 
     return step
+
+
+def with_replay(step: LifetimeStep, config: ReplayConfig):
+    """Make the function (η, agent state, replay, trajectories, validation) -> the same with what is replayed.
+
+    Each of the M updates takes its own fresh trajectories and a draw of those that were seen. Before the replay holds
+    an update's worth the agent only acts: its state stays, the meta-gradient is 0, and metrics are nan.
+    """
+    if not config.capacity:
+
+        def without(meta_params, state, replay, trajectories, validation):
+            state, meta_gradient, metrics = step(meta_params, state, trajectories, validation)
+            return state, replay, meta_gradient, metrics
+
+        return without
+
+    def draw(replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
+        return replays.sample(config, replays.add(replay, fresh), fresh)
+
+    def with_(meta_params, state, replay, trajectories, validation):
+        replay, trajectories = jax.lax.scan(draw, replay, trajectories)
+        arguments = (meta_params, state, trajectories, validation)
+        of_metrics = jax.eval_shape(lambda x: step(*x)[2], arguments)
+
+        def wait(arguments):
+            nothing = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), of_metrics)
+            return arguments[1], jax.tree.map(jnp.zeros_like, arguments[0]), nothing
+
+        is_ready = replays.is_ready(config, replay)
+        state, meta_gradient, metrics = jax.lax.cond(is_ready, lambda x: step(*x), wait, arguments)
+        return state, replay, meta_gradient, metrics
+
+    return with_

@@ -10,8 +10,9 @@ import pytest
 
 from agents.networks import NetworkConfig
 from frodo import presets
-from frodo.online import OnlineConfig, OptimizerConfig, make_fused, make_learner
+from frodo.online import OnlineConfig, make_fused, make_learner
 from frodo.rule import RuleConfig
+from meta.optimizers import OptimizerConfig
 from tests.trajectories import random_trajectory
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk

@@ -304,7 +304,10 @@ def test_gradient_flow_through_the_next_value(name, option, mode):
     ("settings", "message"),
     [
         ({"name": "frdo"}, r"rule.name is 'frdo', expected one of frodo, .* \(did you mean 'frodo'\?\)"),
-        ({"name": "zzzz"}, r"rule.name is 'zzzz', expected one of frodo, learned_loss, impala, a2c, .*td_lambda$"),
+        (
+            {"name": "zzzz"},
+            r"rule.name is 'zzzz', expected one of frodo, learned_loss, impala, a2c, .*td_lambda, disco$",
+        ),
         ({"kind": "actor_crtic"}, r"rule.kind is 'actor_crtic', .* \(did you mean 'actor_critic'\?\)"),
         ({"reduction": "means"}, r"rule.reduction is 'means', expected one of sum, mean \(did you mean 'mean'\?\)"),
         (

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from agents.networks import NetworkConfig, make_agent
-from frodo.rule import KINDS, RuleConfig, make_outer_loss, make_rule
+from frodo.rule import KINDS, RuleConfig, make_outer, make_rule
 from meta import gradients
 from meta.lifetime import init_agent_state, make_lifetime_step
 from tests.reference import frodo as reference
@@ -54,15 +54,16 @@ def problem(name: str):
     optimizer = optax.rmsprop(OPTIMIZER[0], OPTIMIZER[1], OPTIMIZER[2], eps_in_sqrt=True)
     trajectories = random_trajectory(1, 2, 5, 3, num_actions=num_actions)
     validation = random_trajectory(2, 5, 3, num_actions=num_actions)
-    state = init_agent_state(agent, rule, optimizer, jax.random.key(0), jnp.asarray(validation.observation[0]))
+    outer = make_outer(config, NetworkConfig(), rule.spec(num_actions))
+    state = init_agent_state(agent, rule, optimizer, outer, jax.random.key(0), jnp.asarray(validation.observation[0]))
     meta_params = jax.tree.map(lambda x: 2 * x, rule.init_meta_params(jax.random.key(1), num_actions))
-    return agent, optimizer, trajectories, validation, state, meta_params
+    return agent, optimizer, outer, trajectories, validation, state, meta_params
 
 
 def meta_gradient(name: str, mode: str):
     config = CASES[name]
-    agent, optimizer, trajectories, validation, state, meta_params = problem(name)
-    step = make_lifetime_step(agent, make_rule(config), optimizer, make_outer_loss(config), mode)
+    agent, optimizer, outer, trajectories, validation, state, meta_params = problem(name)
+    step = make_lifetime_step(agent, make_rule(config), optimizer, outer, mode)
     return jax.jit(step, compiler_options=reference.FAST_COMPILATION)(meta_params, state, trajectories, validation)
 
 
@@ -70,7 +71,7 @@ def meta_gradient(name: str, mode: str):
 def central_differences(name: str, num_directions: int = 4):
     """The reference's outer loss, random directions in η, and its slope along each."""
     config = CASES[name]
-    _, _, trajectories, validation, state, meta_params = problem(name)
+    _, _, _, trajectories, validation, state, meta_params = problem(name)
     names = config.inputs + (("log_pi", "value") if config.name == "learned_loss" else ())
     settings = dict(rule=Static(config), optimizer=OPTIMIZER, names=names, head_names=tuple(KINDS[config.kind].spec(3)))
     zeros = jax.tree.map(jnp.zeros_like, state.params)

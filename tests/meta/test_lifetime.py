@@ -13,7 +13,7 @@ from agents.networks import NetworkConfig, make_agent
 from agents.rule import UpdateRule, masked_reduce
 from agents.td import td_lambda
 from agents.types import PredictionSpec
-from frodo.rule import RuleConfig, make_outer_loss, make_rule
+from frodo.rule import RuleConfig, make_outer, make_rule
 from meta import gradients
 from meta.lifetime import init_agent_state, make_lifetime_step
 from tests.trajectories import random_trajectory
@@ -22,7 +22,8 @@ M, A = 2, 3
 # Most of the time here is the compiler's.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 CONFIG = RuleConfig(lstm=4, discount=0.9, entropy_cost=0.1)
-OUTER_LOSS = make_outer_loss(CONFIG)
+OUTER = make_outer(CONFIG, NetworkConfig(), {"value": PredictionSpec()})
+OUTER_LOSS = lambda predictions, trajectory: OUTER.loss((), predictions, trajectory)[0]
 
 
 def drawn(seed, init, *arguments, dtype=np.float64):
@@ -40,7 +41,7 @@ def problem(rule, optimizer, network, observation=(2, 2), dtype=np.float64):
     validation = jax.tree.map(cast, random_trajectory(2, 5, 3, num_actions=A, observation=observation))
     params = jax.tree.map(jnp.asarray, drawn(0, agent.init, validation.observation[0], dtype=dtype))
     at_params = agent._replace(init=lambda key, observation: params)
-    state = init_agent_state(at_params, rule, optimizer, jax.random.key(0), validation.observation[0])
+    state = init_agent_state(at_params, rule, optimizer, OUTER, jax.random.key(0), validation.observation[0])
     meta_params = jax.tree.map(jnp.asarray, drawn(1, lambda key: rule.init_meta_params(key, A), dtype=dtype))
     return agent, meta_params, state, trajectories, validation
 
@@ -66,7 +67,7 @@ def test_a_hand_made_rule_takes_plain_optimizer_steps(rule):
     with jax.enable_x64(True):
         optimizer = optax.adam(0.05)
         agent, _, state, trajectories, _ = problem(rule, optimizer, MLP)
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS))
+        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER))
         after, meta_gradient, metrics = step({}, state, trajectories, None)
 
         @jit
@@ -89,7 +90,7 @@ def test_metrics_are_means_over_the_updates():
     metrics = lambda targets, predictions, trajectory: {"reward": jnp.sum(trajectory.reward)}
     rule, optimizer = td_lambda(0.9, 0.5)._replace(metrics=metrics), optax.sgd(0.1)
     agent, _, state, trajectories, _ = problem(rule, optimizer, MLP, dtype=np.float32)
-    _, _, logged = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS))({}, state, trajectories, None)
+    _, _, logged = jit(make_lifetime_step(agent, rule, optimizer, OUTER))({}, state, trajectories, None)
     np.testing.assert_allclose(logged["reward"], np.sum(trajectories.reward) / M, rtol=1e-5)
 
 
@@ -102,7 +103,7 @@ def test_modes_agree_in_float32_and_with_the_outer_loss_after_the_updates():
     agent, *arguments = problem(rule, optimizer, network, observation=(2, 3, 16), dtype=np.float32)
     results = {}
     for mode in gradients.MODES:
-        results[mode] = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS, mode))(*arguments)
+        results[mode] = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))(*arguments)
     for mode in ("remat", "mixed"):
         check_close(results[mode], results["reverse"], 1e-4, mode)
     after, meta_gradient, metrics = results["reverse"]
@@ -169,7 +170,7 @@ def split_results():
         constant, _ = jit(jax.grad(plain, has_aux=True))(meta_params, constants)
         actual = {}
         for mode in gradients.MODES:
-            step = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS, mode))
+            step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
             actual[mode] = step(meta_params, state, trajectories, validation)
         return actual, params, constant
 
@@ -201,7 +202,7 @@ def test_target_parameters_are_a_moving_average_of_those_that_updates_started_fr
         rule, optimizer = target_rule(decay), optax.sgd(0.3)
         agent, _, state, trajectories, _ = problem(rule, optimizer, MLP)
         assert (state.target_params == ()) == (decay is None)
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS))
+        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER))
         after, _, _ = step({}, state, trajectories, None)
         after, _, _ = step({}, after, trajectories, None)
 
@@ -251,7 +252,7 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
     with jax.enable_x64(True):
         rule, optimizer = remembering_rule(), optax.sgd(0.05)
         agent, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP)
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS, mode))
+        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
         after, meta_gradient, _ = step(meta_params, state, trajectories, validation)
         scale = 1.0
         for m in range(M):
@@ -279,7 +280,7 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
         check_close(meta_gradient, plain(meta_params), 1e-8)
         assert all(abs(x) > 1e-4 for x in jax.tree.leaves(meta_gradient))
         # What is remembered by the one update there is comes too late for it.
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS, mode))
+        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
         _, meta_gradient, _ = step(meta_params, state, jax.tree.map(lambda x: x[:1], trajectories), validation)
         assert not any(np.any(x) for x in jax.tree.leaves(meta_gradient))
 
@@ -288,7 +289,7 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
 def test_the_rule_state_may_hold_integers(mode):
     rule, optimizer = remembering_rule(is_counting=True), optax.sgd(0.05)
     agent, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP, dtype=np.float32)
-    step = jit(make_lifetime_step(agent, rule, optimizer, OUTER_LOSS, mode))
+    step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
     after, meta_gradient, _ = step(meta_params, state, trajectories, validation)
     assert after.rule_state["count"] == M
     assert all(abs(x) > 1e-4 for x in jax.tree.leaves(meta_gradient))

@@ -1,0 +1,92 @@
+"""Replay: the last trajectories of an agent, mixed with fresh ones.
+
+Everything keeps the dtype that the trajectory has it in: image observations are uint8.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.types import Array, Trajectory
+
+
+@dataclasses.dataclass
+class ReplayConfig:
+    """What an update is made from: `batch_size` trajectories, of which the share `fresh` has not been seen before."""
+
+    capacity: int = (
+        0  # trajectories kept, first in, first out; 0 for no replay: an update takes the fresh ones as they are
+    )
+    batch_size: int = 64
+    fresh: float = 0.1
+
+    def validate(self, num_fresh: int) -> None:
+        """Raise a ValueError that names the bad setting; `num_fresh` trajectories come at a time."""
+        if self.capacity < 0:
+            raise ValueError(f"replay.capacity is {self.capacity}, expected an integer of at least 0")
+        if not self.capacity:
+            return
+        if not 0 <= self.fresh < 1 or self.num_fresh > num_fresh:
+            raise ValueError(
+                f"replay.fresh is {self.fresh}, expected a share of replay.batch_size ({self.batch_size}) from 0 to "
+                f"below 1, and no more than batch_size ({num_fresh}) trajectories"
+            )
+        if not 0 < self.batch_size <= self.capacity or num_fresh > self.capacity:
+            raise ValueError(
+                f"replay.capacity is {self.capacity}, expected at least replay.batch_size ({self.batch_size}, itself "
+                f"at least 1) and batch_size ({num_fresh})"
+            )
+
+    @property
+    def num_fresh(self) -> int:
+        return round(self.fresh * self.batch_size)
+
+
+class Replay(NamedTuple):
+    """Attributes: key; trajectories with the batch as first axis, [capacity, ...]; how many were ever added."""
+
+    key: Array
+    trajectories: Trajectory
+    num_added: Array  # int32
+
+
+def init(config: ReplayConfig, key: Array, example: Trajectory) -> Replay:
+    """Make an empty replay for trajectories [T, B, ...] of these shapes and dtypes."""
+    rows = jax.tree.map(lambda x: jnp.zeros((config.capacity, *x.shape[1:]), x.dtype), _batch_first(example))
+    return Replay(key, rows, jnp.zeros((), jnp.int32))
+
+
+def add(replay: Replay, trajectory: Trajectory) -> Replay:
+    """Add B trajectories in place of the oldest ones."""
+    capacity = len(replay.trajectories.action)
+    rows = (replay.num_added + jnp.arange(trajectory.action.shape[1])) % capacity
+    kept = jax.tree.map(lambda old, new: old.at[rows].set(new), replay.trajectories, _batch_first(trajectory))
+    return replay._replace(trajectories=kept, num_added=replay.num_added + trajectory.action.shape[1])
+
+
+def sample(config: ReplayConfig, replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
+    """Draw an update's trajectories [T, batch_size, ...]: of the fresh ones the first, the others uniformly from all
+    that are kept."""
+    key, draw = jax.random.split(replay.key)
+    size = jnp.minimum(replay.num_added, config.capacity)
+    rows = jax.random.randint(draw, (config.batch_size - config.num_fresh,), 0, jnp.maximum(1, size))
+    drawn = jax.tree.map(lambda x: x[rows], replay.trajectories)
+    if config.num_fresh:
+        first = jax.tree.map(lambda x: x[: config.num_fresh], _batch_first(fresh))
+        drawn = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, drawn)
+    return replay._replace(key=key), _time_first(drawn)
+
+
+def is_ready(config: ReplayConfig, replay: Replay) -> Array:
+    """Whether enough has been seen for an update."""
+    return replay.num_added >= config.batch_size
+
+
+def _batch_first(x: Trajectory) -> Trajectory:
+    """[T, B, ...] -> [B, T, ...]; the recurrent state has its batch first as it is."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), x._replace(core_state=()))._replace(core_state=x.core_state)
+
+
+_time_first = _batch_first  # its own inverse

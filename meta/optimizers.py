@@ -1,0 +1,68 @@
+"""Optimisers of agents, of η and of meta-value functions, as meta-gradients need them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import choices
+
+NAMES = ("rmsprop", "adam")
+ADAM_B1 = 0.9
+
+
+@dataclasses.dataclass
+class OptimizerConfig:
+    """RMSProp with ε inside of the square root, or Adam; after clipping by global norm."""
+
+    learning_rate: float = 1e-3
+    decay: float = 0.99  # of the mean square
+    epsilon: float = 0.1
+    max_gradient_norm: float = 1e4
+    name: str = "rmsprop"
+    max_update: float = float("inf")  # what each entry of an update is clipped to, before the learning rate
+
+    def validate(self, prefix: str) -> None:
+        choices.check(f"{prefix}.name", self.name, NAMES)
+        for field in ("learning_rate", "epsilon", "max_gradient_norm", "max_update"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{prefix}.{field} is {getattr(self, field)}, expected a positive number")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"{prefix}.decay is {self.decay}, expected a number from 0 to below 1")
+
+    def make(self) -> optax.GradientTransformation:
+        if self.name == "adam":
+            scale = scale_by_adam_with_constant_denominator(self.decay, self.epsilon)
+        else:
+            scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=True)
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_gradient_norm),
+            scale,
+            *([] if self.max_update == float("inf") else [optax.clip(self.max_update)]),
+            optax.scale_by_learning_rate(self.learning_rate),
+        )
+
+
+def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_update: float = float("inf")):
+    """Return the settings of Adam with its usual constants."""
+    return OptimizerConfig(learning_rate, 0.999, 1e-8, max_gradient_norm, "adam", max_update)
+
+
+def scale_by_adam_with_constant_denominator(b2: float, epsilon: float) -> optax.GradientTransformation:
+    """Adam (b1 = 0.9) whose denominator is a constant for whoever differentiates through the update.
+
+    Source: Oh et al. 2025, public code. The derivative of 1 / (√v + ε) is very large where gradients are small.
+    """
+    adam = optax.scale_by_adam(ADAM_B1, b2, epsilon)
+
+    def update(grads, state, params=None):
+        count = optax.safe_increment(state.count)
+        mu = optax.tree.update_moment(grads, state.mu, ADAM_B1, 1)
+        nu = optax.tree.update_moment(jax.lax.stop_gradient(grads), state.nu, b2, 2)
+        mu_hat = optax.tree.bias_correction(mu, ADAM_B1, count)
+        nu_hat = optax.tree.bias_correction(nu, b2, count)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu_hat, nu_hat)
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(adam.init, update)
