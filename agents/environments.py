@@ -20,9 +20,8 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from toy_envs import names
 from toy_envs.base import Environment, TimeStep
-from toy_envs.catch import Catch
-from toy_envs.random_walk import RandomWalk
 
 # Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3
 # to 5 % more CPU time and takes 40 % less wall time.)
@@ -44,7 +43,6 @@ ATARI_PREPROCESSING = dict(
     full_action_space=False,
 )
 
-_TOYS: dict[str, type[Catch] | type[RandomWalk]] = {"catch": Catch, "random_walk": RandomWalk}
 _FORMS = {
     "toy": "toy/<name>",
     "bsuite": "bsuite/<experiment>/<index>",
@@ -185,8 +183,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, expected at least 1")
     suite, _, rest = name.partition("/")
-    if suite == "toy" and rest in _TOYS:
-        return _TOYS[rest]()
+    if suite == "toy" and (toy := names.make(rest)):
+        return toy
     if suite == "bsuite" and rest in _bsuite_ids():
         environments = [_make_bsuite(rest, environment_seed) for environment_seed in _environment_seeds(seed, num_envs)]
         return DmEnvBatch(environments, name)
@@ -256,13 +254,13 @@ def _make_bsuite(bsuite_id: str, seed: int) -> dm_env.Environment:
 def _unknown_name(name: str) -> ValueError:
     suite = name.partition("/")[0]
     suites = [suite] if suite in _FORMS else list(_FORMS)
-    names = {
-        "toy": lambda: _TOYS,
+    known_names = {
+        "toy": lambda: names.EXAMPLES,
         "bsuite": _bsuite_ids,
         "envpool": _envpool_ids,
         "atari": lambda: [_atari_id(game).removesuffix("-v5") for game in atari57_scores()],
     }
-    known = [f"{suite}/{rest}" for suite in suites for rest in names[suite]()]
+    known = [f"{suite}/{rest}" for suite in suites for rest in known_names[suite]()]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     forms = " or ".join(_FORMS[suite] for suite in suites)
     return ValueError(f"unknown environment {name!r}: expected {forms}, the nearest match is {nearest!r}")

@@ -66,6 +66,8 @@ class Agent(NamedTuple):
       initial_state: batch size -> core state [B, ...].
       step: params, prepared observation [B, ...], is_first [B], core state -> predictions [B, ...], core state.
       unroll: params, trajectory -> predictions [T + 1, B, ...].
+      unroll_taken: the same, but with an action model the predictions that are one for each action are made for the
+        taken action alone, [T + 1, B, 1, ...], of T + 1 a meaningless one: what a loss needs, at 1 / A of the cost.
     """
 
     init: Callable[[Array, Array], Params]
@@ -73,6 +75,7 @@ class Agent(NamedTuple):
     initial_state: Callable[[int], CoreState]
     step: Callable[[Params, Array, Array, CoreState], tuple[Predictions, CoreState]]
     unroll: Callable[[Params, Trajectory], Predictions]
+    unroll_taken: Callable[[Params, Trajectory], Predictions]
 
 
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
@@ -85,8 +88,10 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     torso_fn = torso_fns.get(config.torso, _flatten)
     torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
-    def heads_fn(embedding: Array, is_first: Array, core_state: CoreState) -> tuple[Predictions, CoreState]:
-        """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...]."""
+    def heads_fn(
+        embedding: Array, is_first: Array, core_state: CoreState, action: Array | None = None
+    ) -> tuple[Predictions, CoreState]:
+        """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...], of the action model for action [T, B]."""
         if config.torso == "tabular":
             linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:
@@ -105,7 +110,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         for name, prediction in spec.items():
             if prediction.is_per_action and config.action_model:
                 if after_action is None:
-                    after_action = _action_model(config.action_model, num_actions)(embedding)
+                    after_action = _action_model(config.action_model, num_actions, embedding, action)
                 hidden = activation(hk.Linear(config.action_model, name=f"{name}_hidden")(after_action))
                 out = hk.Linear(math.prod(prediction.shape), name=name)(hidden)
                 predictions[name] = jnp.reshape(out, (*out.shape[:-1], *prediction.shape))
@@ -135,14 +140,17 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         predictions, core_state = heads.apply(params["heads"], embedding[None], is_first[None], core_state)
         return {name: prediction[0] for name, prediction in predictions.items()}, core_state
 
-    def unroll(params: Params, trajectory: Trajectory) -> Predictions:
+    def unroll(params: Params, trajectory: Trajectory, action: Array | None = None) -> Predictions:
         observation = trajectory.observation
         if is_image:
             embedding = jax.lax.map(jax.checkpoint(lambda frame: torso.apply(params["torso"], frame)), observation)
         else:
             merged = torso.apply(params["torso"], jnp.reshape(observation, (-1, *observation.shape[2:])))
             embedding = jnp.reshape(merged, (*observation.shape[:2], *merged.shape[1:]))
-        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state)[0]
+        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state, action)[0]
+
+    def unroll_taken(params: Params, trajectory: Trajectory) -> Predictions:
+        return unroll(params, trajectory, jnp.concatenate([trajectory.action, trajectory.action[-1:]]))
 
     def prepare(observation: Array) -> Array:
         if is_image and observation.ndim != 4:
@@ -153,28 +161,26 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         forms = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}
         return forms[config.torso](observation) if is_image else observation
 
-    return Agent(init, prepare, initial_state, step, unroll)
+    return Agent(init, prepare, initial_state, step, unroll, unroll_taken)
 
 
-def _action_model(size: int, num_actions: int) -> Callable[[Array], Array]:
+def _action_model(size: int, num_actions: int, embedding: Array, action: Array | None) -> Array:
     """One step of an LSTM for each action: embedding [T, B, F] -> hidden states [T, B, A, size].
 
-    Gates i, g, f, o with forget bias 1, as `hk.LSTM` has them. The state before is the same for all actions, and the
-    one-hot action picks a row of weights: the large product is not repeated for each action.
+    With `action` [T, B] for that one alone, [T, B, 1, size]. Gates i, g, f, o, forget bias 1, as `hk.LSTM` has them.
+    The state before is the same for all actions, and the one-hot action picks a row of weights: the large product is
+    not repeated for each action.
     """
-
-    def after_action(embedding: Array) -> Array:
-        w_init = hk.initializers.TruncatedNormal((num_actions + size) ** -0.5)
-        cell = hk.Linear(size, name="action_model_cell")(embedding)
-        of_state = hk.Linear(4 * size, w_init=w_init, name="action_model_state")(jnp.tanh(cell))
-        of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")(
-            jnp.eye(num_actions, dtype=cell.dtype)
-        )
-        i, g, f, o = jnp.split(of_state[..., None, :] + of_action, 4, axis=-1)
-        new_cell = jax.nn.sigmoid(f + 1.0) * cell[..., None, :] + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return jax.nn.sigmoid(o) * jnp.tanh(new_cell)
-
-    return after_action
+    actions = jnp.eye(num_actions) if action is None else jax.nn.one_hot(action[..., None], num_actions)
+    w_init = hk.initializers.TruncatedNormal((num_actions + size) ** -0.5)
+    cell = hk.Linear(size, name="action_model_cell")(embedding)
+    of_state = hk.Linear(4 * size, w_init=w_init, name="action_model_state")(jnp.tanh(cell))
+    of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")(
+        actions.astype(cell.dtype)
+    )
+    i, g, f, o = jnp.split(of_state[..., None, :] + of_action, 4, axis=-1)
+    new_cell = jax.nn.sigmoid(f + 1.0) * cell[..., None, :] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(new_cell)
 
 
 def to_patches(frames: Array) -> Array:

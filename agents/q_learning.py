@@ -26,7 +26,9 @@ def taken(values: Array, trajectory: Trajectory) -> Array:
 
 
 def taken_vectors(x: Array, trajectory: Trajectory) -> Array:
-    """Pick the taken action's vector: [T + 1, B, A, N] -> [T, B, N]."""
+    """Pick the taken action's vector: [T + 1, B, A, N] -> [T, B, N]; of [T + 1, B, 1, N] it is the only one."""
+    if x.shape[2] == 1:
+        return x[:-1, :, 0]
     return jnp.take_along_axis(x[:-1], trajectory.action[..., None, None], axis=2)[:, :, 0]
 
 

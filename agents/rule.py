@@ -31,6 +31,8 @@ class UpdateRule(NamedTuple):
       reduction: 'sum' or 'mean', over time and batch, of the losses.
       is_target_constant: whether targets are constants in the gradient with respect to the agent's parameters. The
         meta-gradient flows through them in any case.
+      is_loss_of_taken: whether the losses use predictions that are one for each action at the taken action only, by
+        `q_learning.taken_vectors`. Targets must then be constants.
     """
 
     spec: Callable[[int], TargetSpec]
@@ -45,6 +47,7 @@ class UpdateRule(NamedTuple):
     target_decay: float | None = None
     reduction: str = "sum"
     is_target_constant: bool = True
+    is_loss_of_taken: bool = False
 
 
 def masked_reduce(loss: Array, valid: Array, reduction: str) -> Array:

@@ -10,12 +10,14 @@ seed, `human_normalised` its score on Atari, `target_difference` the mean square
 V-trace target.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from absl import flags
 
-from experiments import command_line, logs, plots, report, training
+from experiments import command_line, logs, plots, report, rules, training
 from experiments.command_line import RunOptions
 from frodo import presets
 from frodo.online import OnlineConfig
@@ -30,13 +32,12 @@ TITLES = {
 }
 
 
-def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
+def run(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str, label: str) -> dict[str, Any]:
     """Train, and draw the learning curves into the run folder; returns the summary and, under "figures", the paths."""
-    name = f"{config.env.replace('/', '_')}_{config.rule.name}"
-    summary = training.train(config, options, experiment="online", name=name)
-    folder = training.folder(options, experiment="online", name=name)
+    summary = training.train(config, options, experiment=experiment, name=name)
+    folder = training.folder(options, experiment=experiment, name=name)
     bound = {}
-    if config.env == "toy/catch":
+    if config.env == "toy/catch" and config.rule.name != "disco":
         bound[f"{config.unroll}-step bound"] = Catch().look_ahead_bound(config.unroll)
     figures = []
     for metric in TITLES:
@@ -44,8 +45,8 @@ def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
             figures.append(folder / f"{metric}.png")
             plots.curves(
                 figures[-1],
-                [report.curve(report.read(folder), metric)._replace(label=config.rule.name)],
-                title=f"{config.rule.name} on {config.env}",
+                [report.curve(report.read(folder), metric)._replace(label=label)],
+                title=f"{label} on {config.env}",
                 xlabel="environment steps",
                 ylabel=TITLES[metric],
                 hlines=bound if "return" in metric else None,
@@ -53,11 +54,8 @@ def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
     return summary | {"figures": figures} | bound
 
 
-def main(argv: list[str]) -> None:
-    FLAGS = flags.FLAGS
-    preset = presets.with_rule(presets.for_environment(FLAGS.env), FLAGS.rule)
-    config, options = command_line.parse_options(argv, preset)
-    summary = run(config, options)
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print what a run came to, and where its curves are."""
     shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
     rows = [{"": name, "value": float(np.mean(summary[name]))} for name in shown if name in summary]
     rows += [{"": name, "value": summary[name]} for name in summary if name.endswith("-step bound")]
@@ -68,10 +66,23 @@ def main(argv: list[str]) -> None:
         print(f"learning curve: {path}")
 
 
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    preset = presets.disco(FLAGS.env) if FLAGS.rule == "disco" else presets.for_environment(FLAGS.env)
+    preset = presets.with_rule(preset, FLAGS.rule)
+    if FLAGS.init_meta_params:
+        preset = rules.load(FLAGS.init_meta_params, presets.disco(FLAGS.env))[0]
+        preset = dataclasses.replace(preset, init_meta_params=FLAGS.init_meta_params)
+    config, options = command_line.parse_options(argv, preset)
+    name = f"{config.env.replace('/', '_')}_{config.rule.name}"
+    print_summary(run(config, options, experiment="online", name=name, label=config.rule.name))
+
+
 if __name__ == "__main__":
     flags.DEFINE_string(
         "env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>."
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "rule.name"))
+    flags.DEFINE_string("init_meta_params", "", "Begin with this rule: disco103, or a file that `discover` wrote.")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "rule.name", "init_meta_params"))
     command_line.start(main)

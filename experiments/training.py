@@ -21,7 +21,7 @@ import numpy as np
 from agents.acting import HostActor
 from agents.environments import ATARI_PREPROCESSING, HostEnvironment, human_normalised, make_environment
 from agents.types import Params
-from experiments import devices, files, report, toys
+from experiments import devices, files, report, rules, toys
 from experiments.files import RunError, UsageError
 from experiments.logs import CpuClock, Progress
 from experiments.runs import FIRST_COLUMNS, Run, RunOptions
@@ -46,7 +46,8 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
     config.validate()
     environment = make_environment(config.env, config.batch_size, options.seeds[0])
     is_host = isinstance(environment, HostEnvironment)
-    learner = _make_learner(config, environment)
+    meta_params = rules.initial_meta_params(config)
+    learner = _make_learner(config, environment, meta_params)
     if is_host and learner.is_meta and config.validation_unroll != config.unroll:
         raise UsageError(
             f"validation_unroll is {config.validation_unroll}, expected {config.unroll} (unroll) on {config.env}"
@@ -55,7 +56,7 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
     is_extensible = not is_host or len(options.seeds) == 1
     with Run(options, experiment=experiment, name=name, config=config, is_extensible=is_extensible) as run:
         if isinstance(environment, Environment):
-            _train_fused(run, config, environment)
+            _train_fused(run, config, environment, meta_params)
         else:
             _train_on_host(run, config, environment, learner)
         summary = _summary(run, seeds_at_once=len(options.seeds) if isinstance(environment, Environment) else 1)
@@ -63,9 +64,11 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
     return summary
 
 
-def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironment) -> Learner:
+def _make_learner(
+    config: OnlineConfig, environment: Environment | HostEnvironment, meta_params: Params | None
+) -> Learner:
     """Make the learner, or raise a ValueError before anything is written: the network may not suit the observations."""
-    learner = online.make_learner(config, environment.num_actions)
+    learner = online.make_learner(config, environment.num_actions, meta_params)
     dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), dtype)
     jax.eval_shape(lambda key: learner.init(key, learner.agent.prepare(observation)), jax.random.key(0))
@@ -77,10 +80,10 @@ def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
     return pathlib.Path(options.out or pathlib.Path("results", experiment, name))
 
 
-def _train_fused(run: Run, config: OnlineConfig, environment: Environment) -> None:
+def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_params: Params | None) -> None:
     """Run all seeds as one program, shared out over the devices."""
     seeds = run.options.seeds
-    fused = online.make_fused(config, environment, functools.partial(toys.iteration_metrics, environment))
+    fused = online.make_fused(config, environment, functools.partial(toys.iteration_metrics, environment), meta_params)
     iterations = max(1, run.options.steps // fused.steps_per_iteration)
     chunk = CHUNK if iterations >= 20 * CHUNK else iterations // -(-iterations // CHUNK)
     chunk_steps = chunk * fused.steps_per_iteration
@@ -114,7 +117,11 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
     seeds, steps = run.options.seeds, run.options.steps
     num_trajectories = config.num_updates + learner.is_meta
     steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
-    learn = jax.jit(lambda state, data: learner.learn(state, *_split(data, config.num_updates)))
+
+    def learn(replay, state, data):
+        return learner.learn(state._replace(replay=replay), *_split(data, config.num_updates))
+
+    learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
     observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
     environment.close()
 
@@ -139,7 +146,9 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
         ) as actor:
             while state["step"] < steps:
                 experience = actor.get()
-                learner_state, metrics = learn(state["learner"], experience.trajectories)
+                learner_state, metrics = learn(
+                    state["learner"].replay, state["learner"]._replace(replay=()), experience.trajectories
+                )
                 actor.params = learner_state.agent.params
                 window.append(jax.device_get(metrics))
                 _check(run, window[-1], learner_state.agent.params)

@@ -4,9 +4,11 @@ import dataclasses
 from typing import Any
 
 from agents.networks import NetworkConfig
+from agents.replay import ReplayConfig
 from frodo.online import OnlineConfig
 from frodo.rule import LEARNED_RULES, RULES, RuleConfig
-from meta.optimizers import OptimizerConfig
+from meta.disco import DiscoConfig
+from meta.optimizers import OptimizerConfig, adam
 
 HAND_MADE_SETTINGS: dict[str, dict[str, Any]] = {
     "q_learning": {"kind": "value_based", "lambda_": 1.0},
@@ -81,6 +83,43 @@ def vector_observations(env: str) -> OnlineConfig:
         network=NetworkConfig("mlp", (256, 256)),
         optimizer=OptimizerConfig(1e-3, decay=0.999, epsilon=0.1),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
+    )
+
+
+def disco103_on_catch() -> OnlineConfig:
+    """The evaluation of the public code (Oh et al. 2025): 58 steps an update, 64 replayed trajectories."""
+    return OnlineConfig(
+        env="toy/catch/8x8",
+        batch_size=2,
+        unroll=29,
+        validation_unroll=29,
+        num_updates=1,
+        replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
+        rule=RuleConfig(
+            name="disco", reduction="mean", discount=0.997, lambda_=0.95, disco=DiscoConfig(skips_first_steps=True)
+        ),
+        network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
+        optimizer=adam(1e-2, max_update=1.0),
+    )
+
+
+def disco(env: str) -> OnlineConfig:
+    """An agent for DiscoRL's rule: that of the public code, with the paper's learning rate for Atari."""
+    config = disco103_on_catch()
+    if env == config.env:
+        return config
+    of_env = for_environment(env)
+    network = dataclasses.replace(config.network, torso=of_env.network.torso)
+    if env.startswith("atari/"):
+        network = dataclasses.replace(network, hidden=of_env.network.hidden)
+    return dataclasses.replace(
+        config,
+        env=env,
+        batch_size=8,
+        max_abs_reward=of_env.max_abs_reward,
+        rule=dataclasses.replace(config.rule, disco=DiscoConfig()),
+        network=network,
+        optimizer=adam(1e-3 if network.torso == "mlp" else 3e-4, max_update=1.0),
     )
 
 

@@ -163,6 +163,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         policy=lambda predictions: predictions["policy"],
         target_decay=config.target_decay,
         reduction="mean",
+        is_loss_of_taken=True,
     )
 
 

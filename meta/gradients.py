@@ -75,17 +75,25 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         loss = reduced(rule.loss(targets, predictions, trajectory), trajectory)
         return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
 
-    def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
-        predictions, pull = jax.vjp(lambda params: agent.unroll(params, trajectory), params)
+    unroll = agent.unroll_taken if rule.is_loss_of_taken else agent.unroll
+
+    def gradient(
+        params: Params, context: UpdateContext, trajectory: Trajectory, is_differentiated: bool = True
+    ) -> tuple[Params, InnerOutput]:
+        predictions, pull = jax.vjp(lambda params: unroll(params, trajectory), params)
         if rule.is_target_constant:
-            of_loss = jax.grad(lambda p: losses(p, predictions, context, trajectory), has_aux=True)
+            known = agent.unroll(params, trajectory) if rule.is_loss_of_taken else predictions
+            of_loss = jax.grad(lambda p: losses(p, known, context, trajectory), has_aux=True)
         else:
             of_loss = jax.grad(lambda p: losses(p, p, context, trajectory), has_aux=True)
         cotangent, (output, targets) = of_loss(predictions)
-        (grads,) = pull(cotangent)
-        if loss_without_meta := rule.loss_without_meta:
-            fixed = jax.grad(lambda p: reduced(loss_without_meta(targets, p, trajectory), trajectory))(predictions)
-            grads = jax.tree.map(jnp.add, grads, jax.lax.stop_gradient(pull(fixed)[0]))
+        if not rule.loss_without_meta:
+            return pull(cotangent)[0], output
+        loss_without_meta = rule.loss_without_meta
+        fixed = jax.grad(lambda p: reduced(loss_without_meta(targets, p, trajectory), trajectory))(predictions)
+        if not is_differentiated:  # one pass backwards does for both
+            return pull(jax.tree.map(jnp.add, cotangent, fixed))[0], output
+        grads = jax.tree.map(jnp.add, pull(cotangent)[0], jax.lax.stop_gradient(pull(fixed)[0]))
         return grads, output
 
     if mode != "mixed":
@@ -93,10 +101,10 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
 
     @jax.custom_vjp
     def mixed(params, context, trajectory):
-        return gradient(params, context, trajectory)
+        return gradient(params, context, trajectory, is_differentiated=False)
 
     def forward(params, context, trajectory):
-        return gradient(params, context, trajectory), (params, context, trajectory)
+        return mixed(params, context, trajectory), (params, context, trajectory)
 
     def backward(residuals, cotangents):
         params, context, trajectory = residuals
@@ -107,8 +115,9 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         def loss_fn(params, floats, epsilon):
             is_none = lambda x: x is None
             context_ = jax.tree.map(lambda x, y: y if x is None else x, floats, context, is_leaf=is_none)
-            predictions = agent.unroll(params, trajectory)
-            known = _held(predictions) if rule.is_target_constant else predictions
+            predictions = unroll(params, trajectory)
+            known = agent.unroll(params, trajectory) if rule.is_loss_of_taken else predictions
+            known = _held(known) if rule.is_target_constant else known
             loss, (output, _) = losses(predictions, known, context_, trajectory)
             return loss + epsilon * _inner_product(of_output._replace(metrics={}), output._replace(metrics={}))
 
