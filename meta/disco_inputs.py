@@ -16,7 +16,7 @@ from agents.rule import masked_reduce
 from agents.types import Array, Predictions, Trajectory
 from meta.target_network import Inputs
 
-EMBEDDING = (16, 1)  # layers that turn a distribution of y or z into a number
+EMBEDDING = 16  # units of the layer between a distribution of y or z and the number it is turned into
 EMA_DECAY, EMA_EPSILON, EMA_ROOT_EPSILON = 0.99, 1e-6, 1e-12
 
 
@@ -52,8 +52,15 @@ class Context(NamedTuple):
 def to_scalars(logits: Array) -> Array:
     """Expected action values of logits over transformed bins, [..., bins] -> [...]."""
     limit = logits.shape[-1] // 2
-    transformed = rlax.transform_from_2hot(jax.nn.softmax(logits), -limit, limit, logits.shape[-1])
-    return rlax.signed_parabolic(transformed)
+    bins = jnp.linspace(-limit, limit, logits.shape[-1], dtype=logits.dtype)
+    return rlax.signed_parabolic(expectation(logits, bins[:, None])[..., 0])
+
+
+def expectation(logits: Array, x: Array) -> Array:
+    """Σᵢ softmax(logits)ᵢ xᵢ, [..., N] and [N, K] -> [..., K], in fewer passes over memory than the softmax itself."""
+    exponentials = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
+    sums = exponentials @ jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=-1)
+    return sums[..., :-1] / sums[..., -1:]
 
 
 def compute_values(
@@ -111,17 +118,25 @@ def _signed_log(x: Array) -> Array:
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
+class Embedding(hk.Module):
+    """Two layers from a categorical distribution, given by its logits, to a number: [..., N] -> [...]."""
+
+    def __call__(self, logits: Array) -> Array:
+        std = logits.shape[-1] ** -0.5
+        w = hk.get_parameter("w", (logits.shape[-1], EMBEDDING), logits.dtype, hk.initializers.TruncatedNormal(std))
+        b = hk.get_parameter("b", (EMBEDDING,), logits.dtype, jnp.zeros)
+        return hk.Linear(1, name="out")(jax.nn.relu(expectation(logits, w) + b))[..., 0]
+
+
 def make_inputs(c: Context, targets: dict[str, Array] | None = None) -> Inputs:
     """The features per step, those per step and action, and what the lifetime LSTM sees of the targets.
 
     The order is that of the published weights. Gradient flows through y and z alone.
     """
-    embed_y = hk.nets.MLP(EMBEDDING, name="y_embedding")
-    embed_z = hk.nets.MLP(EMBEDDING, name="z_embedding")
+    embed_y, embed_z = Embedding(name="y_embedding"), Embedding(name="z_embedding")
     trajectory, values = c.trajectory, c.values
-    embedding = lambda embed, x: embed(jax.nn.softmax(x))[..., 0]
-    y, target_y = embedding(embed_y, c.predictions["y"]), embedding(embed_y, c.target_predictions["y"])
-    z, target_z = embedding(embed_z, c.predictions["z"]), embedding(embed_z, c.target_predictions["z"])
+    y, target_y = embed_y(c.predictions["y"]), embed_y(c.target_predictions["y"])
+    z, target_z = embed_z(c.predictions["z"]), embed_z(c.target_predictions["z"])
     logits, target_logits = jax.lax.stop_gradient((c.predictions["policy"], c.target_predictions["policy"]))
     pi, target_pi = jax.nn.softmax(logits), jax.nn.softmax(target_logits)
     mu = jax.nn.softmax(trajectory.behaviour_logits).astype(pi.dtype)
@@ -163,5 +178,5 @@ def make_inputs(c: Context, targets: dict[str, Array] | None = None) -> Inputs:
         features=stack(columns, valid),
         action_features=stack(action_columns, valid[..., None]),
         action=action,
-        target_features=None if targets is None else embed_y(jax.nn.softmax(targets["y"])),
+        target_features=None if targets is None else embed_y(targets["y"])[..., None],
     )

@@ -1,0 +1,49 @@
+"""Train agents with a rule that stays as it is: the published one, Disco103, or one that `discover` found.
+
+    python -m experiments.evaluate --rule=disco103 --env=toy/catch/8x8 --seeds=0-4 --steps=58e3
+    python -m experiments.evaluate --rule=results/discover/rule.npz --env=toy/grid_world/50
+
+Writes one run folder, results/evaluate/<env>_<rule>/, as `online` does: metrics.csv, summary.json, return.png. Where
+the published weights come from: --weights, else DISCO103_WEIGHTS, else the user's cache, else a download.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from absl import flags
+
+from experiments import command_line, online, rules, weights
+from frodo import presets
+from frodo.online import OnlineConfig
+from frodo.rule import LEARNED_RULES
+
+
+def configure(rule: str, env: str) -> OnlineConfig:
+    """Return the settings of an agent with a frozen rule: "disco103", a file, or a learned rule's name for random η."""
+    preset = presets.disco(env)
+    if rule in LEARNED_RULES:
+        config = preset if rule == "disco" else presets.with_rule(presets.for_environment(env), rule)
+    else:
+        config = dataclasses.replace(rules.load(rule, preset)[0], init_meta_params=rule)
+    return dataclasses.replace(config, is_frozen=True)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    if FLAGS.weights:
+        os.environ["DISCO103_WEIGHTS"] = str(weights.find(FLAGS.weights))
+    config, options = command_line.parse_options(argv, configure(FLAGS.rule, FLAGS.env))
+    name = f"{FLAGS.env.replace('/', '_')}_{Path(FLAGS.rule).stem}"
+    online.print_summary(online.run(config, options, experiment="evaluate", name=name, label=Path(FLAGS.rule).stem))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("env", "toy/catch/8x8", "Environment, as for experiments.online.")
+    flags.DEFINE_string(
+        "rule", "disco103", "disco103, or the file of a discovered rule; disco or frodo for a random one."
+    )
+    flags.DEFINE_string("weights", "", "The published weights, disco_103.npz.")
+    without = ("env", "rule.name", "init_meta_params", "is_frozen")
+    command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)
+    command_line.start(main)
