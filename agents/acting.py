@@ -92,6 +92,42 @@ def rollout(
     return ActorState(key, env_state, last, core_state, episode_return), trajectory, stats
 
 
+def rollouts(
+    environment: Environment,
+    agent: Agent,
+    policy: Policy,
+    params: Params,
+    state: ActorState,
+    num_trajectories: int,
+    num_steps: int,
+    num_validation_steps: int,
+) -> tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]:
+    """Act for M trajectories, stacked [M, T, B, ...], and a validation trajectory unless it has no steps."""
+
+    def act(state, _, num_steps=num_steps):
+        state, trajectory, stats = rollout(environment, agent, policy, params, state, num_steps)
+        return state, (trajectory, stats)
+
+    state, (trajectories, stats) = jax.lax.scan(act, state, None, length=num_trajectories)
+    validation = None
+    if num_validation_steps:
+        state, (validation, last_stats) = act(state, None, num_validation_steps)
+        stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last_stats)
+    return state, trajectories, validation, jax.tree.map(jnp.sum, stats)
+
+
+def restart(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
+    """Begin new episodes in the same environments, for another agent."""
+    env_state = jax.vmap(environment.restart)(state.env_state)
+    observation = agent.prepare(jax.vmap(environment.observe)(env_state))
+    batch_size = len(state.episode_return)
+    no = jnp.zeros(batch_size, bool)
+    time_step = TimeStep(
+        observation, jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, jnp.float32), no, no, is_first=~no
+    )
+    return ActorState(state.key, env_state, time_step, agent.initial_state(batch_size), jnp.zeros(batch_size))
+
+
 def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actions: int) -> Trajectory:
     """Zeros in the shapes and dtypes of a trajectory; `observation` [B, ...] is a prepared one."""
     batch_size = len(observation)

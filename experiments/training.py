@@ -193,15 +193,20 @@ def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return reduced
 
 
+def cost(clock: CpuClock) -> dict[str, Any]:
+    """What the process has needed so far."""
+    kilobyte = 2**20 if sys.platform == "darwin" else 2**10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // kilobyte
+    return {"cpu_seconds": round(clock.seconds, 3), "peak_memory_mb": peak}
+
+
 def _rows(config: OnlineConfig, seeds, update: int, step: int, clock: CpuClock, logged) -> list[dict[str, Any]]:
     suite, _, game = config.env.partition("/")
     shared = {
         "update": update,
         "env_steps": step,
         "env_frames": step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1),
-        "cpu_seconds": round(clock.seconds, 3),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        // (2**20 if sys.platform == "darwin" else 2**10),
+        **cost(clock),
     }
     rows = [{"seed": seed, **shared, **{k: v[i] for k, v in logged.items()}} for i, seed in enumerate(seeds)]
     if suite == "atari":

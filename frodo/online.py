@@ -177,20 +177,19 @@ def make_fused(
         return FusedState(learner.init(learner_key, actor.time_step.observation), actor)
 
     def iteration(state: FusedState, _: Any) -> tuple[FusedState, dict[str, Array]]:
-        params = state.learner.agent.params
-
-        def act(actor, _, num_steps=config.unroll):
-            actor, trajectory, stats = acting.rollout(environment, agent, policy, params, actor, num_steps)
-            return actor, (trajectory, stats)
-
-        actor, (trajectories, stats) = jax.lax.scan(act, state.actor, None, length=config.num_updates)
-        validation = None
-        if learner.is_meta:
-            actor, (validation, last_stats) = act(actor, None, config.validation_unroll)
-            stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last_stats)
+        actor, trajectories, validation, stats = acting.rollouts(
+            environment,
+            agent,
+            policy,
+            state.learner.agent.params,
+            state.actor,
+            config.num_updates,
+            config.unroll,
+            config.validation_unroll if learner.is_meta else 0,
+        )
         learner_state, metrics = learner.learn(state.learner, trajectories, validation)
         after = FusedState(learner_state, actor)
-        episodes = {"episodes": jnp.sum(stats.count), "return_sum": jnp.sum(stats.return_sum)}
+        episodes = {"episodes": stats.count, "return_sum": stats.return_sum}
         return after, metrics | evaluate(state, after) | episodes
 
     def run(state: FusedState, num_iterations: int):

@@ -36,12 +36,10 @@ class OptimizerConfig:
             scale = scale_by_adam_with_constant_denominator(self.decay, self.epsilon)
         else:
             scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=True)
-        return optax.chain(
-            optax.clip_by_global_norm(self.max_gradient_norm),
-            scale,
-            *([] if self.max_update == float("inf") else [optax.clip(self.max_update)]),
-            optax.scale_by_learning_rate(self.learning_rate),
-        )
+        # No clip at infinity, whose derivative is not a number.
+        before = [] if self.max_gradient_norm == float("inf") else [optax.clip_by_global_norm(self.max_gradient_norm)]
+        after = [] if self.max_update == float("inf") else [optax.clip(self.max_update)]
+        return optax.chain(*before, scale, *after, optax.scale_by_learning_rate(self.learning_rate))
 
 
 def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_update: float = float("inf")):

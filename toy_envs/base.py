@@ -64,6 +64,11 @@ class Environment(abc.ABC, Generic[State]):
     def observe(self, state: State) -> Array:
         """Return the observation of a state, [*observation_shape] float32."""
 
+    @property
+    def program(self) -> "Environment[State]":
+        """The environment whose `restart`, `transition` and `observe` are this one's: what differs is in the state."""
+        return self
+
     def init(self, key: Array) -> tuple[State, TimeStep]:
         """Start a lifetime: the first state and the first time step."""
         state = self.initial_state(key)

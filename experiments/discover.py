@@ -1,0 +1,124 @@
+"""Discover a rule by a population of agents in many environments, over many lifetimes.
+
+    python -m experiments.discover --steps=2000
+    python -m experiments.discover --envs=toy/catch,toy/grid_world/0-7,envpool/CartPole-v1 --rule=frodo
+
+--steps are meta-steps: each is M updates of every agent and one step of η. Writes one run folder,
+results/discover/<rule>/. metrics.csv has one row per log point with `return/<env>`, the mean return of the episodes
+that ended, and `end_return/<env>`, that of the last meta-step of lifetimes that ended; summary.json their means over
+the last fifth of the run, and lifetimes and resets in all. rule.npz is η with its configuration, rules/<meta-step>.npz
+what it was on the way; discovery.png is the return at the end of lifetimes.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from agents.environments import make_environment
+from experiments import command_line, logs, plots, population_run, report, rules, training
+from experiments.command_line import RunOptions
+from experiments.files import UsageError
+from experiments.logs import CpuClock, Progress
+from experiments.population_run import DiscoverConfig
+from experiments.runs import Run
+
+NUM_ROWS, NUM_RULES = 200, 10  # log points, and rules on the way
+
+
+def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
+    """Discover, and write rule and curve into the run folder; returns the summary."""
+    config.validate()
+    if len(options.seeds) != 1:
+        raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
+    population = population_run.Population(config, options.seeds[0])
+    every = max(1, options.steps // NUM_ROWS)
+    with Run(options, experiment="discover", name=config.agent.rule.name, config=config) as run, population:
+        state, start = run.restore(population.init())
+        population.start(state)
+        progress = Progress(total=options.steps, start=start)
+        clock = CpuClock()
+        window = []
+        for step in range(start + 1, options.steps + 1):
+            state, metrics = population.step(state)
+            window.append(metrics)
+            if step % every == 0 or step == options.steps:
+                row = population.reduce(window)
+                window = []
+                env_steps = step * population.steps_per_meta_step
+                first = {"seed": options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}
+                run.log([first | training.cost(clock) | row])
+                skipped = f", {row['resets']} resets" if row["resets"] else ""
+                progress.update(step, f"return {np.mean(population.returns(row)):.3f}{skipped}")
+            if step % max(1, options.steps // NUM_RULES) == 0 or step == options.steps:
+                rules.save(run.folder / "rules" / f"{step:06d}.npz", config.agent, jax.device_get(state.meta_params))
+            run.save_if_due(state, step, is_end=step == options.steps)
+            run.stop_if_interrupted(state, step)
+        rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params))
+        results = report.read(run.folder)
+        names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]
+        summary = {name: float(report.final_values(results, name)[0]) for name in names}
+        summary |= {name: int(results.columns[name][-1]) for name in ("lifetimes", "resets")}
+        summary["meta_steps"] = options.steps
+        summary["cpu_seconds_per_meta_step"] = clock.seconds / max(1, options.steps - start)
+        run.finish(summary)
+    curves = [
+        report.curve(results, f"end_return/{env}")._replace(label=env)
+        for env in dict.fromkeys(config.envs)
+        if np.isfinite(results.columns[f"end_return/{env}"]).any()
+    ]
+    plots.curves(
+        run.folder / "discovery.png",
+        curves,
+        title=f"Discovery of the rule {config.agent.rule.name}",
+        xlabel="environment steps of the population",
+        ylabel="mean return at the end of lifetimes",
+    )
+    return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "discovery.png")}
+
+
+def parse_envs(text: str) -> tuple[str, ...]:
+    """Return the environments of "toy/catch,toy/grid_world/0-7"; one of that name must exist for each."""
+    envs: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if match := re.fullmatch(r"(.*/)(\d+)-(\d+)", part):
+            envs.extend(f"{match[1]}{index}" for index in range(int(match[2]), int(match[3]) + 1))
+        else:
+            envs.append(part)
+    if not envs:
+        raise UsageError(f"--envs={text}: give at least one environment, such as toy/catch,toy/grid_world/0-7")
+    for env in envs:
+        if re.fullmatch(r"(toy|bsuite|envpool|atari)/.*", env) is None or env.startswith("toy/"):
+            make_environment(env, 1, 0)  # refuses an unknown name
+    return tuple(envs)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    population_run.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
+    preset = population_run.preset(FLAGS.rule, parse_envs(FLAGS.envs), FLAGS.preset)
+    if FLAGS.init_meta_params:
+        agent, _ = rules.load(FLAGS.init_meta_params, preset.agent)
+        preset = dataclasses.replace(preset, agent=dataclasses.replace(agent, init_meta_params=FLAGS.init_meta_params))
+    config, options = command_line.parse_options(argv, preset)
+    summary = run(config, options)
+    print(logs.table([{"": name, "value": value} for name, value in summary.items()]))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string(
+        "envs", "toy/catch,toy/grid_world/0-2", "Environments, one agent each, such as toy/grid_world/0-7."
+    )
+    flags.DEFINE_string("rule", "disco", "Rule: disco, frodo or learned_loss.")
+    flags.DEFINE_string("init_meta_params", "", "Begin with this rule: disco103, or a file that `discover` wrote.")
+    flags.DEFINE_enum("preset", "small", list(population_run.PRESETS), "Settings that --config overrides.")
+    flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes run one population.")
+    flags.DEFINE_integer("num_processes", 1, "Processes of the population.")
+    flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
+    flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
+    without = ("envs", "agent.env", "agent.rule.name", "agent.init_meta_params", "agent.is_frozen")
+    command_line.define_flags(population_run.DiscoverConfig(), seeds="0", steps="2000", without=without)
+    command_line.start(main)

@@ -1,0 +1,324 @@
+"""A population of agents as a program runs it: groups of pure environments, actor threads for others, devices and
+processes."""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
+
+from agents import acting
+from agents.acting import HostActor
+from agents.environments import HostEnvironment, make_environment
+from agents.networks import NetworkConfig, make_agent
+from agents.types import Array, Params
+from experiments import rules
+from experiments.files import UsageError
+from frodo import presets
+from frodo.online import OnlineConfig
+from frodo.rule import LEARNED_RULES, RuleConfig, make_outer, make_rule
+from meta import population
+from meta.disco import DiscoConfig
+from meta.optimizers import adam
+from meta.population import AXIS, LifetimeConfig, Member, MemberState
+from toy_envs.base import Environment
+
+
+@dataclasses.dataclass
+class DiscoverConfig:
+    """A population: its agents' common settings, their environments and budgets, and how η moves."""
+
+    agent: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
+    envs: tuple[str, ...] = ()  # one agent for each entry
+    budgets: tuple[int, ...] = (200_000, 100_000, 50_000)  # environment steps of a lifetime
+    is_optimizer_per_agent: bool = True  # else one for the mean of the meta-gradients
+    vmap_agents: bool = False  # of a group, on one device: side by side rather than one after another
+    num_devices: int = 0  # 0 for all there are
+
+    def validate(self) -> None:
+        if not self.envs:
+            raise ValueError("envs is empty, expected at least one environment: a population needs an agent")
+        self.agent.validate()
+        if self.agent.rule.name not in LEARNED_RULES:
+            raise ValueError(f"rule.name is {self.agent.rule.name!r}, expected one of {', '.join(LEARNED_RULES)}")
+        steps = self.lifetime().steps
+        if not self.budgets or min(self.budgets) < steps:
+            raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")
+        if not 0 <= self.num_devices <= len(jax.devices()):
+            raise ValueError(f"num_devices is {self.num_devices}, expected at most {len(jax.devices())}, or 0 for all")
+
+    def lifetime(self) -> LifetimeConfig:
+        a = self.agent
+        return LifetimeConfig(
+            a.batch_size,
+            a.unroll,
+            a.validation_unroll,
+            a.num_updates,
+            a.max_abs_reward,
+            a.gradient_mode,
+            a.replay,
+            self.budgets,
+        )
+
+
+def small(rule: str) -> DiscoverConfig:
+    """Small networks and predictions: what two cores discover a rule with in half an hour."""
+    config = OnlineConfig(
+        env="toy/catch",
+        batch_size=32,
+        unroll=16,
+        validation_unroll=16,
+        num_updates=5,
+        rule=RuleConfig(
+            name="disco",
+            reduction="mean",
+            lambda_=0.95,
+            is_advantage_normalised=True,
+            value_hidden=(64, 64),
+            value_optimizer=adam(1e-3, max_update=1.0),
+            disco=DiscoConfig(prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, discount=0.99),
+        ),
+        network=NetworkConfig("mlp", (64, 64), action_model=32, head_stddev=0.01),
+        optimizer=adam(1e-3, max_update=1.0),
+        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
+    )
+    if rule != "disco":
+        scalar = RuleConfig(name=rule, reduction="mean", lambda_=0.95, is_advantage_normalised=True, lstm=64)
+        config = dataclasses.replace(config, rule=scalar, network=NetworkConfig("mlp", (64, 64)))
+    return DiscoverConfig(config)
+
+
+def harness(rule: str) -> DiscoverConfig:
+    """The public code's meta-training (Oh et al. 2025): agents that are never reset, one Adam for all."""
+    config = OnlineConfig(
+        env="toy/catch/5x5",
+        batch_size=32,
+        unroll=16,
+        validation_unroll=32,
+        num_updates=2,
+        rule=RuleConfig(
+            name=rule,
+            reduction="mean",
+            lambda_=0.96,
+            is_advantage_normalised=True,
+            value_optimizer=adam(1e-3, max_update=1.0),
+            disco=DiscoConfig(skips_first_steps=True),
+        ),
+        network=NetworkConfig("mlp", (512, 512), action_model=256, head_stddev=0.01),
+        optimizer=adam(5e-4, max_update=1.0),
+        meta_optimizer=adam(5e-4),
+    )
+    return DiscoverConfig(config, budgets=(10**9,), is_optimizer_per_agent=False)
+
+
+PRESETS = {"small": small, "harness": harness}
+
+
+def preset(rule: str, envs: tuple[str, ...], name: str) -> DiscoverConfig:
+    """Return the settings for a rule and environments; with images, the paper's ConvNet."""
+    config = dataclasses.replace(PRESETS[name](rule), envs=envs)
+    torsos = {presets.for_environment(env).network.torso for env in envs} - {"mlp", "tabular"}
+    if torsos and len(torsos) == 1 and all(env.startswith("atari/") for env in envs):
+        network = dataclasses.replace(config.agent.network, torso=torsos.pop(), hidden=(512,))
+        config = dataclasses.replace(
+            config, agent=dataclasses.replace(config.agent, network=network, max_abs_reward=1.0)
+        )
+    return config
+
+
+def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:
+    """Join the other processes of a population, if there are any.
+
+    Raises:
+      UsageError: if they do not come up within the timeout.
+    """
+    if num_processes == 1 and not coordinator:
+        return
+    if not coordinator or not 0 <= process_id < num_processes:
+        raise UsageError(
+            f"--process_id={process_id}: with --num_processes={num_processes}, give --coordinator=host:port and a "
+            "number below --num_processes to each process"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout)
+    except RuntimeError as error:
+        raise UsageError(
+            f"--coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s: {error}"
+        ) from None
+
+
+class PopulationState(NamedTuple):
+    meta_params: Params
+    meta_opt_state: Any
+    groups: tuple[MemberState, ...]  # [n, ...] each
+    hosts: tuple[MemberState, ...]
+
+
+class Population:
+    """Owns the environments of a population's agents; a context manager, which stops their actor threads.
+
+    Agents whose environments share a program are a group. Those on the host are stepped by a thread each.
+    """
+
+    def __init__(self, config: DiscoverConfig, seed: int):
+        self._config, self._key = config, jax.random.key(seed)
+        self._on_exit = contextlib.ExitStack()
+        a = config.agent
+        self.steps_per_meta_step = config.lifetime().steps * len(config.envs)
+        self._initial_meta_params = rules.initial_meta_params(a)
+        self._shared_optimizer = None if config.is_optimizer_per_agent else a.meta_optimizer.make()
+        environments = [make_environment(env, a.batch_size, seed + i) for i, env in enumerate(config.envs)]
+        self._environments: list[Any] = environments
+        groups: dict[Any, list[int]] = {}
+        self._host_environments: dict[int, HostEnvironment] = {}
+        for i, environment in enumerate(environments):
+            if isinstance(environment, Environment):
+                groups.setdefault(environment.program, []).append(i)
+            else:
+                self._host_environments[i] = environment
+        self._indices = list(groups.values())  # of the agents of each group
+        self._members = [self._make_member(program, program.num_actions) for program in groups]
+        self._meshes = [self._make_mesh(len(indices)) for indices in self._indices]
+        self._steps = [
+            jax.jit(population.make_group_step(member, mesh, config.vmap_agents), donate_argnums=1)
+            for (_, member), mesh in zip(self._members, self._meshes, strict=True)
+        ]
+        self._host_members = [self._make_member(None, x.num_actions) for x in self._host_environments.values()]
+        self._host_steps = [jax.jit(member.learn) for _, member in self._host_members]
+        self._actors: list[HostActor] = []
+        self._apply = jax.jit(
+            lambda meta_params, opt_state, updates, weights: population.apply_updates(
+                meta_params, updates, weights, self._shared_optimizer, opt_state
+            )
+        )
+
+    def _make_member(self, program: Environment | None, num_actions: int) -> tuple[Any, Member]:
+        a = self._config.agent
+        rule = make_rule(a.rule)
+        spec = rule.spec(num_actions)
+        agent = make_agent(a.network, spec, num_actions)
+        outer = make_outer(a.rule, a.network, spec)
+        meta_optimizer = optax.identity() if self._shared_optimizer else a.meta_optimizer.make()
+        member = population.make_member(
+            self._config.lifetime(), program, agent, rule, a.optimizer.make(), outer, meta_optimizer, num_actions
+        )
+        return (agent, rule), member
+
+    def _make_mesh(self, num_agents: int) -> jax.sharding.Mesh:
+        devices = jax.devices()[: self._config.num_devices or None]
+        if jax.process_count() > 1 and num_agents % len(devices):
+            raise UsageError(
+                f"--envs: {num_agents} agents of one kind, expected a multiple of the {len(devices)} devices"
+            )
+        num = max(n for n in range(1, len(devices) + 1) if num_agents % n == 0)
+        return jax.make_mesh((num,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=devices[:num])
+
+    def init(self) -> PopulationState:
+        """Make η and every agent's first lifetime."""
+        a = self._config.agent
+        meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
+        meta_params = self._initial_meta_params
+        if meta_params is None:
+            meta_params = make_rule(a.rule).init_meta_params(meta_key, 2)
+        groups = []
+        for ((agent, _), member), indices, mesh in zip(self._members, self._indices, self._meshes, strict=True):
+            states = []
+            for i in indices:
+                env_key, key = jax.random.split(keys[i])
+                actor = acting.init_actor(self._environments[i], agent, env_key, a.batch_size)
+                states.append((key, actor))
+            sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+            stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+            make = jax.jit(jax.vmap(member.init, in_axes=(0, None, 0)), out_shardings=sharding)
+            groups.append(make(stacked[0], meta_params, stacked[1]))
+        hosts = []
+        for (i, environment), ((agent, _), member) in zip(
+            self._host_environments.items(), self._host_members, strict=True
+        ):
+            observation = agent.prepare(jnp.asarray(environment.reset().observation))
+            hosts.append(jax.jit(member.init)(keys[i], meta_params, observation))
+        opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
+        return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._on_exit.close()
+
+    def start(self, state: PopulationState) -> None:
+        """Let the actor threads begin."""
+        a = self._config.agent
+        for environment, ((agent, rule), _), host in zip(
+            self._host_environments.values(), self._host_members, state.hosts, strict=True
+        ):
+            actor = HostActor(environment, agent, rule.policy, host.agent.params, host.key, a.unroll, a.num_updates + 1)
+            self._actors.append(self._on_exit.enter_context(actor))
+
+    def step(self, state: PopulationState) -> tuple[PopulationState, list[dict[str, Array]]]:
+        """Take one meta-step; the metrics are a list of groups, [n] each, then of host agents."""
+        outputs, groups, hosts, metrics = [], [], [], []
+        for group_step, group in zip(self._steps, state.groups, strict=True):
+            group, update, weight, own = group_step(state.meta_params, group)
+            groups.append(group)
+            outputs.append((update, weight))
+            metrics.append(own | _counts(group))
+        for actor, host_step, host in zip(self._actors, self._host_steps, state.hosts, strict=True):
+            experience = actor.get()
+            trajectories = jax.tree.map(lambda x: x[:-1], experience.trajectories)
+            validation = jax.tree.map(lambda x: x[-1], experience.trajectories)
+            host, update, weight, own = host_step(state.meta_params, host, trajectories, validation)
+            actor.params = host.agent.params
+            hosts.append(host)
+            own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)} | _counts(host)
+            outputs.append((update, weight))
+            metrics.append({k: np.asarray(v)[None] for k, v in own.items()})
+        updates, weights = zip(*outputs, strict=True)
+        meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, updates, weights)
+        return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), metrics
+
+    def reduce(self, window: Sequence[list[dict[str, Array]]]) -> dict[str, Any]:
+        """Turn the metrics of several meta-steps into one row."""
+        if jax.process_count() > 1:
+            window = multihost_utils.process_allgather(window, tiled=True)
+        window = jax.device_get(window)
+        stacked = [{k: np.stack([step[g][k] for step in window]) for k in window[0][g]} for g in range(len(window[0]))]
+        row: dict[str, Any] = {}
+        order = [*self._indices, *([i] for i in self._host_environments)]
+        per_env: dict[str, list] = {env: [] for env in self._config.envs}
+        for indices, own in zip(order, stacked, strict=True):
+            for j, i in enumerate(indices):
+                per_env[self._config.envs[i]].append({k: v[:, j] for k, v in own.items()})
+        total = lambda agents, name, mask=1.0: sum(float(np.sum(agent[name] * mask)) for agent in agents)
+        for env, agents in per_env.items():
+            row[f"return/{env}"] = _ratio(total(agents, "return_sum"), total(agents, "episodes"))
+            ends = [
+                {k: agent[k] * (agent["is_over"] & agent["is_finite"]) for k in ("return_sum", "episodes")}
+                for agent in agents
+            ]
+            row[f"end_return/{env}"] = _ratio(total(ends, "return_sum"), total(ends, "episodes"))
+        everyone = [agent for agents in per_env.values() for agent in agents]
+        for name in ("outer_loss", "meta_gradient_norm"):
+            row[name] = float(np.mean([agent[name] for agent in everyone]))
+        for name in ("lifetimes", "resets"):
+            row[name] = int(sum(agent[name][-1] for agent in everyone))
+        return row
+
+    def returns(self, row: dict[str, Any]) -> list[float]:
+        values = [value for name, value in row.items() if name.startswith("return/") and np.isfinite(value)]
+        return values or [float("nan")]
+
+
+def _counts(state: MemberState) -> dict[str, Array]:
+    return {"lifetimes": state.num_lifetimes, "resets": state.num_resets}
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else float("nan")
