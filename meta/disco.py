@@ -30,6 +30,7 @@ class DiscoConfig:
     max_value: int = 300  # of the transformed action values: their bins are the whole numbers up to it, and below
     lstm: int = 256
     lifetime_lstm: int = 128
+    action_embedding: tuple[int, ...] = (16, 2)  # layers of the per-action channels
     discount: float = 0.997  # γ
     lambda_: float = 0.95  # of Retrace
     policy_cost: float = 1.0
@@ -46,6 +47,8 @@ class DiscoConfig:
         for name in ("prediction_size", "max_value", "lstm", "lifetime_lstm"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if not self.action_embedding or min(self.action_embedding) < 1:
+            raise ValueError(f"action_embedding is {self.action_embedding}, expected positive layer sizes")
         for name in ("discount", "lambda_", "target_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a number from 0 to 1")
@@ -76,7 +79,7 @@ class DiscoTargets(NamedTuple):
 
 
 def _sizes(config: DiscoConfig) -> TargetNetworkConfig:
-    return TargetNetworkConfig(config.lstm, config.lifetime_lstm, head_stddev=0.3)
+    return TargetNetworkConfig(config.lstm, config.lifetime_lstm, config.action_embedding, head_stddev=0.3)
 
 
 def make_network(config: DiscoConfig) -> Any:
