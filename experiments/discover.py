@@ -19,11 +19,11 @@ import numpy as np
 from absl import flags
 
 from agents.environments import make_environment
-from experiments import command_line, logs, plots, population_run, report, rules, training
+from experiments import command_line, logs, plots, population_config, population_run, report, rules, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
 from experiments.logs import CpuClock, Progress
-from experiments.population_run import DiscoverConfig
+from experiments.population_config import DiscoverConfig
 from experiments.runs import Run
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points, and rules on the way
@@ -99,7 +99,7 @@ def parse_envs(text: str) -> tuple[str, ...]:
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     population_run.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
-    preset = population_run.preset(FLAGS.rule, parse_envs(FLAGS.envs), FLAGS.preset)
+    preset = population_config.preset(FLAGS.rule, parse_envs(FLAGS.envs), FLAGS.preset)
     if FLAGS.init_meta_params:
         agent, _ = rules.load(FLAGS.init_meta_params, preset.agent)
         preset = dataclasses.replace(preset, agent=dataclasses.replace(agent, init_meta_params=FLAGS.init_meta_params))
@@ -114,11 +114,11 @@ if __name__ == "__main__":
     )
     flags.DEFINE_string("rule", "disco", "Rule: disco, frodo or learned_loss.")
     flags.DEFINE_string("init_meta_params", "", "Begin with this rule: disco103, or a file that `discover` wrote.")
-    flags.DEFINE_enum("preset", "small", list(population_run.PRESETS), "Settings that --config overrides.")
+    flags.DEFINE_enum("preset", "small", list(population_config.PRESETS), "Settings that --config overrides.")
     flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes run one population.")
     flags.DEFINE_integer("num_processes", 1, "Processes of the population.")
     flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
     flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
     without = ("envs", "agent.env", "agent.rule.name", "agent.init_meta_params", "agent.is_frozen")
-    command_line.define_flags(population_run.DiscoverConfig(), seeds="0", steps="2000", without=without)
+    command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=without)
     command_line.start(main)

@@ -262,7 +262,14 @@ FLOW = {  # rule, option: does the inner gradient reach it? does the derivative 
     ("learned_loss", "stopped"): (False, False),
 }
 # An agent whose parameters are its predictions.
-IDENTITY = Agent(init=None, prepare=None, initial_state=None, step=None, unroll=lambda params, trajectory: params)
+IDENTITY = Agent(
+    init=None,
+    prepare=None,
+    initial_state=None,
+    step=None,
+    unroll=lambda params, trajectory: params,
+    unroll_taken=lambda params, trajectory: params,
+)
 
 
 @pytest.mark.parametrize("mode", ["reverse", "mixed"])
