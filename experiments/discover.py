@@ -34,6 +34,9 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     config.validate()
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
+    if jax.process_index():  # each process has its own folder, which holds the same
+        out = options.out or f"results/discover/{config.agent.rule.name}"
+        options = dataclasses.replace(options, out=f"{out}/process_{jax.process_index()}")
     population = population_run.Population(config, options.seeds[0])
     every = max(1, options.steps // NUM_ROWS)
     with Run(options, experiment="discover", name=config.agent.rule.name, config=config) as run, population:
@@ -55,8 +58,10 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
                 progress.update(step, f"return {np.mean(population.returns(row)):.3f}{skipped}")
             if step % max(1, options.steps // NUM_RULES) == 0 or step == options.steps:
                 rules.save(run.folder / "rules" / f"{step:06d}.npz", config.agent, jax.device_get(state.meta_params))
-            run.save_if_due(state, step, is_end=step == options.steps)
-            run.stop_if_interrupted(state, step)
+            if jax.process_count() == 1 or step == options.steps or step % every == 0:
+                whole = population.gather(state)
+                run.save_if_due(whole, step, is_end=step == options.steps)
+                run.stop_if_interrupted(whole, step)
         rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params))
         results = report.read(run.folder)
         names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]

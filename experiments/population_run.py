@@ -178,6 +178,15 @@ class Population:
         meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, updates, weights)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), metrics
 
+    def gather(self, state: PopulationState) -> PopulationState:
+        """Return the state with the agents of all processes."""
+        if jax.process_count() == 1:
+            return state
+        is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        data = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, state)
+        whole = multihost_utils.process_allgather(data, tiled=True)
+        return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if is_key(x) else y, state, whole)
+
     def reduce(self, window: Sequence[list[dict[str, Array]]]) -> dict[str, Any]:
         """Turn the metrics of several meta-steps into one row."""
         if jax.process_count() > 1:

@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from agents.q_learning import taken_vectors
-from agents.rule import UpdateRule
+from agents.impala import entropy
+from agents.q_learning import taken, taken_vectors
+from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from meta import disco_inputs
-from meta.disco_inputs import Context, MovingAverage, compute_values, initial_average, update_average
+from meta.disco_inputs import Context, MovingAverage, compute_values, initial_average, to_scalars, update_average
 from meta.target_network import LifetimeState, TargetNetwork, TargetNetworkConfig, initial_lifetime_state
 
 
@@ -155,6 +156,14 @@ def disco(config: DiscoConfig) -> UpdateRule:
             jnp.square(x) for x in mean_logits
         )
 
+    def metrics(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
+        mean = lambda x: masked_reduce(x, trajectory.valid, "mean")
+        return {
+            "entropy": mean(entropy(predictions["policy"][:-1])),
+            "target_entropy": mean(entropy(targets.policy)),
+            "q_td": mean(jnp.square(targets.returns - taken(to_scalars(predictions["q"]), trajectory))),
+        }
+
     return UpdateRule(
         spec=spec,
         init_meta_params=init_meta_params,
@@ -164,6 +173,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         loss_without_meta=loss_without_meta,
         regulariser=regulariser if config.target_policy_cost or config.logit_cost else None,
         policy=lambda predictions: predictions["policy"],
+        metrics=metrics,
         target_decay=config.target_decay,
         reduction="mean",
         is_loss_of_taken=True,

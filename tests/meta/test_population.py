@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import operator
 import os
+import socket
 import subprocess
 import sys
 
@@ -23,6 +25,8 @@ from meta.optimizers import OptimizerConfig, adam
 from meta.population import AXIS, LifetimeConfig
 from toy_envs.catch import Catch
 
+# Most of the time here is the compiler's.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 DISCO = DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=3)
 CONFIG = OnlineConfig(
     env="toy/catch",
@@ -69,18 +73,18 @@ def begin(config: OnlineConfig, num: int, **settings):
 
 def group_step(member, num_devices=1, is_vmapped=False):
     mesh = jax.make_mesh((num_devices,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:num_devices])
-    return jax.jit(population.make_group_step(member, mesh, is_vmapped))
+    return jit(population.make_group_step(member, mesh, is_vmapped))
 
 
 def test_one_agent_of_one_lifetime_is_the_online_regime():
     config = dataclasses.replace(CONFIG, gradient_mode="reverse")
     fused = make_fused(config, ENVIRONMENT)
-    online = jax.jit(fused.init)(jax.random.key(0))
+    online = jit(fused.init)(jax.random.key(0))
     member, meta_params, states = begin(config, 1)
     own = dict(agent=online.learner.agent, actor=online.actor)
     states = states._replace(**jax.tree.map(lambda x: x[None], own))
     meta_params = online.learner.meta_params
-    step, run = group_step(member), jax.jit(fused.run, static_argnums=1)
+    step, run = group_step(member), jit(fused.run, static_argnums=1)
     for _ in range(3):
         states, updates, weight, metrics = step(meta_params, states)
         meta_params, _ = population.apply_updates(meta_params, [updates], [weight], None, ())
@@ -105,7 +109,8 @@ def test_side_by_side_is_one_after_another_and_the_mean_is_over_agents():
     jax.tree.map(close, updates, vmapped[1])
     jax.tree.map(close, after.agent.params, vmapped[0].agent.params)
     assert weight == 3
-    alone = [jax.jit(member.step)(meta_params, jax.tree.map(lambda x: x[i], states)) for i in range(3)]
+    step = jit(member.step)
+    alone = [step(meta_params, jax.tree.map(operator.itemgetter(i), states)) for i in range(3)]
     jax.tree.map(lambda x, *xs: close(x, sum(xs)), updates, *[x[1] for x in alone])
     moved, _ = population.apply_updates(meta_params, [updates], [weight], None, ())
     jax.tree.map(lambda x, old, *xs: close(x, old + sum(xs) / 3), moved, meta_params, *[x[1] for x in alone])
@@ -124,7 +129,7 @@ def test_an_agent_that_is_not_finite_is_made_anew_and_touches_nothing():
     step = group_step(member)
     after, updates, weight, metrics = step(meta_params, spoilt)
     assert weight == 1 and metrics["is_finite"].tolist() == [True, False]
-    alone = jax.jit(member.step)(meta_params, jax.tree.map(lambda x: x[0], states))
+    alone = jit(member.step)(meta_params, jax.tree.map(lambda x: x[0], states))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), updates, alone[1])
     assert after.num_resets.tolist() == [0, 1] and after.num_lifetimes.tolist() == [1, 2]
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after.agent.params))
@@ -141,7 +146,7 @@ def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     share = float(np.mean(np.asarray(states.budget) == 2 * steps))
     assert 0.7 < share < 0.9  # 1/2 against 1/8
     state = jax.tree.map(lambda x: x[int(np.argmin(states.budget))], states)
-    step = jax.jit(member.step)
+    step = jit(member.step)
     first, *_, metrics = step(meta_params, state)
     assert not metrics["is_over"] and first.num_steps == steps and first.replay.num_added == 6
     second, *_, metrics = step(meta_params, first)
@@ -161,14 +166,14 @@ if len(sys.argv) > 2:
     jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[3]), initialization_timeout=60)
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from tests.meta.test_population import CONFIG, begin, group_step, AXIS
+from tests.meta.test_population import CONFIG, begin, group_step, jit, AXIS
 member, meta_params, states = begin(CONFIG, 8)
 assert len(jax.devices()) == 8
-single = jax.jit(lambda m, s: jax.lax.map(lambda x: member.step(m, x)[1], s))(meta_params, states)
+single = jit(lambda m, s: jax.lax.map(lambda x: member.step(m, x)[1], s))(meta_params, states)
 mesh = jax.make_mesh((8,), (AXIS,), (jax.sharding.AxisType.Auto,))
 if len(sys.argv) > 2:
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
-    draw = jax.jit(lambda: begin(CONFIG, 8)[2], out_shardings=shard)
+    draw = jit(lambda: begin(CONFIG, 8)[2], out_shardings=shard)
     states, meta_params = draw(), jax.tree.map(np.asarray, meta_params)
 _, updates, weight, _ = group_step(member, 8)(meta_params, states)
 assert float(weight) == 8
@@ -191,8 +196,6 @@ def test_eight_devices_give_the_meta_gradient_of_one():
 
 
 def test_two_processes_of_four_devices_give_the_meta_gradient_of_one():
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

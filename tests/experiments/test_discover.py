@@ -1,0 +1,153 @@
+"""Discovery as a program: environments of several kinds at once, files, exact resume, and what bad input says."""
+
+import dataclasses
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import discover, rules
+from experiments.command_line import RunOptions
+from experiments.files import UsageError
+from experiments.population_config import DiscoverConfig, small
+from experiments.population_run import Population
+from frodo import presets
+from meta.disco import DiscoConfig
+
+TINY = [
+    "--config.agent.batch_size=2",
+    "--config.agent.unroll=3",
+    "--config.agent.validation_unroll=3",
+    "--config.agent.num_updates=1",
+    "--config.agent.rule.disco.prediction_size=3",
+    "--config.agent.rule.disco.lstm=4",
+    "--config.agent.network.hidden=4",
+    "--config.agent.network.action_model=4",
+    "--config.budgets=40",
+]
+
+
+def tiny(envs, **settings) -> DiscoverConfig:
+    config = small("disco")
+    disco = DiscoConfig(prediction_size=3, max_value=2, lstm=4, lifetime_lstm=3)
+    agent = dataclasses.replace(
+        config.agent,
+        batch_size=2,
+        unroll=3,
+        validation_unroll=3,
+        num_updates=1,
+        rule=dataclasses.replace(config.agent.rule, disco=disco, value_hidden=(4,)),
+        network=dataclasses.replace(config.agent.network, hidden=(4,), action_model=4),
+    )
+    return dataclasses.replace(config, agent=agent, envs=envs, budgets=(40,), **settings)
+
+
+def final(folder):
+    with np.load(folder / "rule.npz") as file:
+        return {key: file[key] for key in file}
+
+
+def test_several_kinds_of_environments_and_resuming_is_as_never_stopped(tmp_path):
+    envs = ("toy/catch/4x3", "toy/grid_world/1", "toy/grid_world/2")
+    whole = discover.run(tiny(envs), RunOptions((0,), 6, out=str(tmp_path / "whole")))
+    assert whole["lifetimes"] == 3 * 2 and whole["resets"] == 0  # 12 steps a meta-step, a lifetime of 40 has four
+    assert {"return/toy/catch/4x3", "end_return/toy/grid_world/2"} <= set(whole)
+    assert len(list((tmp_path / "whole" / "rules").glob("*.npz"))) == 6
+    discover.run(tiny(envs), RunOptions((0,), 4, out=str(tmp_path / "parts")))
+    discover.run(tiny(envs), RunOptions((0,), 6, out=str(tmp_path / "parts"), resume=True))
+    expected, actual = final(tmp_path / "whole"), final(tmp_path / "parts")
+    assert all(np.array_equal(expected[key], actual[key]) for key in expected)
+    config, _ = rules.load(str(tmp_path / "whole" / "rule.npz"), presets.disco("toy/catch"))
+    assert config.network.action_model == 4
+
+
+def test_agents_on_the_host_beside_pure_ones(tmp_path):
+    config = tiny(("envpool/CartPole-v1", "toy/catch/4x3", "bsuite/catch/0"), is_optimizer_per_agent=False)
+    summary = discover.run(config, RunOptions((0,), 5, out=str(tmp_path / "run")))
+    assert summary["resets"] == 0 and summary["lifetimes"] == 3 * 2
+    assert (tmp_path / "run" / "discovery.png").exists()
+
+
+def test_one_optimiser_for_all_moves_by_its_learning_rate():
+    config = tiny(("toy/catch/4x3", "toy/catch/4x3"), is_optimizer_per_agent=False)
+    with Population(config, 0) as population:
+        state = population.init()
+        before = jax.device_get(state.meta_params)
+        after, _ = population.step(state)
+    moved = [
+        np.abs(x - y).max() for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after.meta_params), strict=True)
+    ]
+    assert np.max(moved) == pytest.approx(config.agent.meta_optimizer.learning_rate, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--envs=toy/cach"], "unknown environment 'toy/cach'.*'toy/catch'"),
+        (["--envs=,"], "--envs=,: give at least one environment"),
+        (["--rule=impala"], "rule.name is 'impala', expected one of frodo, learned_loss, disco"),
+        (["--config.budgets=10"], r"budgets are \(10,\), expected at least the \d+ steps of one meta-step"),
+        (["--config.num_devices=99"], r"num_devices is 99, expected at most \d+, or 0 for all"),
+        (["--init_meta_params=nothing.npz"], "nothing.npz is no rule"),
+        (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
+        (["--seeds=0,1"], "--seeds=0,1: a population has one seed"),
+        (
+            ["--num_processes=2", "--coordinator=127.0.0.1:1", "--process_id=1", "--timeout=1"],
+            "--coordinator=127.0.0.1:1: not all of 2 processes came up within 1 s",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, arguments, message):
+    command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", "--steps=2", *arguments]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    lines = [line for line in output.stderr.splitlines() if line.startswith("error: ")]
+    assert output.returncode not in (0, None) and len(lines) == 1, output.stderr
+    assert re.search(message, lines[0]), lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_discover_the_rule_of_one(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "experiments.discover", "--steps=2", "--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
+    one = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    alone = subprocess.run([*command, f"--out={tmp_path / 'alone'}"], env=one, capture_output=True, text=True)
+    assert alone.returncode == 0, alone.stderr
+    both = [
+        subprocess.Popen(
+            [
+                *command,
+                f"--out={tmp_path / 'both'}",
+                f"--coordinator={address}",
+                "--num_processes=2",
+                f"--process_id={i}",
+            ],
+            env=one,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    for process in both:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    expected, actual = final(tmp_path / "alone"), final(tmp_path / "both")
+    for key in expected:
+        np.testing.assert_allclose(expected[key], actual[key], rtol=1e-4, atol=1e-6)
+
+
+def test_ranges_of_environments():
+    assert discover.parse_envs("toy/catch, toy/grid_world/3-5") == (
+        "toy/catch",
+        *(f"toy/grid_world/{i}" for i in (3, 4, 5)),
+    )
+    with pytest.raises(ValueError, match="grid_world/57"):
+        discover.parse_envs("toy/grid_world/56-57")
+    with pytest.raises(UsageError):
+        discover.parse_envs("")

@@ -1,0 +1,47 @@
+"""Optimisers: Adam's numbers, and what of it carries a derivative."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from meta.optimizers import OptimizerConfig, adam
+
+GRADS = [{"x": jnp.array(x)} for x in ([0.5, -2.0], [1.0, 1e-3], [-3.0, 0.0])]
+
+
+def run(optimizer, grads):
+    state = optimizer.init(grads[0])
+    for g in grads:
+        updates, state = optimizer.update(g, state)
+    return updates["x"]
+
+
+def test_adam_has_the_numbers_of_adam_and_updates_are_clipped_before_the_learning_rate():
+    np.testing.assert_allclose(run(adam(0.1).make(), GRADS), run(optax.adam(0.1), GRADS), rtol=1e-6)
+    expected = np.clip(run(optax.adam(1.0), GRADS), -0.4, 0.4) * 0.1
+    np.testing.assert_allclose(run(adam(0.1, max_update=0.4).make(), GRADS), expected, rtol=1e-6)
+
+
+def test_no_derivative_passes_the_denominator():
+    of_last = lambda g: jnp.sum(run(adam(0.1).make(), [*GRADS[:2], {"x": g}]))
+    state = optax.scale_by_adam(0.9, 0.999, 1e-8).init(GRADS[0])
+    for g in GRADS:
+        _, state = optax.scale_by_adam(0.9, 0.999, 1e-8).update(g, state)
+    denominator = jnp.sqrt(state.nu["x"] / (1 - 0.999**3)) + 1e-8
+    expected = -0.1 * (0.1 / (1 - 0.9**3)) / denominator
+    np.testing.assert_allclose(jax.grad(of_last)(GRADS[2]["x"]), expected, rtol=1e-4)
+
+
+def test_derivatives_are_finite_without_a_limit_to_the_norm():
+    assert np.isfinite(jax.grad(lambda g: jnp.sum(run(adam(0.1).make(), [{"x": g}])))(jnp.zeros(2))).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [(OptimizerConfig(name="adm"), "o.name is 'adm'.*adam"), (OptimizerConfig(max_update=0.0), "o.max_update is 0.0")],
+)
+def test_a_bad_setting_is_named(config, message):
+    with pytest.raises(ValueError, match=message):
+        config.validate("o")
