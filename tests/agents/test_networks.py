@@ -194,14 +194,14 @@ def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidde
     size, num_actions = 4, 3
     spec = {"policy": PredictionSpec((3,)), "z": PredictionSpec((5,), is_per_action=True)}
     agent = make_agent(NetworkConfig("mlp", (6, 5), action_model=size, head_stddev=0.01), spec, num_actions)
-    trajectory = random_trajectory(0, 4, 2)
+    trajectory = random_trajectory(0, 5, 3)
     params = random_params(agent, jnp.asarray(trajectory.observation[0]))
     heads = params["heads"]
     linear = lambda name, x: x @ heads[name]["w"] + heads[name].get("b", 0.0)
     sigmoid = lambda x: 1 / (1 + np.exp(-x))
     predictions = jax.jit(agent.unroll)(params, trajectory)
     taken = jax.jit(agent.unroll_taken)(params, trajectory)
-    for t, b in np.ndindex(5, 2):
+    for t, b in np.ndindex(6, 3):
         x = np.asarray(trajectory.observation[t, b]).ravel()
         embedding = linear("linear_1", np.maximum(0, linear("linear", x)))  # no activation after the last layer
         np.testing.assert_allclose(predictions["policy"][t, b], linear("linear_2", embedding), rtol=1e-9)
@@ -212,7 +212,7 @@ def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidde
             hidden = sigmoid(o) * np.tanh(sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(g))
             z = linear("z", np.maximum(0, linear("z_hidden", hidden)))
             np.testing.assert_allclose(predictions["z"][t, b, action], z, rtol=1e-9)
-            if t < 4 and trajectory.action[t, b] == action:
+            if t < 5 and trajectory.action[t, b] == action:
                 np.testing.assert_allclose(taken["z"][t, b, 0], z, rtol=1e-9)
     initial = agent.init(jax.random.key(0), jnp.asarray(trajectory.observation[0]))["heads"]
     assert np.abs(initial["linear_2"]["w"]).max() <= 0.02 < np.abs(initial["z"]["w"]).max()
