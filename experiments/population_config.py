@@ -19,7 +19,7 @@ class DiscoverConfig:
 
     agent: OnlineConfig = dataclasses.field(default_factory=OnlineConfig)
     envs: tuple[str, ...] = ()  # one agent for each entry
-    budgets: tuple[int, ...] = (200_000, 100_000, 50_000)  # environment steps of a lifetime
+    budgets: tuple[int, ...] = (70_000, 210_000)  # environment steps of a lifetime
     is_optimizer_per_agent: bool = True  # else one for the mean of the meta-gradients
     vmap_agents: bool = False  # of a group, on one device: side by side rather than one after another
     num_devices: int = 0  # 0 for all there are
@@ -51,12 +51,12 @@ class DiscoverConfig:
 
 
 def small(rule: str) -> DiscoverConfig:
-    """Small networks and predictions: what two cores discover a rule with in half an hour."""
+    """Small networks and predictions, and short lifetimes: what a CPU discovers a rule with."""
     config = OnlineConfig(
         env="toy/catch",
         batch_size=32,
         unroll=16,
-        validation_unroll=16,
+        validation_unroll=32,
         num_updates=5,
         rule=RuleConfig(
             name="disco",
@@ -65,15 +65,18 @@ def small(rule: str) -> DiscoverConfig:
             is_advantage_normalised=True,
             value_hidden=(64, 64),
             value_optimizer=adam(1e-3, max_update=1.0),
-            disco=DiscoConfig(prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, discount=0.99),
+            disco=DiscoConfig(
+                prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, action_embedding=(16, 8), discount=0.99
+            ),
         ),
         network=NetworkConfig("mlp", (64, 64), action_model=32, head_stddev=0.01),
-        optimizer=adam(1e-3, max_update=1.0),
-        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
+        optimizer=adam(1e-2, max_update=1.0),
+        meta_optimizer=adam(5e-4, max_gradient_norm=1.0),
     )
     if rule != "disco":
         scalar = RuleConfig(name=rule, reduction="mean", lambda_=0.95, is_advantage_normalised=True, lstm=64)
-        config = dataclasses.replace(config, rule=scalar, network=NetworkConfig("mlp", (64, 64)))
+        network = NetworkConfig("mlp", (64, 64))
+        config = dataclasses.replace(config, rule=scalar, network=network, gradient_mode="reverse")
     return DiscoverConfig(config)
 
 
