@@ -163,7 +163,7 @@ class Population:
             group, update, weight, own = group_step(state.meta_params, group)
             groups.append(group)
             outputs.append((update, weight))
-            metrics.append(own | _counts(group))
+            metrics.append(own)
         for actor, host_step, host in zip(self._actors, self._host_steps, state.hosts, strict=True):
             experience = actor.get()
             trajectories = jax.tree.map(lambda x: x[:-1], experience.trajectories)
@@ -171,7 +171,7 @@ class Population:
             host, update, weight, own = host_step(state.meta_params, host, trajectories, validation)
             actor.params = host.agent.params
             hosts.append(host)
-            own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)} | _counts(host)
+            own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)}
             outputs.append((update, weight))
             metrics.append({k: np.asarray(v)[None] for k, v in own.items()})
         updates, weights = zip(*outputs, strict=True)
@@ -217,10 +217,6 @@ class Population:
     def returns(self, row: dict[str, Any]) -> list[float]:
         values = [value for name, value in row.items() if name.startswith("return/") and np.isfinite(value)]
         return values or [float("nan")]
-
-
-def _counts(state: MemberState) -> dict[str, Array]:
-    return {"lifetimes": state.num_lifetimes, "resets": state.num_resets}
 
 
 def _ratio(total: float, count: float) -> float:

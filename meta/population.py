@@ -143,7 +143,13 @@ def make_member(
             actor = () if environment is None else acting.restart(environment, agent, state.actor)
             return state._replace(**begin(state.key, validation.observation[0]), actor=actor)
 
-        metrics |= {"meta_gradient_norm": norm, "is_over": is_over, "is_finite": is_finite}
+        metrics |= {
+            "meta_gradient_norm": norm,
+            "is_over": is_over,
+            "is_finite": is_finite,
+            "lifetimes": state.num_lifetimes,
+            "resets": state.num_resets,
+        }
         state = jax.lax.cond(is_over, again, lambda state: state, state)
         return state, updates, is_finite.astype(jnp.float32), metrics
 
