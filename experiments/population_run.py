@@ -2,6 +2,8 @@
 processes."""
 
 import contextlib
+import os
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -19,6 +21,7 @@ from agents.networks import make_agent
 from agents.types import Array, Params
 from experiments import rules
 from experiments.files import UsageError
+from experiments.logs import note
 from experiments.population_config import DiscoverConfig
 from frodo.rule import make_outer, make_rule
 from meta import population
@@ -29,8 +32,10 @@ from toy_envs.base import Environment
 def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:
     """Join the other processes of a population, if there are any.
 
+    Where they do not come up within the timeout, the program ends with one line and exit code 2.
+
     Raises:
-      UsageError: if they do not come up within the timeout.
+      UsageError: if the arguments do not go together.
     """
     if num_processes == 1 and not coordinator:
         return
@@ -40,12 +45,15 @@ def join(coordinator: str, num_processes: int, process_id: int, timeout: int) ->
             "number below --num_processes to each process"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    try:
-        jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout)
-    except RuntimeError as error:
-        raise UsageError(
-            f"--coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s: {error}"
-        ) from None
+
+    def give_up() -> None:  # JAX itself would abort the process with a stack trace
+        note(f"error: --coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s")
+        os._exit(2)
+
+    watch = threading.Timer(timeout, give_up)
+    watch.start()
+    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout + 60)
+    watch.cancel()
 
 
 class PopulationState(NamedTuple):
