@@ -96,10 +96,16 @@ def disco103_on_catch() -> OnlineConfig:
         num_updates=1,
         replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
         rule=RuleConfig(
-            name="disco", reduction="mean", discount=0.997, lambda_=0.95, disco=DiscoConfig(skips_first_steps=True)
+            name="disco",
+            reduction="mean",
+            discount=0.997,
+            lambda_=0.95,
+            is_advantage_normalised=True,
+            disco=DiscoConfig(skips_first_steps=True),
         ),
         network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
         optimizer=adam(1e-2, max_update=1.0),
+        meta_optimizer=adam(1e-4, max_gradient_norm=1.0),
     )
 
 
