@@ -16,9 +16,7 @@ from agents.types import Array, Trajectory
 class ReplayConfig:
     """What an update is made from: `batch_size` trajectories, of which the share `fresh` has not been seen before."""
 
-    capacity: int = (
-        0  # trajectories kept, first in, first out; 0 for no replay: an update takes the fresh ones as they are
-    )
+    capacity: int = 0  # trajectories kept, first in, first out; 0 for none: an update takes the fresh ones
     batch_size: int = 64
     fresh: float = 0.1
 

@@ -1,11 +1,11 @@
 """What runs side by side, such as the seeds of a fused run, is shared out over the devices."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 
 def use_all_cores() -> None:
@@ -20,9 +20,12 @@ def use_all_cores() -> None:
 
 def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
     """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it."""
-    num_devices = max(n for n in range(1, min(num, jax.local_device_count()) + 1) if num % n == 0)
-    mesh = jax.make_mesh(
-        (num_devices,), ("share",), (jax.sharding.AxisType.Auto,), devices=jax.local_devices()[:num_devices]
-    )
+    mesh = make_mesh(num, jax.local_devices(), "share")
     spec = PartitionSpec("share")
     return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
+    """Make a mesh of the first devices among these, as many as divide `num`."""
+    size = max(n for n in range(1, len(among) + 1) if num % n == 0)
+    return jax.make_mesh((size,), (axis,), (jax.sharding.AxisType.Auto,), devices=among[:size])

@@ -20,6 +20,7 @@ from agents.environments import HostEnvironment, make_environment
 from agents.networks import make_agent
 from agents.types import Array, Params
 from experiments import rules
+from experiments.devices import make_mesh
 from experiments.files import UsageError
 from experiments.logs import note
 from experiments.population_config import DiscoverConfig
@@ -119,8 +120,7 @@ class Population:
             raise UsageError(
                 f"--envs: {num_agents} agents of one kind, expected a multiple of the {len(devices)} devices"
             )
-        num = max(n for n in range(1, len(devices) + 1) if num_agents % n == 0)
-        return jax.make_mesh((num,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=devices[:num])
+        return make_mesh(num_agents, devices, AXIS)
 
     def init(self) -> PopulationState:
         """Make η and every agent's first lifetime."""

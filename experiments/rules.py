@@ -92,12 +92,11 @@ def initial_meta_params(config: OnlineConfig) -> Params | None:
 def _meta_params(name: str, config: RuleConfig, arrays: dict[str, np.ndarray]) -> Params:
     shapes = jax.eval_shape(lambda key: make_rule(config).init_meta_params(key, 2), jax.random.key(0))
     expected = {f"{module}/{x}": shape.shape for module, own in shapes.items() for x, shape in own.items()}
-    for key in sorted({*expected, *arrays}):
-        if key not in arrays or key not in expected:
-            raise UsageError(f"{name}: key {key!r} is {'missing' if key in expected else 'not one of its rule'}")
-        found = f"{arrays[key].dtype}{list(arrays[key].shape)}"
-        if found != f"float32{list(expected[key])}":
-            raise UsageError(f"{name}: {key!r} is {found}, expected float32{list(expected[key])}")
+    try:
+        disco103.check_arrays(name, arrays, expected, "its rule")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    for key in sorted(expected):
         if not np.all(np.isfinite(arrays[key])):
             raise UsageError(f"{name}: {key!r} has entries that are not finite")
     return {module: {x: arrays[f"{module}/{x}"] for x in own} for module, own in shapes.items()}

@@ -7,6 +7,7 @@ paper's pseudo-code); for host environments it takes what an actor thread hands 
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
 from frodo.rule import RuleConfig, make_outer, make_rule
 from meta import gradients
-from meta.lifetime import AgentState, init_agent_state, make_lifetime_step, with_replay
+from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, with_replay
 from meta.optimizers import OptimizerConfig
 from toy_envs.base import Environment
 
@@ -114,7 +115,7 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
         return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params) if is_meta else (), replay)
 
     def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
-        clip = lambda x: x._replace(reward=jnp.clip(x.reward, -config.max_abs_reward, config.max_abs_reward))
+        clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
         agent_state, replay, meta_gradient, metrics = step(
             state.meta_params, state.agent, state.replay, clip(trajectories), validation and clip(validation)
         )

@@ -58,13 +58,20 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
             arrays = {key: np.asarray(file[key]) for key in sorted(file)}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is no .npz file of weights: {error}") from None
+    check_arrays(path, arrays, expected, "Disco103")
+    return arrays
+
+
+def check_arrays(
+    path: Path | str, arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], rule: str
+) -> None:
+    """Raise a ValueError naming the file and its first key that is missing, unknown, or of another shape or dtype."""
     for key in sorted({*expected, *arrays}):
         if key not in arrays or key not in expected:
-            raise ValueError(f"{path}: key {key!r} is {'missing' if key in expected else 'not one of Disco103'}")
+            raise ValueError(f"{path}: key {key!r} is {'missing' if key in expected else f'not one of {rule}'}")
         found = f"{arrays[key].dtype}{list(arrays[key].shape)}"
         if found != f"float32{list(expected[key])}":
             raise ValueError(f"{path}: {key!r} is {found}, expected float32{list(expected[key])}")
-    return arrays
 
 
 def from_meta_params(params: Params) -> dict[str, Array]:

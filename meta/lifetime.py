@@ -103,6 +103,11 @@ def make_lifetime_step(
     return step
 
 
+def clip_rewards(trajectory: Trajectory, max_abs_reward: float) -> Trajectory:
+    """Clip rewards to what is learned from."""
+    return trajectory._replace(reward=jnp.clip(trajectory.reward, -max_abs_reward, max_abs_reward))
+
+
 def with_replay(step: LifetimeStep, config: ReplayConfig):
     """Make the function (η, agent state, replay, trajectories, validation) -> the same with what is replayed.
 

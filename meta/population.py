@@ -23,7 +23,7 @@ from agents.networks import Agent
 from agents.replay import Replay, ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
-from meta.lifetime import AgentState, init_agent_state, make_lifetime_step, with_replay
+from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, with_replay
 from meta.outer import Outer
 from toy_envs.base import Environment
 
@@ -119,7 +119,7 @@ def make_member(
         )
 
     def learn(meta_params: Params, state: MemberState, trajectories: Trajectory, validation: Any):
-        clip = lambda x: x._replace(reward=jnp.clip(x.reward, -config.max_abs_reward, config.max_abs_reward))
+        clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
         agent_state, replay, meta_gradient, metrics = lifetime_step(
             meta_params, state.agent, state.replay, clip(trajectories), clip(validation)
         )
