@@ -8,7 +8,7 @@ host environment is stepped by a thread which hands iterations of trajectories t
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,16 @@ from agents.types import Array, CoreState, Params, Predictions, Trajectory
 from toy_envs.base import Environment, TimeStep
 
 Policy = Callable[[Predictions], Array]  # predictions -> logits
+
+
+class HasParams(Protocol):
+    """Whoever has the parameters that act."""
+
+    @property
+    def params(self) -> Params: ...
+
+
+Learner = TypeVar("Learner", bound=HasParams)
 
 
 class EpisodeStats(NamedTuple):
@@ -96,23 +106,28 @@ def rollouts(
     environment: Environment,
     agent: Agent,
     policy: Policy,
-    params: Params,
+    learner: Learner,
+    update: Callable[[Learner, Trajectory], Learner],
     state: ActorState,
     num_trajectories: int,
     num_steps: int,
     num_validation_steps: int,
 ) -> tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]:
-    """Act for M trajectories, stacked [M, T, B, ...], and a validation trajectory unless it has no steps."""
+    """Act for M trajectories, stacked [M, T, B, ...], and a validation trajectory unless it has no steps.
 
-    def act(state, _, num_steps=num_steps):
-        state, trajectory, stats = rollout(environment, agent, policy, params, state, num_steps)
-        return state, (trajectory, stats)
+    The parameters that act are those of `learner`, which `update` changes after each of the M trajectories.
+    """
 
-    state, (trajectories, stats) = jax.lax.scan(act, state, None, length=num_trajectories)
+    def act(carry, _, num_steps=num_steps):
+        state, learner = carry
+        state, trajectory, stats = rollout(environment, agent, policy, learner.params, state, num_steps)
+        return (state, update(learner, trajectory)), (trajectory, stats)
+
+    (state, learner), (trajectories, stats) = jax.lax.scan(act, (state, learner), None, length=num_trajectories)
     validation = None
     if num_validation_steps:
-        state, (validation, last_stats) = act(state, None, num_validation_steps)
-        stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last_stats)
+        state, validation, last = rollout(environment, agent, policy, learner.params, state, num_validation_steps)
+        stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last)
     return state, trajectories, validation, jax.tree.map(jnp.sum, stats)
 
 

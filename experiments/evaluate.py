@@ -20,13 +20,16 @@ from frodo.rule import LEARNED_RULES
 
 
 def configure(rule: str, env: str) -> OnlineConfig:
-    """Return the settings of an agent with a frozen rule: "disco103", a file, or a learned rule's name for random η."""
+    """Return the settings of an agent with a frozen rule: "disco103", a file, or a learned rule's name for random η.
+
+    It updates on each trajectory as it comes.
+    """
     preset = presets.disco(env)
     if rule in LEARNED_RULES:
         config = preset if rule == "disco" else presets.with_rule(presets.for_environment(env), rule)
     else:
         config = dataclasses.replace(rules.load(rule, preset)[0], init_meta_params=rule)
-    return dataclasses.replace(config, is_frozen=True)
+    return dataclasses.replace(config, is_frozen=True, num_updates=1, is_acting_in_turn=False)
 
 
 def main(argv: list[str]) -> None:

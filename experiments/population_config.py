@@ -43,6 +43,7 @@ class DiscoverConfig:
             a.unroll,
             a.validation_unroll,
             a.num_updates,
+            a.is_acting_in_turn,
             a.max_abs_reward,
             a.gradient_mode,
             a.replay,
@@ -58,6 +59,7 @@ def small(rule: str) -> DiscoverConfig:
         unroll=16,
         validation_unroll=32,
         num_updates=5,
+        is_acting_in_turn=True,
         rule=RuleConfig(
             name="disco",
             reduction="mean",

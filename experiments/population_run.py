@@ -72,6 +72,7 @@ class Population:
 
     def __init__(self, config: DiscoverConfig, seed: int):
         self._config, self._key = config, jax.random.key(seed)
+        self._devices = jax.devices()[: config.num_devices or None]
         self._on_exit = contextlib.ExitStack()
         a = config.agent
         self.steps_per_meta_step = config.lifetime().steps * len(config.envs)
@@ -89,12 +90,24 @@ class Population:
         self._indices = list(groups.values())  # of the agents of each group
         self._members = [self._make_member(program, program.num_actions) for program in groups]
         self._meshes = [self._make_mesh(len(indices)) for indices in self._indices]
+        whole = make_mesh(len(self._devices), self._devices, AXIS)
+        self._everywhere = NamedSharding(whole, PartitionSpec())
+        self._replicated = [NamedSharding(mesh, PartitionSpec()) for mesh in self._meshes]
         self._steps = [
             jax.jit(population.make_group_step(member, mesh, config.vmap_agents), donate_argnums=1)
             for (_, member), mesh in zip(self._members, self._meshes, strict=True)
         ]
+        if self._host_environments and jax.process_count() > 1:
+            env = config.envs[min(self._host_environments)]
+            raise UsageError(f"--envs: {env} is stepped on the host, expected toy environments with several processes")
+        self._renew = [
+            jax.jit(population.make_group_renew(member, mesh), donate_argnums=0)
+            for (_, member), mesh in zip(self._members, self._meshes, strict=True)
+        ]
+        self._host_devices = [self._devices[n % len(self._devices)] for n in range(len(self._host_environments))]
         self._host_members = [self._make_member(None, x.num_actions) for x in self._host_environments.values()]
         self._host_steps = [jax.jit(member.learn) for _, member in self._host_members]
+        self._host_renew = [jax.jit(member.renew) for _, member in self._host_members]
         self._actors: list[HostActor] = []
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: population.apply_updates(
@@ -115,12 +128,11 @@ class Population:
         return (agent, rule), member
 
     def _make_mesh(self, num_agents: int) -> jax.sharding.Mesh:
-        devices = jax.devices()[: self._config.num_devices or None]
-        if jax.process_count() > 1 and num_agents % len(devices):
+        if jax.process_count() > 1 and num_agents % len(self._devices):
             raise UsageError(
-                f"--envs: {num_agents} agents of one kind, expected a multiple of the {len(devices)} devices"
+                f"--envs: {num_agents} agents of one kind, expected a multiple of the {len(self._devices)} devices"
             )
-        return make_mesh(num_agents, devices, AXIS)
+        return make_mesh(num_agents, self._devices, AXIS)
 
     def init(self) -> PopulationState:
         """Make η and every agent's first lifetime."""
@@ -128,7 +140,8 @@ class Population:
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
         meta_params = self._initial_meta_params
         if meta_params is None:
-            meta_params = make_rule(a.rule).init_meta_params(meta_key, 2)
+            meta_params = jax.jit(make_rule(a.rule).init_meta_params, static_argnums=1)(meta_key, 2)
+        meta_params = jax.device_put(meta_params, self._everywhere)
         groups = []
         for ((agent, _), member), indices, mesh in zip(self._members, self._indices, self._meshes, strict=True):
             states = []
@@ -141,12 +154,13 @@ class Population:
             make = jax.jit(jax.vmap(member.init, in_axes=(0, None, 0)), out_shardings=sharding)
             groups.append(make(stacked[0], meta_params, stacked[1]))
         hosts = []
-        for (i, environment), ((agent, _), member) in zip(
-            self._host_environments.items(), self._host_members, strict=True
+        for (i, environment), ((agent, _), member), device in zip(
+            self._host_environments.items(), self._host_members, self._host_devices, strict=True
         ):
             observation = agent.prepare(jnp.asarray(environment.reset().observation))
-            hosts.append(jax.jit(member.init)(keys[i], meta_params, observation))
+            hosts.append(jax.jit(member.init)(*jax.device_put((keys[i], meta_params, observation), device)))
         opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
+        opt_state = jax.device_put(opt_state, self._everywhere)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
 
     def __enter__(self) -> Self:
@@ -166,23 +180,33 @@ class Population:
 
     def step(self, state: PopulationState) -> tuple[PopulationState, list[dict[str, Array]]]:
         """Take one meta-step; the metrics are a list of groups, [n] each, then of host agents."""
-        outputs, groups, hosts, metrics = [], [], [], []
-        for group_step, group in zip(self._steps, state.groups, strict=True):
-            group, update, weight, own = group_step(state.meta_params, group)
+        outputs, groups, hosts, metrics, ended = [], [], [], [], []
+        for group_step, replicated, group in zip(self._steps, self._replicated, state.groups, strict=True):
+            group, update, weight, num_over, own = group_step(jax.device_put(state.meta_params, replicated), group)
             groups.append(group)
+            ended.append(num_over)
             outputs.append((update, weight))
             metrics.append(own)
-        for actor, host_step, host in zip(self._actors, self._host_steps, state.hosts, strict=True):
+        for actor, host_step, renew, host, device in zip(
+            self._actors, self._host_steps, self._host_renew, state.hosts, self._host_devices, strict=True
+        ):
             experience = actor.get()
             trajectories = jax.tree.map(lambda x: x[:-1], experience.trajectories)
             validation = jax.tree.map(lambda x: x[-1], experience.trajectories)
-            host, update, weight, own = host_step(state.meta_params, host, trajectories, validation)
+            host, update, weight, own = host_step(
+                jax.device_put(state.meta_params, device), host, trajectories, validation
+            )
+            if own["is_over"]:
+                host = renew(host, validation.observation[0])
             actor.params = host.agent.params
             hosts.append(host)
             own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)}
             outputs.append((update, weight))
             metrics.append({k: np.asarray(v)[None] for k, v in own.items()})
-        updates, weights = zip(*outputs, strict=True)
+        for i, (renew_group, num_over) in enumerate(zip(self._renew, ended, strict=True)):
+            if int(num_over):
+                groups[i] = renew_group(groups[i], metrics[i]["is_over"])
+        updates, weights = zip(*jax.device_put(outputs, self._everywhere), strict=True)
         meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, updates, weights)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), metrics
 

@@ -3,7 +3,7 @@
 An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
 hand-made rule, M trajectories and M updates. The learner is the same in both runtimes. `make_fused` puts it into one
 jitted program with a pure environment, where all trajectories of an iteration are acted by its first θ (as in the
-paper's pseudo-code); for host environments it takes what an actor thread hands over.
+paper's pseudo-code), or each by the θ that it updates; for host environments it takes what an actor thread hands over.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
 from frodo.rule import RuleConfig, make_outer, make_rule
 from meta import gradients
-from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, with_replay
+from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update, with_replay
 from meta.optimizers import OptimizerConfig
 from toy_envs.base import Environment
 
@@ -39,6 +39,7 @@ class OnlineConfig:
     unroll: int = 30  # steps of a trajectory
     validation_unroll: int = 30  # steps of the trajectory of the outer loss
     num_updates: int = 5  # M
+    is_acting_in_turn: bool = False  # in fused runs: each trajectory by the θ that it updates, else all by the first
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"
     vmap_seeds: bool = False  # in fused runs: seeds side by side rather than one after another
@@ -60,6 +61,11 @@ class OnlineConfig:
         choices.check("gradient_mode", self.gradient_mode, gradients.MODES)
         self.rule.validate()
         self.replay.validate(self.batch_size)
+        if self.is_acting_in_turn and self.replay.capacity:
+            raise ValueError(
+                f"is_acting_in_turn is True and replay.capacity is {self.replay.capacity}, expected one of the "
+                "two: what is replayed was acted by older parameters anyway"
+            )
         self.network.validate()
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
@@ -78,6 +84,7 @@ class Learner(NamedTuple):
     Attributes:
       init: key, prepared observation [B, ...] -> LearnerState.
       learn: state, trajectories [M, T, B, ...], validation trajectory or None -> state, metrics.
+      make_update: η -> the update of who acts, after each trajectory (`meta.lifetime.make_update`).
       is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
     """
 
@@ -85,6 +92,7 @@ class Learner(NamedTuple):
     rule: UpdateRule
     init: Callable[[Array, Array], LearnerState]
     learn: Callable[[LearnerState, Trajectory, Trajectory | None], tuple[LearnerState, dict[str, Array]]]
+    make_update: Callable[[Params], Callable[[AgentState, Trajectory], AgentState]]
     is_meta: bool
 
 
@@ -100,7 +108,8 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
     optimizer = config.optimizer.make()
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
     outer = make_outer(config.rule, config.network, spec)
-    step = with_replay(make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode), config.replay)
+    lifetime_step = make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode)
+    step = with_replay(lifetime_step, config.replay)
     meta_shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, num_actions), jax.random.key(0))
     is_meta = bool(jax.tree.leaves(meta_shapes)) and not config.is_frozen
 
@@ -133,7 +142,10 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
         }
         return state._replace(meta_params=meta_params, meta_opt_state=meta_opt_state), metrics
 
-    return Learner(agent, rule, init, learn, is_meta)
+    def make_actor_update(meta_params: Params):
+        return make_update(lifetime_step, meta_params, config.max_abs_reward, config.is_acting_in_turn)
+
+    return Learner(agent, rule, init, learn, make_actor_update, is_meta)
 
 
 class FusedState(NamedTuple):
@@ -182,7 +194,8 @@ def make_fused(
             environment,
             agent,
             policy,
-            state.learner.agent.params,
+            state.learner.agent,
+            learner.make_update(state.learner.meta_params),
             state.actor,
             config.num_updates,
             config.unroll,

@@ -41,7 +41,11 @@ class InnerOutput(NamedTuple):
 
 
 def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
-    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what the backward pass keeps."""
+    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what the backward pass keeps.
+
+    The first update stands before the scan: nothing that it starts from depends on η, so that the compiler leaves out
+    what its backward pass would compute for that.
+    """
     choices.check("gradient_mode", mode, MODES)
 
     def indexed(carry, i):
@@ -51,7 +55,9 @@ def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: 
     if mode != "reverse":
         policy = jax.checkpoint_policies.save_only_these_names("inner_gradient")
         indexed = jax.checkpoint(indexed, policy=policy, prevent_cse=False)
-    return jax.lax.scan(indexed, carry, jnp.arange(len(trajectories.action)))
+    carry, first = indexed(carry, 0)
+    carry, others = jax.lax.scan(indexed, carry, jnp.arange(1, len(trajectories.action)))
+    return carry, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, others)
 
 
 def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
@@ -77,9 +83,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
 
     unroll = agent.unroll_taken if rule.is_loss_of_taken else agent.unroll
 
-    def gradient(
-        params: Params, context: UpdateContext, trajectory: Trajectory, is_differentiated: bool = True
-    ) -> tuple[Params, InnerOutput]:
+    def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
         predictions, pull = jax.vjp(lambda params: unroll(params, trajectory), params)
         if rule.is_target_constant:
             known = agent.unroll(params, trajectory) if rule.is_loss_of_taken else predictions
@@ -87,13 +91,11 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         else:
             of_loss = jax.grad(lambda p: losses(p, p, context, trajectory), has_aux=True)
         cotangent, (output, targets) = of_loss(predictions)
-        if not rule.loss_without_meta:
-            return pull(cotangent)[0], output
-        loss_without_meta = rule.loss_without_meta
-        fixed = jax.grad(lambda p: reduced(loss_without_meta(targets, p, trajectory), trajectory))(predictions)
-        if not is_differentiated:  # one pass backwards does for both
-            return pull(jax.tree.map(jnp.add, cotangent, fixed))[0], output
-        grads = jax.tree.map(jnp.add, pull(cotangent)[0], jax.lax.stop_gradient(pull(fixed)[0]))
+        (grads,) = pull(cotangent)
+        if rule.loss_without_meta:
+            loss_without_meta = rule.loss_without_meta
+            fixed = jax.grad(lambda p: reduced(loss_without_meta(targets, p, trajectory), trajectory))(predictions)
+            grads = _with_derivative_of(pull(jax.tree.map(jnp.add, cotangent, fixed))[0], grads)
         return grads, output
 
     if mode != "mixed":
@@ -101,7 +103,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
 
     @jax.custom_vjp
     def mixed(params, context, trajectory):
-        return gradient(params, context, trajectory, is_differentiated=False)
+        return gradient(params, context, trajectory)
 
     def forward(params, context, trajectory):
         return mixed(params, context, trajectory), (params, context, trajectory)
@@ -129,6 +131,21 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
 
     mixed.defvjp(forward, backward)
     return lambda params, context, trajectory: mixed(params, context, trajectory)
+
+
+@jax.custom_jvp
+def _with_derivative_of(value: Any, other: Any) -> Any:
+    """Return `value`, whose derivative is taken to be that of `other`.
+
+    The compiler leaves out what is needed for the other's value alone: one pass backwards does for both losses.
+    """
+    del other
+    return value
+
+
+@_with_derivative_of.defjvp
+def _(primals, tangents):
+    return _with_derivative_of(*primals), tangents[1]
 
 
 def named_gradient(grads: Params) -> Params:

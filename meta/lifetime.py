@@ -63,6 +63,7 @@ def make_lifetime_step(
       to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
     """
     gradient = gradients.inner_gradient(agent, rule, mode)
+    validation_unroll = agent.unroll_taken if rule.is_loss_of_taken else agent.unroll
     over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
 
     def update(carry, trajectory):
@@ -85,7 +86,7 @@ def make_lifetime_step(
         metrics = jax.tree.map(jnp.mean, metrics)
         if validation is None:
             return jnp.zeros(()), (state, metrics)
-        losses, outer_state = outer.loss(state.outer_state, agent.unroll(state.params, validation), validation)
+        losses, outer_state = outer.loss(state.outer_state, validation_unroll(state.params, validation), validation)
         loss = masked_reduce(losses, validation.valid, rule.reduction)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
         state = state._replace(outer_state=jax.lax.stop_gradient(outer_state))
@@ -106,6 +107,23 @@ def make_lifetime_step(
 def clip_rewards(trajectory: Trajectory, max_abs_reward: float) -> Trajectory:
     """Clip rewards to what is learned from."""
     return trajectory._replace(reward=jnp.clip(trajectory.reward, -max_abs_reward, max_abs_reward))
+
+
+def make_update(
+    step: LifetimeStep, meta_params: Params, max_abs_reward: float, is_in_turn: bool
+) -> Callable[[AgentState, Trajectory], AgentState]:
+    """Make the function that changes who acts after each trajectory: one update of θ, or nothing.
+
+    In turn, every trajectory is acted by the θ that it updates, as it is where updates are not taken M at a time.
+    """
+
+    def update(state: AgentState, trajectory: Trajectory) -> AgentState:
+        if not is_in_turn:
+            return state
+        one = jax.tree.map(lambda x: x[None], clip_rewards(trajectory, max_abs_reward))
+        return step(meta_params, state, one, None)[0]
+
+    return update
 
 
 def with_replay(step: LifetimeStep, config: ReplayConfig):

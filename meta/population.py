@@ -23,7 +23,7 @@ from agents.networks import Agent
 from agents.replay import Replay, ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
-from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, with_replay
+from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update, with_replay
 from meta.outer import Outer
 from toy_envs.base import Environment
 
@@ -38,6 +38,7 @@ class LifetimeConfig:
     unroll: int
     validation_unroll: int
     num_updates: int
+    is_acting_in_turn: bool
     max_abs_reward: float
     gradient_mode: str
     replay: ReplayConfig
@@ -70,11 +71,14 @@ class Member(NamedTuple):
       init: key, η, actor state or prepared observation [B, ...] -> MemberState.
       step: η, state -> state, its update of η (zeros if it was not finite), 1 (or 0), metrics.
       learn: the same of given trajectories [M, T, B, ...] and validation trajectory.
+      renew: state, and of a host environment a prepared observation [B, ...] -> state at the start of a new lifetime;
+        for agents whose metric `is_over` is true. A program of its own, which is large and seldom needed.
     """
 
     init: Callable[..., MemberState]
     step: Callable[[Params, MemberState], tuple[MemberState, Params, Array, dict[str, Array]]]
     learn: Callable[..., tuple[MemberState, Params, Array, dict[str, Array]]]
+    renew: Callable[..., MemberState]
 
 
 def make_member(
@@ -88,7 +92,8 @@ def make_member(
     num_actions: int,
 ) -> Member:
     """Make the functions of an agent and its environment; None for an environment on the host."""
-    lifetime_step = with_replay(make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode), config.replay)
+    lifetime_step = make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode)
+    replayed_step = with_replay(lifetime_step, config.replay)
     budgets = jnp.array(config.budgets, jnp.float32)
 
     def begin(key: Array, observation: Array) -> dict[str, Any]:
@@ -120,7 +125,7 @@ def make_member(
 
     def learn(meta_params: Params, state: MemberState, trajectories: Trajectory, validation: Any):
         clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, replay, meta_gradient, metrics = lifetime_step(
+        agent_state, replay, meta_gradient, metrics = replayed_step(
             meta_params, state.agent, state.replay, clip(trajectories), clip(validation)
         )
         norm = optax.tree.norm(meta_gradient)
@@ -139,10 +144,6 @@ def make_member(
             num_resets=state.num_resets + ~is_finite,
         )
 
-        def again(state: MemberState) -> MemberState:
-            actor = () if environment is None else acting.restart(environment, agent, state.actor)
-            return state._replace(**begin(state.key, validation.observation[0]), actor=actor)
-
         metrics |= {
             "meta_gradient_norm": norm,
             "is_over": is_over,
@@ -150,8 +151,13 @@ def make_member(
             "lifetimes": state.num_lifetimes,
             "resets": state.num_resets,
         }
-        state = jax.lax.cond(is_over, again, lambda state: state, state)
         return state, updates, is_finite.astype(jnp.float32), metrics
+
+    def renew(state: MemberState, observation: Array | None = None) -> MemberState:
+        if environment is None:
+            return state._replace(**begin(state.key, observation))
+        actor = acting.restart(environment, agent, state.actor)
+        return state._replace(**begin(state.key, actor.time_step.observation), actor=actor)
 
     def step(meta_params: Params, state: MemberState):
         assert environment is not None
@@ -159,7 +165,8 @@ def make_member(
             environment,
             agent,
             rule.policy,
-            state.agent.params,
+            state.agent,
+            make_update(lifetime_step, meta_params, config.max_abs_reward, config.is_acting_in_turn),
             state.actor,
             config.num_updates,
             config.unroll,
@@ -169,11 +176,11 @@ def make_member(
         metrics |= {"episodes": stats.count, "return_sum": stats.return_sum}
         return state, updates, weight, metrics
 
-    return Member(init, step, learn)
+    return Member(init, step, learn, renew)
 
 
 def make_group_step(member: Member, mesh: Mesh, is_vmapped: bool):
-    """Make the function η, states [n, ...] -> states, Σ updates, Σ weights, metrics [n] of each name.
+    """Make the function η, states [n, ...] -> states, Σ updates, Σ weights, number of lifetimes over, metrics [n].
 
     Each device has its share of the agents; the sums are over all devices of the mesh, also of other processes.
     """
@@ -190,12 +197,22 @@ def make_group_step(member: Member, mesh: Mesh, is_vmapped: bool):
 
             zeros = jax.tree.map(jnp.zeros_like, meta_params), jnp.zeros(())
             sums, (states, metrics) = jax.lax.scan(body, zeros, states)
-        return states, *jax.lax.psum(sums, AXIS), metrics
+        return states, *jax.lax.psum((*sums, jnp.sum(metrics["is_over"])), AXIS), metrics
 
     split, whole = PartitionSpec(AXIS), PartitionSpec()
     return jax.shard_map(
-        share, mesh=mesh, in_specs=(whole, split), out_specs=(split, whole, whole, split), check_vma=False
+        share, mesh=mesh, in_specs=(whole, split), out_specs=(split, whole, whole, whole, split), check_vma=False
     )
+
+
+def make_group_renew(member: Member, mesh: Mesh):
+    """Make the function states [n, ...], is_over [n] -> states, with those whose lifetime is over at the next one."""
+
+    def share(states: MemberState, is_over: Array) -> MemberState:
+        return jax.lax.map(lambda x: jax.lax.cond(x[1], member.renew, lambda state: state, x[0]), (states, is_over))
+
+    split = PartitionSpec(AXIS)
+    return jax.shard_map(share, mesh=mesh, in_specs=(split, split), out_specs=split, check_vma=False)
 
 
 def apply_updates(

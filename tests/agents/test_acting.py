@@ -3,12 +3,14 @@
 import functools
 import operator
 import time
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
 from agents.acting import HostActor, init_actor, rollout
+from agents.acting import rollouts as rollouts_of
 from agents.environments import DmEnvBatch, EnvpoolEnvironment
 from agents.networks import NetworkConfig, make_agent
 from agents.types import PredictionSpec
@@ -101,6 +103,27 @@ class Counting(RandomWalk):
         state = state._replace(position=state.position + 1, num_steps=state.num_steps + 1)
         is_over = state.position == 5
         return state, (state.position - 2.0).astype("float32"), is_over & False, is_over
+
+
+class Acting(NamedTuple):
+    params: Any
+
+
+def test_who_acts_changes_with_the_update_after_each_trajectory(rollouts):
+    _, params, _ = rollouts
+    environment, agent = Catch(ROWS, COLUMNS), make()
+    state = init_actor(environment, agent, jax.random.key(0), 3)
+    update = lambda acting, trajectory: Acting(jax.tree.map(lambda x: x + 0.1 * trajectory.reward.sum(), acting.params))
+    run = jax.jit(lambda p: rollouts_of(environment, agent, policy, Acting(p), update, state, 3, 5, 4))
+    _, trajectories, validation, stats = run(params)
+    moved = 0
+    for m in range(4):
+        trajectory = jax.tree.map(lambda x, m=m: x[m], trajectories) if m < 3 else validation
+        logits = policy(agent.unroll(params, trajectory))[:-1]
+        np.testing.assert_allclose(trajectory.behaviour_logits, logits, rtol=1e-5, atol=1e-5)
+        moved += bool(trajectory.reward.sum())
+        params = update(Acting(params), trajectory).params
+    assert moved >= 2 and stats.count == 3 * (3 * 5 + 4 - 3) // 4
 
 
 def test_fused_returns_are_summed_across_rollouts_and_truncations_count():

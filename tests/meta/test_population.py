@@ -51,6 +51,7 @@ def member_of(config: OnlineConfig, budgets=(10**6,), environment=ENVIRONMENT):
         config.unroll,
         config.validation_unroll,
         config.num_updates,
+        config.is_acting_in_turn,
         config.max_abs_reward,
         "reverse",
         config.replay,
@@ -76,8 +77,23 @@ def group_step(member, num_devices=1, is_vmapped=False):
     return jit(population.make_group_step(member, mesh, is_vmapped))
 
 
-def test_one_agent_of_one_lifetime_is_the_online_regime():
-    config = dataclasses.replace(CONFIG, gradient_mode="reverse")
+def renewing_step(member, num_devices=1, is_vmapped=False):
+    """A meta-step as programs take it: lifetimes that are over begin again."""
+    step = group_step(member, num_devices, is_vmapped)
+    mesh = jax.make_mesh((1,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+    renew = jit(population.make_group_renew(member, mesh))
+
+    def run(meta_params, states):
+        states, updates, weight, num_over, metrics = step(meta_params, states)
+        assert num_over == metrics["is_over"].sum()
+        return renew(states, metrics["is_over"]), updates, weight, metrics
+
+    return run
+
+
+@pytest.mark.parametrize("is_acting_in_turn", [False, True])
+def test_one_agent_of_one_lifetime_is_the_online_regime(is_acting_in_turn):
+    config = dataclasses.replace(CONFIG, gradient_mode="reverse", is_acting_in_turn=is_acting_in_turn)
     fused = make_fused(config, ENVIRONMENT)
     online = jit(fused.init)(jax.random.key(0))
     member, meta_params, states = begin(config, 1)
@@ -86,7 +102,7 @@ def test_one_agent_of_one_lifetime_is_the_online_regime():
     meta_params = online.learner.meta_params
     step, run = group_step(member), jit(fused.run, static_argnums=1)
     for _ in range(3):
-        states, updates, weight, metrics = step(meta_params, states)
+        states, updates, weight, _, metrics = step(meta_params, states)
         meta_params, _ = population.apply_updates(meta_params, [updates], [weight], None, ())
         online, expected = run(online, 1)
         for name in ("meta_gradient_norm", "outer_loss", "episodes", "return_sum"):
@@ -103,7 +119,7 @@ def test_one_agent_of_one_lifetime_is_the_online_regime():
 
 def test_side_by_side_is_one_after_another_and_the_mean_is_over_agents():
     member, meta_params, states = begin(CONFIG, 3)
-    after, updates, weight, metrics = group_step(member)(meta_params, states)
+    after, updates, weight, *_ = group_step(member)(meta_params, states)
     vmapped = group_step(member, is_vmapped=True)(meta_params, states)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, updates, vmapped[1])
@@ -126,7 +142,7 @@ def test_an_agent_that_is_not_finite_is_made_anew_and_touches_nothing():
     member, meta_params, states = begin(CONFIG, 2)
     is_second = lambda x: x.at[1].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
     spoilt = states._replace(agent=states.agent._replace(params=jax.tree.map(is_second, states.agent.params)))
-    step = group_step(member)
+    step = renewing_step(member)
     after, updates, weight, metrics = step(meta_params, spoilt)
     assert weight == 1 and metrics["is_finite"].tolist() == [True, False]
     alone = jit(member.step)(meta_params, jax.tree.map(lambda x: x[0], states))
@@ -150,7 +166,9 @@ def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     first, *_, metrics = step(meta_params, state)
     assert not metrics["is_over"] and first.num_steps == steps and first.replay.num_added == 6
     second, *_, metrics = step(meta_params, first)
-    assert metrics["is_over"] and second.num_lifetimes == 2 and second.num_resets == 0
+    assert metrics["is_over"]
+    second = jit(member.renew)(second)
+    assert second.num_lifetimes == 2 and second.num_resets == 0
     assert second.num_steps == 0 and second.replay.num_added == 0 and second.agent.rule_state.lifetime.hidden.any() == 0
     assert bool(second.actor.time_step.is_first.all()) and second.agent.outer_state.opt_state[0].count == 0
     differs = jax.tree.map(lambda x, y: bool((x != y).any()), state.agent.params, second.agent.params)
@@ -175,7 +193,7 @@ if len(sys.argv) > 2:
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
     draw = jit(lambda: begin(CONFIG, 8)[2], out_shardings=shard)
     states, meta_params = draw(), jax.tree.map(np.asarray, meta_params)
-_, updates, weight, _ = group_step(member, 8)(meta_params, states)
+_, updates, weight, *_ = group_step(member, 8)(meta_params, states)
 assert float(weight) == 8
 for x, y in zip(jax.tree.leaves(updates), jax.tree.leaves(single)):
     np.testing.assert_allclose(np.asarray(x), np.asarray(y).sum(0), rtol=1e-5, atol=1e-5 * float(np.abs(y).max()))
@@ -211,7 +229,7 @@ def test_a_population_of_disco_learns_from_finite_gradients(mode):
     network = NetworkConfig("mlp", (5,), action_model=4, head_stddev=0.01)
     config = dataclasses.replace(CONFIG, gradient_mode=mode, rule=rule, network=network, optimizer=adam(1e-2))
     member, meta_params, states = begin(config, 2)
-    after, updates, weight, metrics = group_step(member)(meta_params, states)
+    after, updates, weight, *_ = group_step(member)(meta_params, states)
     assert weight == 2
     used = {name for name, own in updates.items() if any(bool(x.any()) for x in own.values())}
     assert used >= {"target_network/y", "target_network/z", "target_network/policy", "target_network/lifetime_scale"}
