@@ -60,6 +60,7 @@ def small(rule: str) -> DiscoverConfig:
         validation_unroll=32,
         num_updates=5,
         is_acting_in_turn=True,
+        gradient_mode="reverse",
         rule=RuleConfig(
             name="disco",
             reduction="mean",
@@ -72,13 +73,18 @@ def small(rule: str) -> DiscoverConfig:
             ),
         ),
         network=NetworkConfig("mlp", (64, 64), action_model=32, head_stddev=0.01),
+        optimizer=adam(5e-3, max_update=1.0),
+        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
+    )
+    if rule == "disco":
+        return DiscoverConfig(config, budgets=(200_000,))
+    config = dataclasses.replace(
+        config,
+        rule=RuleConfig(name=rule, reduction="mean", lambda_=0.95, is_advantage_normalised=True, lstm=64),
+        network=NetworkConfig("mlp", (64, 64)),
         optimizer=adam(1e-2, max_update=1.0),
         meta_optimizer=adam(5e-4, max_gradient_norm=1.0),
     )
-    if rule != "disco":
-        scalar = RuleConfig(name=rule, reduction="mean", lambda_=0.95, is_advantage_normalised=True, lstm=64)
-        network = NetworkConfig("mlp", (64, 64))
-        config = dataclasses.replace(config, rule=scalar, network=network, gradient_mode="reverse")
     return DiscoverConfig(config)
 
 
