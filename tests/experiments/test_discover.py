@@ -82,6 +82,34 @@ def test_one_optimiser_for_all_moves_by_its_learning_rate():
     assert np.max(moved) == pytest.approx(config.agent.meta_optimizer.learning_rate, rel=1e-2)
 
 
+DEVICES = """
+import jax
+import numpy as np
+from experiments.population_run import Population
+from tests.experiments.test_discover import tiny
+envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1", "envpool/CartPole-v1")
+def run(envs, num_devices):
+    with Population(tiny(envs, num_devices=num_devices), 0) as population:
+        state = population.init()
+        population.start(state)
+        for _ in range(5):
+            state, metrics = population.step(state)
+        return jax.device_get(state.meta_params)
+run(envs, 3)
+close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+jax.tree.map(close, run(envs[:3], 3), run(envs[:3], 1))
+print("agree")
+"""
+
+
+def test_groups_of_unlike_size_share_devices_and_compile_once():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_LOG_COMPILES": "1"}
+    output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
+    assert output.returncode == 0 and "agree" in output.stdout, output.stderr
+    # In each of three populations, two groups' meta-steps and their renewals.
+    assert output.stderr.count("Finished XLA compilation of jit(share)") == 3 * 2 * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -90,6 +118,7 @@ def test_one_optimiser_for_all_moves_by_its_learning_rate():
         (["--rule=impala"], "rule.name is 'impala', expected one of frodo, learned_loss, disco"),
         (["--config.budgets=10"], r"budgets are \(10,\), expected at least the \d+ steps of one meta-step"),
         (["--config.num_devices=99"], r"num_devices is 99, expected at most \d+, or 0 for all"),
+        (["--config.agent.replay.capacity=64"], "is_acting_in_turn is True and replay.capacity is 64, expected one"),
         (["--init_meta_params=nothing.npz"], "nothing.npz is no rule"),
         (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
         (["--seeds=0,1"], "--seeds=0,1: a population has one seed"),
