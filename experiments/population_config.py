@@ -96,6 +96,7 @@ def harness(rule: str) -> DiscoverConfig:
         unroll=16,
         validation_unroll=32,
         num_updates=2,
+        gradient_mode="reverse",
         rule=RuleConfig(
             name=rule,
             reduction="mean",

@@ -20,7 +20,7 @@ from agents.environments import HostEnvironment, make_environment
 from agents.networks import make_agent
 from agents.types import Array, Params
 from experiments import rules
-from experiments.devices import make_mesh
+from experiments.devices import make_mesh, quick_to_compile
 from experiments.files import UsageError
 from experiments.logs import note
 from experiments.population_config import DiscoverConfig
@@ -72,6 +72,7 @@ class Population:
 
     def __init__(self, config: DiscoverConfig, seed: int):
         self._config, self._key = config, jax.random.key(seed)
+        self._quick = quick_to_compile()
         self._devices = jax.devices()[: config.num_devices or None]
         self._on_exit = contextlib.ExitStack()
         a = config.agent
@@ -101,13 +102,13 @@ class Population:
             env = config.envs[min(self._host_environments)]
             raise UsageError(f"--envs: {env} is stepped on the host, expected toy environments with several processes")
         self._renew = [
-            jax.jit(population.make_group_renew(member, mesh), donate_argnums=0)
+            jax.jit(population.make_group_renew(member, mesh), donate_argnums=0, compiler_options=self._quick)
             for (_, member), mesh in zip(self._members, self._meshes, strict=True)
         ]
         self._host_devices = [self._devices[n % len(self._devices)] for n in range(len(self._host_environments))]
         self._host_members = [self._make_member(None, x.num_actions) for x in self._host_environments.values()]
         self._host_steps = [jax.jit(member.learn) for _, member in self._host_members]
-        self._host_renew = [jax.jit(member.renew) for _, member in self._host_members]
+        self._host_renew = [jax.jit(member.renew, compiler_options=self._quick) for _, member in self._host_members]
         self._actors: list[HostActor] = []
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: population.apply_updates(
@@ -140,7 +141,8 @@ class Population:
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
         meta_params = self._initial_meta_params
         if meta_params is None:
-            meta_params = jax.jit(make_rule(a.rule).init_meta_params, static_argnums=1)(meta_key, 2)
+            init = jax.jit(make_rule(a.rule).init_meta_params, static_argnums=1, compiler_options=self._quick)
+            meta_params = init(meta_key, 2)
         meta_params = jax.device_put(meta_params, self._everywhere)
         groups = []
         for ((agent, _), member), indices, mesh in zip(self._members, self._indices, self._meshes, strict=True):
@@ -151,14 +153,20 @@ class Population:
                 states.append((key, actor))
             sharding = NamedSharding(mesh, PartitionSpec(AXIS))
             stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
-            make = jax.jit(jax.vmap(member.init, in_axes=(0, None, 0)), out_shardings=sharding)
+            make = jax.jit(
+                jax.vmap(member.init, in_axes=(0, None, 0)), out_shardings=sharding, compiler_options=self._quick
+            )
             groups.append(make(stacked[0], meta_params, stacked[1]))
         hosts = []
         for (i, environment), ((agent, _), member), device in zip(
             self._host_environments.items(), self._host_members, self._host_devices, strict=True
         ):
             observation = agent.prepare(jnp.asarray(environment.reset().observation))
-            hosts.append(jax.jit(member.init)(*jax.device_put((keys[i], meta_params, observation), device)))
+            hosts.append(
+                jax.jit(member.init, compiler_options=self._quick)(
+                    *jax.device_put((keys[i], meta_params, observation), device)
+                )
+            )
         opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
         opt_state = jax.device_put(opt_state, self._everywhere)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
