@@ -43,6 +43,7 @@ class DiscoverConfig:
             a.unroll,
             a.validation_unroll,
             a.num_updates,
+            a.num_fresh(is_meta=True),
             a.is_acting_in_turn,
             a.max_abs_reward,
             a.gradient_mode,

@@ -26,6 +26,7 @@ from experiments.logs import note
 from experiments.population_config import DiscoverConfig
 from frodo.rule import make_outer, make_rule
 from meta import population
+from meta.experience import who_acts
 from meta.population import AXIS, Member, MemberState
 from toy_envs.base import Environment
 
@@ -183,7 +184,8 @@ class Population:
         for environment, ((agent, rule), _), host in zip(
             self._host_environments.values(), self._host_members, state.hosts, strict=True
         ):
-            actor = HostActor(environment, agent, rule.policy, host.agent.params, host.key, a.unroll, a.num_updates + 1)
+            params, num = who_acts(host.agent, host.experience).params, a.num_fresh(is_meta=True) + 1
+            actor = HostActor(environment, agent, rule.policy, params, host.key, a.unroll, num)
             self._actors.append(self._on_exit.enter_context(actor))
 
     def step(self, state: PopulationState) -> tuple[PopulationState, list[dict[str, Array]]]:
@@ -206,7 +208,7 @@ class Population:
             )
             if own["is_over"]:
                 host = renew(host, validation.observation[0])
-            actor.params = host.agent.params
+            actor.params = who_acts(host.agent, host.experience).params
             hosts.append(host)
             own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)}
             outputs.append((update, weight))

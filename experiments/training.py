@@ -26,7 +26,8 @@ from experiments.files import RunError, UsageError
 from experiments.logs import CpuClock, Progress
 from experiments.runs import FIRST_COLUMNS, Run, RunOptions
 from frodo import online
-from frodo.online import Learner, OnlineConfig
+from frodo.online import Learner, LearnerState, OnlineConfig
+from meta.experience import who_acts
 from toy_envs.base import Environment
 
 CHUNK = 100  # iterations between log points of fused runs of at least 20 such; of shorter ones fewer
@@ -115,11 +116,12 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_
 def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment, learner: Learner) -> None:
     """Run one seed after the other, each with its own environments and actor thread."""
     seeds, steps = run.options.seeds, run.options.steps
-    num_trajectories = config.num_updates + learner.is_meta
+    num_fresh = config.num_fresh(learner.is_meta)
     steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
 
     def learn(replay, state, data):
-        return learner.learn(state._replace(replay=replay), *_split(data, config.num_updates))
+        state = state._replace(experience=state.experience._replace(replay=replay))
+        return learner.learn(state, *_split(data, num_fresh))
 
     learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
     observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
@@ -136,20 +138,21 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
         if index > state["index"]:
             state = initial_state(index)
         environment = _make_host_environment(config, seeds[index] + state["step"])
-        policy, params = learner.rule.policy, state["learner"].agent.params
+        policy = learner.rule.policy
         window: list[dict[str, Any]] = []
         returns: list[float] = []
         text = ""
         next_row = state["step"]
+        params = _acting_params(state["learner"])
         with HostActor(
-            environment, learner.agent, policy, params, state["actor_key"], config.unroll, num_trajectories
+            environment, learner.agent, policy, params, state["actor_key"], config.unroll, num_fresh + learner.is_meta
         ) as actor:
             while state["step"] < steps:
                 experience = actor.get()
-                learner_state, metrics = learn(
-                    state["learner"].replay, state["learner"]._replace(replay=()), experience.trajectories
-                )
-                actor.params = learner_state.agent.params
+                before = state["learner"]
+                others = before._replace(experience=before.experience._replace(replay=()))
+                learner_state, metrics = learn(before.experience.replay, others, experience.trajectories)
+                actor.params = _acting_params(learner_state)
                 window.append(jax.device_get(metrics))
                 _check(run, window[-1], learner_state.agent.params)
                 returns.extend(experience.returns)
@@ -173,6 +176,10 @@ def _make_host_environment(config: OnlineConfig, seed: int) -> HostEnvironment:
     environment = make_environment(config.env, config.batch_size, seed)
     assert isinstance(environment, HostEnvironment)
     return environment
+
+
+def _acting_params(state: LearnerState) -> Params:
+    return who_acts(state.agent, state.experience).params
 
 
 def _split(trajectories, num_updates: int):

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import optax
 
 from agents import acting, choices
-from agents import replay as replays
 from agents.networks import Agent, NetworkConfig, make_agent
-from agents.replay import Replay, ReplayConfig
+from agents.replay import ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
 from frodo.rule import RuleConfig, make_outer, make_rule
-from meta import gradients
-from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update, with_replay
+from meta import experience, gradients
+from meta.experience import Experience, with_experience
+from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update
 from meta.optimizers import OptimizerConfig
 from toy_envs.base import Environment
 
@@ -39,6 +39,7 @@ class OnlineConfig:
     unroll: int = 30  # steps of a trajectory
     validation_unroll: int = 30  # steps of the trajectory of the outer loss
     num_updates: int = 5  # M
+    stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
     is_acting_in_turn: bool = False  # in fused runs: each trajectory by the θ that it updates, else all by the first
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"
@@ -60,6 +61,10 @@ class OnlineConfig:
             raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
         choices.check("gradient_mode", self.gradient_mode, gradients.MODES)
         self.rule.validate()
+        if not 0 <= self.stride <= self.num_updates:
+            raise ValueError(
+                f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
+            )
         self.replay.validate(self.batch_size)
         if self.is_acting_in_turn and self.replay.capacity:
             raise ValueError(
@@ -70,12 +75,16 @@ class OnlineConfig:
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
 
+    def num_fresh(self, is_meta: bool) -> int:
+        """Trajectories that an iteration acts for its updates."""
+        return self.stride if is_meta and self.stride else self.num_updates
+
 
 class LearnerState(NamedTuple):
     agent: AgentState
     meta_params: Params  # η
     meta_opt_state: optax.ApplyIfFiniteState | tuple[()]  # () where η stays as it is
-    replay: Replay | tuple[()]
+    experience: Experience
 
 
 class Learner(NamedTuple):
@@ -83,7 +92,7 @@ class Learner(NamedTuple):
 
     Attributes:
       init: key, prepared observation [B, ...] -> LearnerState.
-      learn: state, trajectories [M, T, B, ...], validation trajectory or None -> state, metrics.
+      learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics.
       make_update: η -> the update of who acts, after each trajectory (`meta.lifetime.make_update`).
       is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
     """
@@ -109,9 +118,10 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
     outer = make_outer(config.rule, config.network, spec)
     lifetime_step = make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode)
-    step = with_replay(lifetime_step, config.replay)
     meta_shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, num_actions), jax.random.key(0))
     is_meta = bool(jax.tree.leaves(meta_shapes)) and not config.is_frozen
+    num_kept = config.num_updates - config.num_fresh(is_meta)
+    step = with_experience(lifetime_step, config.replay, num_kept)
 
     def init(key: Array, observation: Array) -> LearnerState:
         agent_key, meta_key = jax.random.split(key)
@@ -120,15 +130,15 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
             meta_params = rule.init_meta_params(meta_key, num_actions)
         agent_state = init_agent_state(agent, rule, optimizer, outer, agent_key, observation)
         example = acting.empty_trajectory(agent, observation, config.unroll, num_actions)
-        replay = replays.init(config.replay, jax.random.fold_in(key, 2), example) if config.replay.capacity else ()
-        return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params) if is_meta else (), replay)
+        kept = experience.init(config.replay, num_kept, jax.random.fold_in(key, 2), example, agent_state)
+        return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params) if is_meta else (), kept)
 
     def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
         clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, replay, meta_gradient, metrics = step(
-            state.meta_params, state.agent, state.replay, clip(trajectories), validation and clip(validation)
+        agent_state, kept, meta_gradient, metrics = step(
+            state.meta_params, state.agent, state.experience, clip(trajectories), validation and clip(validation)
         )
-        state = state._replace(agent=agent_state, replay=replay)
+        state = state._replace(agent=agent_state, experience=kept)
         if validation is None:
             return state, metrics
         norm = optax.tree.norm(meta_gradient)  # inf also where it overflows, which clipping would turn into zeros
@@ -194,10 +204,10 @@ def make_fused(
             environment,
             agent,
             policy,
-            state.learner.agent,
+            experience.who_acts(state.learner.agent, state.learner.experience),
             learner.make_update(state.learner.meta_params),
             state.actor,
-            config.num_updates,
+            config.num_fresh(learner.is_meta),
             config.unroll,
             config.validation_unroll if learner.is_meta else 0,
         )
@@ -214,4 +224,4 @@ def make_fused(
 
 def steps_per_iteration(config: OnlineConfig, is_meta: bool) -> int:
     """Environment steps of one iteration, all environments of the batch counted."""
-    return config.batch_size * (config.num_updates * config.unroll + is_meta * config.validation_unroll)
+    return config.batch_size * (config.num_fresh(is_meta) * config.unroll + is_meta * config.validation_unroll)

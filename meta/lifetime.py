@@ -10,9 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import replay as replays
 from agents.networks import Agent
-from agents.replay import Replay, ReplayConfig
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.types import Array, Params, Trajectory
 from meta import gradients
@@ -124,36 +122,3 @@ def make_update(
         return step(meta_params, state, one, None)[0]
 
     return update
-
-
-def with_replay(step: LifetimeStep, config: ReplayConfig):
-    """Make the function (η, agent state, replay, trajectories, validation) -> the same with what is replayed.
-
-    Each of the M updates takes its own fresh trajectories and a draw of those that were seen. Before the replay holds
-    an update's worth the agent only acts: its state stays, the meta-gradient is 0, and metrics are nan.
-    """
-    if not config.capacity:
-
-        def without(meta_params, state, replay, trajectories, validation):
-            state, meta_gradient, metrics = step(meta_params, state, trajectories, validation)
-            return state, replay, meta_gradient, metrics
-
-        return without
-
-    def draw(replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
-        return replays.sample(config, replays.add(replay, fresh), fresh)
-
-    def with_(meta_params, state, replay, trajectories, validation):
-        replay, trajectories = jax.lax.scan(draw, replay, trajectories)
-        arguments = (meta_params, state, trajectories, validation)
-        of_metrics = jax.eval_shape(lambda x: step(*x)[2], arguments)
-
-        def wait(arguments):
-            nothing = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), of_metrics)
-            return arguments[1], jax.tree.map(jnp.zeros_like, arguments[0]), nothing
-
-        is_ready = replays.is_ready(config, replay)
-        state, meta_gradient, metrics = jax.lax.cond(is_ready, lambda x: step(*x), wait, arguments)
-        return state, replay, meta_gradient, metrics
-
-    return with_

@@ -18,12 +18,13 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from agents import acting
-from agents import replay as replays
 from agents.networks import Agent
-from agents.replay import Replay, ReplayConfig
+from agents.replay import ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
-from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update, with_replay
+from meta import experience
+from meta.experience import Experience, with_experience
+from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update
 from meta.outer import Outer
 from toy_envs.base import Environment
 
@@ -38,6 +39,7 @@ class LifetimeConfig:
     unroll: int
     validation_unroll: int
     num_updates: int
+    stride: int  # updates from one window of M to the next
     is_acting_in_turn: bool
     max_abs_reward: float
     gradient_mode: str
@@ -47,7 +49,7 @@ class LifetimeConfig:
     @property
     def steps(self) -> int:
         """Environment steps of a meta-step."""
-        return self.batch_size * (self.num_updates * self.unroll + self.validation_unroll)
+        return self.batch_size * (self.stride * self.unroll + self.validation_unroll)
 
 
 class MemberState(NamedTuple):
@@ -55,7 +57,7 @@ class MemberState(NamedTuple):
 
     key: Array
     agent: AgentState
-    replay: Replay | tuple[()]
+    experience: Experience
     actor: Any  # acting.ActorState, or () where a host environment is stepped elsewhere
     meta_opt_state: optax.OptState
     budget: Array  # environment steps of this lifetime
@@ -70,7 +72,7 @@ class Member(NamedTuple):
     Attributes:
       init: key, η, actor state or prepared observation [B, ...] -> MemberState.
       step: η, state -> state, its update of η (zeros if it was not finite), 1 (or 0), metrics.
-      learn: the same of given trajectories [M, T, B, ...] and validation trajectory.
+      learn: the same of given trajectories [stride, T, B, ...] and validation trajectory.
       renew: state, and of a host environment a prepared observation [B, ...] -> state at the start of a new lifetime;
         for agents whose metric `is_over` is true. A program of its own, which is large and seldom needed.
     """
@@ -93,20 +95,19 @@ def make_member(
 ) -> Member:
     """Make the functions of an agent and its environment; None for an environment on the host."""
     lifetime_step = make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode)
-    replayed_step = with_replay(lifetime_step, config.replay)
+    num_kept = config.num_updates - config.stride
+    windowed_step = with_experience(lifetime_step, config.replay, num_kept)
     budgets = jnp.array(config.budgets, jnp.float32)
 
     def begin(key: Array, observation: Array) -> dict[str, Any]:
         """What is made anew with every lifetime."""
         key, agent_key, budget_key, replay_key = jax.random.split(key, 4)
-        replay: Any = ()
-        if config.replay.capacity:
-            example = acting.empty_trajectory(agent, observation, config.unroll, num_actions)
-            replay = replays.init(config.replay, replay_key, example)
+        example = acting.empty_trajectory(agent, observation, config.unroll, num_actions)
+        state = init_agent_state(agent, rule, optimizer, outer, agent_key, observation)
         return {
             "key": key,
-            "agent": init_agent_state(agent, rule, optimizer, outer, agent_key, observation),
-            "replay": replay,
+            "agent": state,
+            "experience": experience.init(config.replay, num_kept, replay_key, example, state),
             "budget": budgets[jax.random.categorical(budget_key, -jnp.log(budgets))],
             "num_steps": jnp.zeros(()),
         }
@@ -125,8 +126,8 @@ def make_member(
 
     def learn(meta_params: Params, state: MemberState, trajectories: Trajectory, validation: Any):
         clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, replay, meta_gradient, metrics = replayed_step(
-            meta_params, state.agent, state.replay, clip(trajectories), clip(validation)
+        agent_state, kept, meta_gradient, metrics = windowed_step(
+            meta_params, state.agent, state.experience, clip(trajectories), clip(validation)
         )
         norm = optax.tree.norm(meta_gradient)
         is_finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(agent_state.params))
@@ -137,7 +138,7 @@ def make_member(
         is_over = ~is_finite | (num_steps >= state.budget)
         state = state._replace(
             agent=agent_state,
-            replay=replay,
+            experience=kept,
             meta_opt_state=keep(meta_opt_state, state.meta_opt_state),
             num_steps=num_steps,
             num_lifetimes=state.num_lifetimes + is_over,
@@ -165,10 +166,10 @@ def make_member(
             environment,
             agent,
             rule.policy,
-            state.agent,
+            experience.who_acts(state.agent, state.experience),
             make_update(lifetime_step, meta_params, config.max_abs_reward, config.is_acting_in_turn),
             state.actor,
-            config.num_updates,
+            config.stride,
             config.unroll,
             config.validation_unroll,
         )

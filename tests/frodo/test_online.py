@@ -167,6 +167,7 @@ def test_returns_are_of_rewards_that_are_not_clipped():
         ({"batch_size": 0}, "^batch_size is 0, expected an integer of at least 1"),
         ({"unroll": 0}, "^unroll is 0, expected an integer of at least 1"),
         ({"validation_unroll": -3}, "^validation_unroll is -3, expected an integer of at least 1"),
+        ({"stride": 9}, r"^stride is 9, expected at most num_updates \(\d+\), or 0 for as many"),
         ({"num_updates": 0}, "^num_updates is 0, expected an integer of at least 1"),
         ({"max_abs_reward": 0.0}, "^max_abs_reward is 0.0, expected a positive number"),
         ({"max_abs_reward": float("nan")}, "^max_abs_reward is nan, expected a positive number"),

@@ -51,6 +51,7 @@ def member_of(config: OnlineConfig, budgets=(10**6,), environment=ENVIRONMENT):
         config.unroll,
         config.validation_unroll,
         config.num_updates,
+        config.num_fresh(is_meta=True),
         config.is_acting_in_turn,
         config.max_abs_reward,
         "reverse",
@@ -91,13 +92,13 @@ def renewing_step(member, num_devices=1, is_vmapped=False):
     return run
 
 
-@pytest.mark.parametrize("is_acting_in_turn", [False, True])
-def test_one_agent_of_one_lifetime_is_the_online_regime(is_acting_in_turn):
-    config = dataclasses.replace(CONFIG, gradient_mode="reverse", is_acting_in_turn=is_acting_in_turn)
+@pytest.mark.parametrize("settings", [{}, {"is_acting_in_turn": True}, {"stride": 1}])
+def test_one_agent_of_one_lifetime_is_the_online_regime(settings):
+    config = dataclasses.replace(CONFIG, gradient_mode="reverse", **settings)
     fused = make_fused(config, ENVIRONMENT)
     online = jit(fused.init)(jax.random.key(0))
     member, meta_params, states = begin(config, 1)
-    own = dict(agent=online.learner.agent, actor=online.actor)
+    own = dict(agent=online.learner.agent, experience=online.learner.experience, actor=online.actor)
     states = states._replace(**jax.tree.map(lambda x: x[None], own))
     meta_params = online.learner.meta_params
     step, run = group_step(member), jit(fused.run, static_argnums=1)
@@ -164,12 +165,16 @@ def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     state = jax.tree.map(lambda x: x[int(np.argmin(states.budget))], states)
     step = jit(member.step)
     first, *_, metrics = step(meta_params, state)
-    assert not metrics["is_over"] and first.num_steps == steps and first.replay.num_added == 6
+    assert not metrics["is_over"] and first.num_steps == steps and first.experience.replay.num_added == 6
     second, *_, metrics = step(meta_params, first)
     assert metrics["is_over"]
     second = jit(member.renew)(second)
     assert second.num_lifetimes == 2 and second.num_resets == 0
-    assert second.num_steps == 0 and second.replay.num_added == 0 and second.agent.rule_state.lifetime.hidden.any() == 0
+    assert (
+        second.num_steps == 0
+        and second.experience.replay.num_added == 0
+        and second.agent.rule_state.lifetime.hidden.any() == 0
+    )
     assert bool(second.actor.time_step.is_first.all()) and second.agent.outer_state.opt_state[0].count == 0
     differs = jax.tree.map(lambda x, y: bool((x != y).any()), state.agent.params, second.agent.params)
     assert any(jax.tree.leaves(differs))  # drawn anew
