@@ -110,23 +110,16 @@ def disco103_on_catch() -> OnlineConfig:
 
 
 def disco(env: str) -> OnlineConfig:
-    """An agent for DiscoRL's rule: that of the public code, with the paper's learning rate for Atari."""
+    """An agent for DiscoRL's rule: that of the public code, for images with larger batches and the paper's rate."""
     config = disco103_on_catch()
-    if env == config.env:
-        return config
     of_env = for_environment(env)
-    network = dataclasses.replace(config.network, torso=of_env.network.torso)
-    if env.startswith("atari/"):
-        network = dataclasses.replace(network, hidden=of_env.network.hidden)
-    return dataclasses.replace(
-        config,
-        env=env,
-        batch_size=8,
-        max_abs_reward=of_env.max_abs_reward,
-        rule=dataclasses.replace(config.rule, disco=DiscoConfig()),
-        network=network,
-        optimizer=adam(1e-3 if network.torso == "mlp" else 3e-4, max_update=1.0),
-    )
+    if env != config.env:
+        rule = dataclasses.replace(config.rule, disco=DiscoConfig())
+        config = dataclasses.replace(config, env=env, max_abs_reward=of_env.max_abs_reward, rule=rule)
+    if of_env.network.torso == "mlp":
+        return config
+    network = dataclasses.replace(config.network, torso=of_env.network.torso, hidden=of_env.network.hidden)
+    return dataclasses.replace(config, batch_size=8, network=network, optimizer=adam(3e-4, max_update=1.0))
 
 
 def for_environment(env: str) -> OnlineConfig:
