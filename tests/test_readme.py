@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from frodo.rule import RULES
+
 ROOT = Path(__file__).parents[1]
 SMALL = ["--seeds=0", "--steps=1000", "--config.batch_size=2", "--config.network.hidden=8", "--config.rule.lstm=4"]
 
@@ -50,3 +52,15 @@ def test_a_command_of_the_docs_is_understood(command, tmp_path):
     done = start(command, f"--out={tmp_path}")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--overwrite replaces" in done.stderr, done.stderr
+
+
+def test_the_examples_of_how_to_extend_learn(capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/extending.md").read_text(), re.MULTILINE | re.DOTALL)
+    rules = dict(RULES)
+    try:
+        exec("\n".join(blocks), {})
+    finally:
+        RULES.clear()
+        RULES.update(rules)
+    ends = [float(end) for end in re.findall(r"-> ([\d.]+)", capsys.readouterr().out)]
+    assert len(ends) == 3 and min(ends) > 0.9
