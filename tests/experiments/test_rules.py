@@ -31,6 +31,7 @@ def test_a_rule_is_read_as_it_was_written(tmp_path, name):
     jax.tree.map(np.testing.assert_array_equal, meta_params, again)
     frozen = evaluate.configure(str(tmp_path / "rule.npz"), "toy/catch/5x5")
     assert frozen.is_frozen and frozen.rule == config.rule and frozen.env == "toy/catch/5x5"
+    assert frozen.num_updates == 1 and not frozen.is_acting_in_turn  # on each trajectory as it comes
     jax.tree.map(np.testing.assert_array_equal, meta_params, rules.initial_meta_params(frozen))
 
 
