@@ -65,24 +65,27 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params))
         results = report.read(run.folder)
         names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]
-        summary = {name: float(report.final_values(results, name)[0]) for name in names}
+        summary: dict[str, Any] = {name: float(report.final_values(results, name)[0]) for name in names}
         summary |= {name: int(results.columns[name][-1]) for name in ("lifetimes", "resets")}
         summary["meta_steps"] = options.steps
         summary["cpu_seconds_per_meta_step"] = clock.seconds / max(1, options.steps - start)
         run.finish(summary)
-    curves = [
-        report.curve(results, f"end_return/{env}")._replace(label=env)
-        for env in dict.fromkeys(config.envs)
-        if np.isfinite(results.columns[f"end_return/{env}"]).any()
-    ]
-    plots.curves(
-        run.folder / "discovery.png",
-        curves,
-        title=f"Discovery of the rule {config.agent.rule.name}",
-        xlabel="environment steps of the population",
-        ylabel="mean return at the end of lifetimes",
-    )
-    return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "discovery.png")}
+    summary["rule"] = str(run.folder / "rule.npz")
+    curves = []
+    for env in dict.fromkeys(config.envs):
+        if np.isfinite(results.columns[f"end_return/{env}"]).any():
+            series = report.curve(results, f"end_return/{env}")
+            curves.append(series._replace(label=env, x=series.x / population.steps_per_meta_step))
+    if curves:
+        summary["figure"] = str(run.folder / "discovery.png")
+        plots.curves(
+            run.folder / "discovery.png",
+            curves,
+            title=f"Discovery of the rule {config.agent.rule.name}",
+            xlabel="meta-steps",
+            ylabel="mean return at the end of lifetimes",
+        )
+    return summary
 
 
 def parse_envs(text: str) -> tuple[str, ...]:
