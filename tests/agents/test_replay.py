@@ -8,7 +8,8 @@ import pytest
 from agents import replay
 from agents.replay import ReplayConfig
 from agents.types import Trajectory
-from meta.lifetime import with_replay
+from meta import experience
+from meta.experience import with_experience
 
 T = 2
 
@@ -64,8 +65,8 @@ def test_before_the_first_draw_only_what_was_added_is_drawn():
 def test_an_agent_waits_until_there_is_an_update():
     config = ReplayConfig(capacity=4, batch_size=4, fresh=0.5)
     lifetime_step = lambda eta, state, trajectories, validation: (state + 1, eta, {"seen": trajectories.reward.sum()})
-    step = jax.jit(with_replay(lifetime_step, config))
-    state = replay.init(config, jax.random.key(0), numbered(0, 2))
+    step = jax.jit(with_experience(lifetime_step, config, 0))
+    state = experience.init(config, 0, jax.random.key(0), numbered(0, 2), ())
     stack = lambda first: jax.tree.map(lambda x: x[None], numbered(first, 2))
     after, state, gradient, metrics = step(2.0, jnp.zeros(()), state, stack(1), None)
     assert after == 0 and gradient == 0 and np.isnan(metrics["seen"])
