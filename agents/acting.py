@@ -118,7 +118,7 @@ def rollouts(
     The parameters that act are those of `learner`, which `update` changes after each of the M trajectories.
     """
 
-    def act(carry, _, num_steps=num_steps):
+    def act(carry, _):
         state, learner = carry
         state, trajectory, stats = rollout(environment, agent, policy, learner.params, state, num_steps)
         return (state, update(learner, trajectory)), (trajectory, stats)
