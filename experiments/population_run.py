@@ -4,7 +4,7 @@ processes."""
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from agents import acting
 from agents.acting import HostActor
 from agents.environments import HostEnvironment, make_environment
-from agents.networks import make_agent
+from agents.networks import Agent, make_agent
 from agents.types import Array, Params
 from experiments import rules
 from experiments.devices import make_mesh, quick_to_compile
@@ -65,6 +65,30 @@ class PopulationState(NamedTuple):
     hosts: tuple[MemberState, ...]
 
 
+class _Group(NamedTuple):
+    """Agents whose environments share a program: what acts and learns for all of them."""
+
+    indices: list[int]  # of its agents in the population
+    agent: Agent
+    member: Member
+    mesh: jax.sharding.Mesh
+    step: Callable[..., Any]
+    renew: Callable[..., MemberState]
+
+
+class _Host(NamedTuple):
+    """An agent whose environment is stepped on the host."""
+
+    number: int
+    environment: HostEnvironment
+    agent: Agent
+    policy: acting.Policy
+    member: Member
+    device: jax.Device
+    step: Callable[..., Any]
+    renew: Callable[..., MemberState]
+
+
 class Population:
     """Owns the environments of a population's agents; a context manager, which stops their actor threads.
 
@@ -80,36 +104,22 @@ class Population:
         self.steps_per_meta_step = config.lifetime().steps * len(config.envs)
         self._initial_meta_params = rules.initial_meta_params(a)
         self._shared_optimizer = None if config.is_optimizer_per_agent else a.meta_optimizer.make()
-        environments = [make_environment(env, a.batch_size, seed + i) for i, env in enumerate(config.envs)]
-        self._environments: list[Any] = environments
-        groups: dict[Any, list[int]] = {}
-        self._host_environments: dict[int, HostEnvironment] = {}
-        for i, environment in enumerate(environments):
+        self._everywhere = NamedSharding(make_mesh(len(self._devices), self._devices, AXIS), PartitionSpec())
+        self._environments: list[Any] = [
+            make_environment(env, a.batch_size, seed + i) for i, env in enumerate(config.envs)
+        ]
+        programs: dict[Environment, list[int]] = {}
+        self._hosts: list[_Host] = []
+        for i, environment in enumerate(self._environments):
             if isinstance(environment, Environment):
-                groups.setdefault(environment.program, []).append(i)
+                programs.setdefault(environment.program, []).append(i)
+            elif jax.process_count() > 1:
+                raise UsageError(
+                    f"--envs: {config.envs[i]} is stepped on the host, expected toy environments with several processes"
+                )
             else:
-                self._host_environments[i] = environment
-        self._indices = list(groups.values())  # of the agents of each group
-        self._members = [self._make_member(program, program.num_actions) for program in groups]
-        self._meshes = [self._make_mesh(len(indices)) for indices in self._indices]
-        whole = make_mesh(len(self._devices), self._devices, AXIS)
-        self._everywhere = NamedSharding(whole, PartitionSpec())
-        self._replicated = [NamedSharding(mesh, PartitionSpec()) for mesh in self._meshes]
-        self._steps = [
-            jax.jit(population.make_group_step(member, mesh, config.vmap_agents), donate_argnums=1)
-            for (_, member), mesh in zip(self._members, self._meshes, strict=True)
-        ]
-        if self._host_environments and jax.process_count() > 1:
-            env = config.envs[min(self._host_environments)]
-            raise UsageError(f"--envs: {env} is stepped on the host, expected toy environments with several processes")
-        self._renew = [
-            jax.jit(population.make_group_renew(member, mesh), donate_argnums=0, compiler_options=self._quick)
-            for (_, member), mesh in zip(self._members, self._meshes, strict=True)
-        ]
-        self._host_devices = [self._devices[n % len(self._devices)] for n in range(len(self._host_environments))]
-        self._host_members = [self._make_member(None, x.num_actions) for x in self._host_environments.values()]
-        self._host_steps = [jax.jit(member.learn) for _, member in self._host_members]
-        self._host_renew = [jax.jit(member.renew, compiler_options=self._quick) for _, member in self._host_members]
+                self._hosts.append(self._make_host(i, environment))
+        self._groups = [self._make_group(program, indices) for program, indices in programs.items()]
         self._actors: list[HostActor] = []
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: population.apply_updates(
@@ -117,7 +127,20 @@ class Population:
             )
         )
 
-    def _make_member(self, program: Environment | None, num_actions: int) -> tuple[Any, Member]:
+    def _make_group(self, program: Environment, indices: list[int]) -> _Group:
+        agent, _, member = self._make_member(program, program.num_actions)
+        mesh = self._make_mesh(len(indices))
+        step = jax.jit(population.make_group_step(member, mesh, self._config.vmap_agents), donate_argnums=1)
+        renew = jax.jit(population.make_group_renew(member, mesh), donate_argnums=0, compiler_options=self._quick)
+        return _Group(indices, agent, member, mesh, step, renew)
+
+    def _make_host(self, number: int, environment: HostEnvironment) -> _Host:
+        agent, policy, member = self._make_member(None, environment.num_actions)
+        device = self._devices[len(self._hosts) % len(self._devices)]
+        renew = jax.jit(member.renew, compiler_options=self._quick)
+        return _Host(number, environment, agent, policy, member, device, jax.jit(member.learn), renew)
+
+    def _make_member(self, program: Environment | None, num_actions: int) -> tuple[Agent, acting.Policy, Member]:
         a = self._config.agent
         rule = make_rule(a.rule)
         spec = rule.spec(num_actions)
@@ -127,7 +150,7 @@ class Population:
         member = population.make_member(
             self._config.lifetime(), program, agent, rule, a.optimizer.make(), outer, meta_optimizer, num_actions
         )
-        return (agent, rule), member
+        return agent, rule.policy, member
 
     def _make_mesh(self, num_agents: int) -> jax.sharding.Mesh:
         if jax.process_count() > 1 and num_agents % len(self._devices):
@@ -146,28 +169,21 @@ class Population:
             meta_params = init(meta_key, 2)
         meta_params = jax.device_put(meta_params, self._everywhere)
         groups = []
-        for ((agent, _), member), indices, mesh in zip(self._members, self._indices, self._meshes, strict=True):
+        for group in self._groups:
             states = []
-            for i in indices:
+            for i in group.indices:
                 env_key, key = jax.random.split(keys[i])
-                actor = acting.init_actor(self._environments[i], agent, env_key, a.batch_size)
-                states.append((key, actor))
-            sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-            stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
-            make = jax.jit(
-                jax.vmap(member.init, in_axes=(0, None, 0)), out_shardings=sharding, compiler_options=self._quick
-            )
-            groups.append(make(stacked[0], meta_params, stacked[1]))
+                states.append((key, acting.init_actor(self._environments[i], group.agent, env_key, a.batch_size)))
+            key, actor = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+            sharding = NamedSharding(group.mesh, PartitionSpec(AXIS))
+            begin_all = jax.vmap(group.member.init, in_axes=(0, None, 0))
+            begin_all = jax.jit(begin_all, out_shardings=sharding, compiler_options=self._quick)
+            groups.append(begin_all(key, meta_params, actor))
         hosts = []
-        for (i, environment), ((agent, _), member), device in zip(
-            self._host_environments.items(), self._host_members, self._host_devices, strict=True
-        ):
-            observation = agent.prepare(jnp.asarray(environment.reset().observation))
-            hosts.append(
-                jax.jit(member.init, compiler_options=self._quick)(
-                    *jax.device_put((keys[i], meta_params, observation), device)
-                )
-            )
+        for host in self._hosts:
+            observation = host.agent.prepare(jnp.asarray(host.environment.reset().observation))
+            begin = jax.jit(host.member.init, compiler_options=self._quick)
+            hosts.append(begin(*jax.device_put((keys[host.number], meta_params, observation), host.device)))
         opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
         opt_state = jax.device_put(opt_state, self._everywhere)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
@@ -181,41 +197,37 @@ class Population:
     def start(self, state: PopulationState) -> None:
         """Let the actor threads begin."""
         a = self._config.agent
-        for environment, ((agent, rule), _), host in zip(
-            self._host_environments.values(), self._host_members, state.hosts, strict=True
-        ):
-            params, num = who_acts(host.agent, host.experience).params, a.num_fresh(is_meta=True) + 1
-            actor = HostActor(environment, agent, rule.policy, params, host.key, a.unroll, num)
+        for host, member in zip(self._hosts, state.hosts, strict=True):
+            params, num = who_acts(member.agent, member.experience).params, a.num_fresh(is_meta=True) + 1
+            actor = HostActor(host.environment, host.agent, host.policy, params, member.key, a.unroll, num)
             self._actors.append(self._on_exit.enter_context(actor))
 
     def step(self, state: PopulationState) -> tuple[PopulationState, list[dict[str, Array]]]:
         """Take one meta-step; the metrics are a list of groups, [n] each, then of host agents."""
         outputs, groups, hosts, metrics, ended = [], [], [], [], []
-        for group_step, replicated, group in zip(self._steps, self._replicated, state.groups, strict=True):
-            group, update, weight, num_over, own = group_step(jax.device_put(state.meta_params, replicated), group)
-            groups.append(group)
+        for group, members in zip(self._groups, state.groups, strict=True):
+            meta_params = jax.device_put(state.meta_params, NamedSharding(group.mesh, PartitionSpec()))
+            members, update, weight, num_over, own = group.step(meta_params, members)
+            groups.append(members)
             ended.append(num_over)
             outputs.append((update, weight))
             metrics.append(own)
-        for actor, host_step, renew, host, device in zip(
-            self._actors, self._host_steps, self._host_renew, state.hosts, self._host_devices, strict=True
-        ):
+        for host, actor, member in zip(self._hosts, self._actors, state.hosts, strict=True):
             experience = actor.get()
             trajectories = jax.tree.map(lambda x: x[:-1], experience.trajectories)
             validation = jax.tree.map(lambda x: x[-1], experience.trajectories)
-            host, update, weight, own = host_step(
-                jax.device_put(state.meta_params, device), host, trajectories, validation
-            )
+            meta_params = jax.device_put(state.meta_params, host.device)
+            member, update, weight, own = host.step(meta_params, member, trajectories, validation)
             if own["is_over"]:
-                host = renew(host, validation.observation[0])
-            actor.params = who_acts(host.agent, host.experience).params
-            hosts.append(host)
+                member = host.renew(member, validation.observation[0])
+            actor.params = who_acts(member.agent, member.experience).params
+            hosts.append(member)
             own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)}
             outputs.append((update, weight))
             metrics.append({k: np.asarray(v)[None] for k, v in own.items()})
-        for i, (renew_group, num_over) in enumerate(zip(self._renew, ended, strict=True)):
+        for i, num_over in enumerate(ended):
             if int(num_over):
-                groups[i] = renew_group(groups[i], metrics[i]["is_over"])
+                groups[i] = self._groups[i].renew(groups[i], metrics[i]["is_over"])
         updates, weights = zip(*jax.device_put(outputs, self._everywhere), strict=True)
         meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, updates, weights)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), metrics
@@ -236,7 +248,7 @@ class Population:
         window = jax.device_get(window)
         stacked = [{k: np.stack([step[g][k] for step in window]) for k in window[0][g]} for g in range(len(window[0]))]
         row: dict[str, Any] = {}
-        order = [*self._indices, *([i] for i in self._host_environments)]
+        order = [group.indices for group in self._groups] + [[host.number] for host in self._hosts]
         per_env: dict[str, list] = {env: [] for env in self._config.envs}
         for indices, own in zip(order, stacked, strict=True):
             for j, i in enumerate(indices):

@@ -116,7 +116,7 @@ def disco(env: str) -> OnlineConfig:
     if env != config.env:
         rule = dataclasses.replace(config.rule, disco=DiscoConfig())
         config = dataclasses.replace(config, env=env, max_abs_reward=of_env.max_abs_reward, rule=rule)
-    if of_env.network.torso == "mlp":
+    if of_env.network.torso not in ("conv", "resnet"):
         return config
     network = dataclasses.replace(config.network, torso=of_env.network.torso, hidden=of_env.network.hidden)
     return dataclasses.replace(config, batch_size=8, network=network, optimizer=adam(3e-4, max_update=1.0))
