@@ -28,7 +28,8 @@ setup(
         "scipy>=1.14",
     ],
     extras_require={
-        "dev": ["mypy>=1.15", "pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"],
+        "compare": ["pandas<3", "rliable>=1.2"],
+        "dev": ["frodo-rl[compare]", "mypy>=1.15", "pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },

@@ -1,20 +1,15 @@
-"""Experience: parameters and an environment make trajectories, in both runtimes.
+"""Experience: parameters and an environment make trajectories.
 
-*Fused*: environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). *Actor threads*: a
-host environment is stepped by a thread which hands iterations of trajectories to the learner over a small queue
-(`HostActor`).
+*Fused*: environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). *Actor threads*, for
+environments on the host, are in `host_acting.py`.
 """
 
-import queue
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from agents.environments import HostEnvironment
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Predictions, Trajectory
 from toy_envs.base import Environment, TimeStep
@@ -157,132 +152,4 @@ def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actio
         valid=zeros(bool),
         behaviour_logits=zeros(float, num_actions),
         core_state=agent.initial_state(batch_size),
-    )
-
-
-class Experience(NamedTuple):
-    """What a host actor hands over: trajectories of one iteration, stacked [M, T, B, ...], and the episodes that
-    ended."""
-
-    trajectories: Trajectory
-    key: Array  # the actor's random key after it
-    returns: list[float]  # of the episodes that ended meanwhile
-
-
-class HostActor:
-    """A thread that steps a host environment and hands over iterations of `num_trajectories` trajectories.
-
-    It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
-    are at most two iterations old. Use it as a context manager: leaving it stops the thread and closes the
-    environment.
-    """
-
-    def __init__(
-        self,
-        environment: HostEnvironment,
-        agent: Agent,
-        policy: Policy,
-        params: Params,
-        key: Array,
-        num_steps: int,
-        num_trajectories: int,
-    ):
-        self.params = params
-        self._environment, self._agent, self._key = environment, agent, key
-        self._shape = (num_trajectories, num_steps)
-        self._queue: queue.Queue[Experience | BaseException] = queue.Queue(maxsize=1)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
-
-        def step(params, key, observation, is_first, core_state):
-            key, action_key = jax.random.split(key)
-            observation = agent.prepare(observation)
-            action, logits, next_state = act(agent, policy, params, action_key, observation, is_first, core_state)
-            return key, observation, action, logits, next_state
-
-        self._step, self._prepare = jax.jit(step), jax.jit(agent.prepare)
-
-    def __enter__(self) -> "HostActor":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._stop.set()
-        while self._thread.is_alive():
-            try:
-                self._queue.get(timeout=0.1)
-            except queue.Empty:
-                pass
-        self._environment.close()
-
-    def get(self) -> Experience:
-        """Wait for the next iteration of experience; what went wrong in the thread is raised here."""
-        experience = self._queue.get()
-        if isinstance(experience, BaseException):
-            raise experience
-        return experience
-
-    def _run(self) -> None:
-        try:
-            for experience in self._iterations():
-                self._queue.put(experience)
-                if self._stop.is_set():
-                    return
-        except BaseException as error:  # the learner must not wait for ever
-            self._queue.put(error)
-
-    def _iterations(self):
-        num_trajectories, num_steps = self._shape
-        batch_size = self._environment.num_envs
-        time_step = self._environment.reset()
-        core_state = self._agent.initial_state(batch_size)
-        episode_return = np.zeros(batch_size, np.float64)
-        while True:
-            buffer: Any = None
-            returns: list[float] = []
-            core_states = []
-            for m in range(num_trajectories):
-                params = self.params
-                core_states.append(core_state)
-                for t in range(num_steps):
-                    key, observation, action, logits, next_state = self._step(
-                        params, self._key, time_step.observation, time_step.is_first, core_state
-                    )
-                    if buffer is None:
-                        buffer = _allocate(self._shape, observation, logits)
-                    buffer.observation[m, t], buffer.is_first[m, t] = observation, time_step.is_first
-                    self._key, core_state = key, next_state
-                    chosen = np.asarray(action)
-                    time_step = self._environment.step(chosen)
-                    buffer.action[m, t], buffer.behaviour_logits[m, t] = chosen, logits
-                    buffer.reward[m, t], buffer.discount[m, t] = time_step.reward, time_step.discount
-                    buffer.truncated[m, t], buffer.valid[m, t] = time_step.truncated, time_step.valid
-                    episode_return += time_step.reward
-                    is_over = (time_step.discount == 0) | time_step.truncated
-                    if is_over.any():
-                        returns.extend(episode_return[is_over].tolist())
-                        episode_return[is_over] = 0.0
-                    if self._stop.is_set():
-                        return
-                buffer.observation[m, num_steps] = self._prepare(time_step.observation)
-                buffer.is_first[m, num_steps] = time_step.is_first
-            core_states = jax.tree.map(lambda *states: jnp.stack(states), *core_states)
-            yield Experience(buffer._replace(core_state=core_states), self._key, returns)
-
-
-def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Trajectory:
-    """Room for one iteration in host memory."""
-    num_trajectories, num_steps = shape
-    batch_size = len(observation)
-    steps = lambda dtype: np.empty((num_trajectories, num_steps, batch_size), dtype)
-    return Trajectory(
-        observation=np.empty((num_trajectories, num_steps + 1, *observation.shape), observation.dtype),
-        is_first=np.empty((num_trajectories, num_steps + 1, batch_size), bool),
-        action=steps(np.int32),
-        reward=steps(np.float32),
-        discount=steps(np.float32),
-        truncated=steps(bool),
-        valid=steps(bool),
-        behaviour_logits=np.empty((num_trajectories, num_steps, *logits.shape), logits.dtype),
-        core_state=(),
     )

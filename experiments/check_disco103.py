@@ -24,7 +24,7 @@ import numpy as np
 from absl import flags
 
 from agents.types import Array, Params, Trajectory
-from experiments import logs
+from experiments import files, logs, weights
 from experiments.command_line import start
 from experiments.files import UsageError
 from meta import disco, disco103
@@ -218,13 +218,12 @@ def main(argv: list[str]) -> None:
     for name in ("weights", "reference"):
         if not flags.FLAGS[name].value:
             raise UsageError(f"--{name} is missing: name an .npz file")
-    weights = disco103.read_weights(Path(flags.FLAGS.weights))
+    arrays = weights.read(Path(flags.FLAGS.weights))
     try:
-        with np.load(flags.FLAGS.reference, allow_pickle=False) as file:
-            reference = {key: file[key] for key in file}
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"--reference={flags.FLAGS.reference} cannot be read: {error}") from None
-    errors = check(weights, reference)
+        reference = files.read_arrays(Path(flags.FLAGS.reference))
+    except FileNotFoundError:
+        raise UsageError(f"--reference={flags.FLAGS.reference} names no file") from None
+    errors = check(arrays, reference)
     print(logs.table(list(_rows(errors))))
     if wrong := [key for key, error in errors.items() if not error <= tolerance(key)]:
         sys.exit(f"error: {len(wrong)} of {len(errors)} keys differ by more than is allowed, the first is {wrong[0]}")

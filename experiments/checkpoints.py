@@ -1,11 +1,12 @@
 """The last complete states of a run on disk, by Orbax: atomic, named by their step, restored bit for bit.
 
-The leaves of the state lie end to end in one array of bytes, with their names, dtypes, shapes and a checksum beside it
-in JSON: one array takes Orbax 15 ms however many leaves there are, random keys and arrays without elements are nothing
+The leaves of the state lie end to end in one array of bytes, and their names, dtypes, shapes and a checksum as JSON in
+another: two arrays take Orbax 15 ms however many leaves there are, random keys and arrays without elements are nothing
 special, and damage that Orbax does not see itself (one flipped bit) is found.
 """
 
 import contextlib
+import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +27,18 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder = folder.absolute()
+        own = jax.process_index()  # of several processes each has its own run, and waits for no other
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            max_to_keep=keep,
+            enable_async_checkpointing=False,
+            cleanup_tmp_directories=True,
+            create=False,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+            ),
         )
         with writing(folder), _quiet():
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, step: int, state: Any, metadata: dict) -> None:
@@ -47,10 +56,10 @@ class Checkpoints:
         leaves = _leaves(state)
         data = b"".join(_array(leaf).tobytes() for leaf in leaves.values())
         index = {"leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
-        item = {"state": np.frombuffer(data, np.uint8)}
+        parts = {"state": data, "index": json.dumps(index).encode()}
+        item = {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}
         with writing(self.folder / str(step)), _quiet():
-            args = ocp.args.Composite(state=ocp.args.StandardSave(item), index=ocp.args.JsonSave(index))
-            if not self._manager.save(step, args=args):
+            if not self._manager.save(step, args=ocp.args.StandardSave(item)):
                 raise ValueError(f"checkpoint {step} comes after {self._manager.latest_step()} in {self.folder}")
 
     def restore(self, template: Any) -> tuple[Any, int, dict]:
@@ -79,13 +88,13 @@ class Checkpoints:
         raise UsageError("; ".join(reason for _, reason in damaged) or f"{self.folder} holds no checkpoint")
 
     def _read(self, step: int) -> tuple[bytes, dict]:
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(), index=ocp.args.JsonRestore())
         with _quiet():
-            restored = self._manager.restore(step, args=args)
-        data = np.asarray(restored.state["state"]).tobytes()
-        if zlib.crc32(data) != restored.index["crc32"]:
+            restored = self._manager.restore(step, args=ocp.args.StandardRestore())
+        data, text = (np.asarray(restored[name]).tobytes() for name in ("state", "index"))
+        index = json.loads(text)
+        if zlib.crc32(data) != index["crc32"]:
             raise ValueError("its checksum is wrong")
-        return data, restored.index
+        return data, index
 
 
 @contextlib.contextmanager

@@ -134,6 +134,12 @@ def start(main: Callable[[list[str]], Any]) -> None:
     app.run(guarded, flags_parser=_parse_flags)
 
 
+def not_both(one: str, other: str) -> None:
+    """Refuse two flags that a person gave, of which one would be ignored."""
+    if FLAGS[one].present and FLAGS[other].present:
+        raise UsageError(f"--{one}={FLAGS[one].value}: give it or --{other}, which names the rule itself")
+
+
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return "; did you mean <nearest>?", or "" where nothing is near."""
     nearest = difflib.get_close_matches(name, known, n=1)

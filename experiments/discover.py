@@ -12,6 +12,7 @@ what it was on the way; discovery.png is the return at the end of lifetimes.
 
 import dataclasses
 import re
+import tempfile
 from typing import Any
 
 import jax
@@ -26,7 +27,8 @@ from experiments.logs import CpuClock, Progress
 from experiments.population_config import DiscoverConfig
 from experiments.runs import Run
 
-NUM_ROWS, NUM_RULES = 200, 10  # log points, and rules on the way
+NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
+MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
 
 
 def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
@@ -34,14 +36,16 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     config.validate()
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
-    if jax.process_index():  # each process has its own folder, which holds the same
+    if jax.process_index():  # process 0 has the run's folder
+        folder = tempfile.TemporaryDirectory()
         out = options.out or f"results/discover/{config.agent.rule.name}"
-        options = dataclasses.replace(options, out=f"{out}/process_{jax.process_index()}")
+        options = dataclasses.replace(options, out=folder.name, resume=False, resume_out=out)
     population = population_run.Population(config, options.seeds[0])
-    every = max(1, options.steps // NUM_ROWS)
+    state = population.init()  # before anything is written: the network may not suit an environment
+    every = min(max(1, options.steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
     with Run(options, experiment="discover", name=config.agent.rule.name, config=config) as run, population:
-        state, start = run.restore(population.init())
-        population.start(state)
+        state, start = population.scatter(*run.restore(population.gather(state)), state)
+        population.start(state, start)
         progress = Progress(total=options.steps, start=start)
         clock = CpuClock()
         window = []
@@ -57,13 +61,19 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
                 skipped = f", {row['resets']} resets" if row["resets"] else ""
                 progress.update(step, f"return {np.mean(population.returns(row)):.3f}{skipped}")
             if step % max(1, options.steps // NUM_RULES) == 0 or step == options.steps:
-                rules.save(run.folder / "rules" / f"{step:06d}.npz", config.agent, jax.device_get(state.meta_params))
-            if jax.process_count() == 1 or step == options.steps or step % every == 0:
-                whole = population.gather(state)
-                run.save_if_due(whole, step, is_end=step == options.steps)
-                run.stop_if_interrupted(whole, step)
-        rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params))
+                origin = rules.Origin(config.envs, step * population.steps_per_meta_step, None)
+                rules.save(
+                    run.folder / "rules" / f"{step:06d}.npz", config.agent, jax.device_get(state.meta_params), origin
+                )
+            if step % every == 0 or step == options.steps:
+                is_due, run.interrupted = population.agree(run.is_due() or step == options.steps, run.interrupted)
+                if is_due or run.interrupted:
+                    whole = population.gather(state)
+                    run.save(whole, step)
+                    run.stop_if_interrupted(whole, step)
         results = report.read(run.folder)
+        origin = rules.Origin(config.envs, options.steps * population.steps_per_meta_step, report.cpu_seconds(results))
+        rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params), origin)
         names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]
         summary: dict[str, Any] = {name: float(report.final_values(results, name)[0]) for name in names}
         summary |= {name: int(results.columns[name][-1]) for name in ("lifetimes", "resets")}
@@ -109,24 +119,26 @@ def main(argv: list[str]) -> None:
     population_run.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
     preset = population_config.preset(FLAGS.rule, parse_envs(FLAGS.envs), FLAGS.preset)
     if FLAGS.init_meta_params:
+        command_line.not_both("rule", "init_meta_params")
         agent, _ = rules.load(FLAGS.init_meta_params, preset.agent)
         preset = dataclasses.replace(preset, agent=dataclasses.replace(agent, init_meta_params=FLAGS.init_meta_params))
     config, options = command_line.parse_options(argv, preset)
     summary = run(config, options)
-    print(logs.table([{"": name, "value": value} for name, value in summary.items()]))
+    if not jax.process_index():
+        print(logs.table([{"": name, "value": value} for name, value in summary.items()]))
 
 
 if __name__ == "__main__":
     flags.DEFINE_string(
         "envs", "toy/catch,toy/grid_world/0-2", "Environments, one agent each, such as toy/grid_world/0-7."
     )
-    flags.DEFINE_string("rule", "disco", "Rule: disco, frodo or learned_loss.")
+    flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
     flags.DEFINE_string("init_meta_params", "", "Begin with this rule: disco103, or a file that `discover` wrote.")
     flags.DEFINE_enum("preset", "small", list(population_config.PRESETS), "Settings that --config overrides.")
     flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes run one population.")
     flags.DEFINE_integer("num_processes", 1, "Processes of the population.")
     flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
     flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
-    without = ("envs", "agent.env", "agent.rule.name", "agent.init_meta_params", "agent.is_frozen")
+    without = ("envs", "agent.env", "agent.rule.name", "agent.init_meta_params", "agent.is_frozen", "agent.vmap_seeds")
     command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=without)
     command_line.start(main)

@@ -29,7 +29,7 @@ def configure(rule: str, env: str) -> OnlineConfig:
         config = preset if rule == "disco" else presets.with_rule(presets.for_environment(env), rule)
     else:
         config = dataclasses.replace(rules.load(rule, preset)[0], init_meta_params=rule)
-    return dataclasses.replace(config, is_frozen=True, num_updates=1, is_acting_in_turn=False)
+    return dataclasses.replace(config, is_frozen=True, num_updates=1, stride=0, is_acting_in_turn=False)
 
 
 def main(argv: list[str]) -> None:

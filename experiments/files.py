@@ -5,6 +5,8 @@ import io
 import json
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,22 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write(path, buffer.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read an .npz file, never with pickle.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      UsageError: naming the file and the reason, for whatever else is wrong with it.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: np.asarray(file[key]) for key in sorted(file)}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path} is no .npz file of arrays: {' '.join(str(error).split())}") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -71,6 +71,7 @@ def main(argv: list[str]) -> None:
     preset = presets.disco(FLAGS.env) if FLAGS.rule == "disco" else presets.for_environment(FLAGS.env)
     preset = presets.with_rule(preset, FLAGS.rule)
     if FLAGS.init_meta_params:
+        command_line.not_both("rule", "init_meta_params")
         preset = rules.load(FLAGS.init_meta_params, presets.disco(FLAGS.env))[0]
         preset = dataclasses.replace(preset, init_meta_params=FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)

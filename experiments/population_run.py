@@ -15,8 +15,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from agents import acting
-from agents.acting import HostActor
 from agents.environments import HostEnvironment, make_environment
+from agents.host_acting import HostActor
 from agents.networks import Agent, make_agent
 from agents.types import Array, Params
 from experiments import rules
@@ -24,7 +24,7 @@ from experiments.devices import make_mesh, quick_to_compile
 from experiments.files import UsageError
 from experiments.logs import note
 from experiments.population_config import DiscoverConfig
-from frodo.rule import make_outer, make_rule
+from frodo.rule import make_outer, make_rule, spec_for
 from meta import population
 from meta.experience import who_acts
 from meta.population import AXIS, Member, MemberState
@@ -96,7 +96,7 @@ class Population:
     """
 
     def __init__(self, config: DiscoverConfig, seed: int):
-        self._config, self._key = config, jax.random.key(seed)
+        self._config, self._seed, self._key = config, seed, jax.random.key(seed)
         self._quick = quick_to_compile()
         self._devices = jax.devices()[: config.num_devices or None]
         self._on_exit = contextlib.ExitStack()
@@ -128,22 +128,24 @@ class Population:
         )
 
     def _make_group(self, program: Environment, indices: list[int]) -> _Group:
-        agent, _, member = self._make_member(program, program.num_actions)
+        agent, _, member = self._make_member(program, self._config.envs[indices[0]], program.num_actions)
         mesh = self._make_mesh(len(indices))
         step = jax.jit(population.make_group_step(member, mesh, self._config.vmap_agents), donate_argnums=1)
         renew = jax.jit(population.make_group_renew(member, mesh), donate_argnums=0, compiler_options=self._quick)
         return _Group(indices, agent, member, mesh, step, renew)
 
     def _make_host(self, number: int, environment: HostEnvironment) -> _Host:
-        agent, policy, member = self._make_member(None, environment.num_actions)
+        agent, policy, member = self._make_member(None, self._config.envs[number], environment.num_actions)
         device = self._devices[len(self._hosts) % len(self._devices)]
         renew = jax.jit(member.renew, compiler_options=self._quick)
         return _Host(number, environment, agent, policy, member, device, jax.jit(member.learn), renew)
 
-    def _make_member(self, program: Environment | None, num_actions: int) -> tuple[Agent, acting.Policy, Member]:
+    def _make_member(
+        self, program: Environment | None, env: str, num_actions: int
+    ) -> tuple[Agent, acting.Policy, Member]:
         a = self._config.agent
         rule = make_rule(a.rule)
-        spec = rule.spec(num_actions)
+        spec = spec_for(a.rule, env, num_actions)
         agent = make_agent(a.network, spec, num_actions)
         outer = make_outer(a.rule, a.network, spec)
         meta_optimizer = optax.identity() if self._shared_optimizer else a.meta_optimizer.make()
@@ -194,12 +196,25 @@ class Population:
     def __exit__(self, *exception) -> None:
         self._on_exit.close()
 
-    def start(self, state: PopulationState) -> None:
-        """Let the actor threads begin."""
+    def start(self, state: PopulationState, step: int) -> None:
+        """Let the actor threads begin, in environments that are not seeded as they were at another meta-step."""
         a = self._config.agent
         for host, member in zip(self._hosts, state.hosts, strict=True):
-            params, num = who_acts(member.agent, member.experience).params, a.num_fresh(is_meta=True) + 1
-            actor = HostActor(host.environment, host.agent, host.policy, params, member.key, a.unroll, num)
+            environment: Any = host.environment
+            if step:
+                environment.close()
+                env = self._config.envs[host.number]
+                environment = make_environment(env, a.batch_size, self._seed + host.number + step)
+            actor = HostActor(
+                environment,
+                host.agent,
+                host.policy,
+                who_acts(member.agent, member.experience).params,
+                member.key,
+                a.unroll,
+                a.num_fresh(is_meta=True),
+                a.validation_unroll,
+            )
             self._actors.append(self._on_exit.enter_context(actor))
 
     def step(self, state: PopulationState) -> tuple[PopulationState, list[dict[str, Array]]]:
@@ -214,13 +229,16 @@ class Population:
             metrics.append(own)
         for host, actor, member in zip(self._hosts, self._actors, state.hosts, strict=True):
             experience = actor.get()
-            trajectories = jax.tree.map(lambda x: x[:-1], experience.trajectories)
-            validation = jax.tree.map(lambda x: x[-1], experience.trajectories)
+            assert experience.validation is not None
             meta_params = jax.device_put(state.meta_params, host.device)
-            member, update, weight, own = host.step(meta_params, member, trajectories, validation)
+            member, update, weight, own = host.step(
+                meta_params, member._replace(key=experience.key), experience.trajectories, experience.validation
+            )
             if own["is_over"]:
-                member = host.renew(member, validation.observation[0])
-            actor.params = who_acts(member.agent, member.experience).params
+                member = host.renew(member, experience.validation.observation[0])
+                actor.renew(member.agent.params)
+            else:
+                actor.params = who_acts(member.agent, member.experience).params
             hosts.append(member)
             own |= {"episodes": len(experience.returns), "return_sum": sum(experience.returns)}
             outputs.append((update, weight))
@@ -232,14 +250,33 @@ class Population:
         meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, updates, weights)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), metrics
 
+    def agree(self, *numbers: int) -> list[int]:
+        """Return the largest of what the processes have of each number: all of them call this at the same time."""
+        if jax.process_count() == 1:
+            return list(numbers)
+        return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
+
     def gather(self, state: PopulationState) -> PopulationState:
         """Return the state with the agents of all processes."""
         if jax.process_count() == 1:
             return state
-        is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        data = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, state)
+        data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
         whole = multihost_utils.process_allgather(data, tiled=True)
-        return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if is_key(x) else y, state, whole)
+        return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else y, state, whole)
+
+    def scatter(self, whole: PopulationState, step: int, like: PopulationState) -> tuple[PopulationState, int]:
+        """Share out what `gather` returned, as `like` is over the devices, and its step: those of process 0."""
+        if jax.process_count() == 1:
+            return whole, step
+        data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, whole)
+        data, first_step = multihost_utils.broadcast_one_to_all((data, np.array(step)))
+
+        def share(x: np.ndarray, old: Array) -> Array:
+            if _is_key(old):
+                return jax.random.wrap_key_data(share(x, jax.random.key_data(old)))
+            return jax.make_array_from_callback(x.shape, old.sharding, lambda index: x[index])
+
+        return jax.tree.map(share, data, like), int(first_step)
 
     def reduce(self, window: Sequence[list[dict[str, Array]]]) -> dict[str, Any]:
         """Turn the metrics of several meta-steps into one row."""
@@ -263,7 +300,9 @@ class Population:
             row[f"end_return/{env}"] = _ratio(total(ends, "return_sum"), total(ends, "episodes"))
         everyone = [agent for agents in per_env.values() for agent in agents]
         for name in ("outer_loss", "meta_gradient_norm"):
-            row[name] = float(np.mean([agent[name] for agent in everyone]))
+            values = np.concatenate([agent[name] for agent in everyone])
+            values = values[np.isfinite(values)]  # one that waits for its replay has none
+            row[name] = float(values.mean()) if len(values) else float("nan")
         for name in ("lifetimes", "resets"):
             row[name] = int(sum(agent[name][-1] for agent in everyone))
         return row
@@ -271,6 +310,10 @@ class Population:
     def returns(self, row: dict[str, Any]) -> list[float]:
         values = [value for name, value in row.items() if name.startswith("return/") and np.isfinite(value)]
         return values or [float("nan")]
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _ratio(total: float, count: float) -> float:

@@ -71,6 +71,12 @@ def final_values(results: Results, metric: str) -> np.ndarray:
     return np.array([final.mean() if final.size else np.nan for final in finals])
 
 
+def cpu_seconds(results: Results) -> float:
+    """Return the CPU seconds of a whole run: the clock of `cpu_seconds` begins again where it was resumed."""
+    clock = results.columns["cpu_seconds"]
+    return float(clock[-1] + clock[:-1][np.diff(clock) < 0].sum())
+
+
 def final_numbers(results: Results, metric: str) -> dict[str, str | int | float]:
     """Return a row of the table: the metric's final mean and standard deviation over seeds."""
     finals = final_values(results, metric)

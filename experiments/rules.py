@@ -1,4 +1,5 @@
-"""Discovered rules on disk: one .npz file with η and, inside, the configuration of the rule that it is for.
+"""Discovered rules on disk: one .npz file with η and, inside, the configuration of the rule that it is for, and where
+and at what cost it was discovered.
 
 Every program that takes a rule by name takes "disco103" for the published one and, for any other, the path of such a
 file.
@@ -7,9 +8,8 @@ file.
 import dataclasses
 import json
 import typing
-import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,14 +22,47 @@ from frodo.rule import RuleConfig, make_rule
 from meta import disco103
 from meta.disco import DiscoConfig
 
-CONFIG = "config.json"  # the key of the configuration, as bytes
+CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
 
 
-def save(path: Path, config: OnlineConfig, meta_params: Params) -> None:
+class Origin(NamedTuple):
+    """Where a rule was discovered, and what it cost."""
+
+    envs: tuple[str, ...]  # of the agents; a name that ends in /* stands for a whole suite
+    env_steps: int | None  # of all agents together; None where it is not known
+    cpu_seconds: float | None
+    note: str = ""
+
+
+DISCO103 = Origin(
+    ("atari/*", "procgen/*", "dmlab/*"),
+    None,
+    None,
+    "206 agents on 2,048 TPUv3 cores for 60 hours (Oh et al. 2025)",
+)
+
+
+def save(path: Path, config: OnlineConfig, meta_params: Params, origin: Origin) -> None:
     """Write a rule, with the settings of the agents that it was discovered with; η is a Haiku pytree."""
     arrays = {f"{module}/{name}": np.asarray(x) for module, own in meta_params.items() for name, x in own.items()}
-    text = json.dumps(files.plain(dataclasses.asdict(config)))
-    files.write_arrays(path, arrays | {CONFIG: np.frombuffer(text.encode(), np.uint8)})
+    for key, value in ((CONFIG, dataclasses.asdict(config)), (ORIGIN, origin._asdict())):
+        arrays[key] = np.frombuffer(json.dumps(files.plain(value)).encode(), np.uint8)
+    files.write_arrays(path, arrays)
+
+
+def origin(name: str) -> Origin:
+    """Return where the rule "disco103", or that of a file, comes from.
+
+    Raises:
+      UsageError: if there is no such file, or it is not a rule's.
+    """
+    if name == "disco103":
+        return DISCO103
+    try:
+        record = json.loads(_read(name)[ORIGIN].tobytes())
+        return Origin(**(record | {"envs": tuple(record["envs"])}))
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"{name} is not the file of a rule: it has no good {ORIGIN!r}") from None
 
 
 def load(name: str, preset: OnlineConfig) -> tuple[OnlineConfig, Params]:
@@ -43,22 +76,15 @@ def load(name: str, preset: OnlineConfig) -> tuple[OnlineConfig, Params]:
       UsageError: if there is no such file, or it is not a rule's: naming it and its first wrong key.
     """
     if name == "disco103":
-        try:
-            arrays = disco103.read_weights(weights.find())
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        arrays = weights.read(weights.find())
         disco = dataclasses.replace(DiscoConfig(), skips_first_steps=preset.rule.disco.skips_first_steps)
         rule = dataclasses.replace(preset.rule, name="disco", kind="actor_critic", reduction="mean", disco=disco)
         return dataclasses.replace(preset, rule=rule), disco103.to_meta_params(arrays)
-    try:
-        with np.load(name, allow_pickle=False) as file:
-            arrays = {key: np.asarray(file[key]) for key in file}
-    except FileNotFoundError:
-        raise UsageError(f"{name} is no rule: give disco103, or the path of a file that `discover` wrote") from None
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{name} is not the file of a rule: {error}") from None
-    if CONFIG not in arrays:
-        raise UsageError(f"{name} is not the file of a rule: it has no key {CONFIG!r}")
+    arrays = _read(name)
+    for key in (CONFIG, ORIGIN):
+        if key not in arrays:
+            raise UsageError(f"{name} is not the file of a rule: it has no key {key!r}")
+    del arrays[ORIGIN]
     try:
         config = _from_plain(OnlineConfig, json.loads(arrays.pop(CONFIG).tobytes()))
         config.validate()
@@ -69,6 +95,13 @@ def load(name: str, preset: OnlineConfig) -> tuple[OnlineConfig, Params]:
         network = dataclasses.replace(config.network, torso=preset.network.torso, hidden=preset.network.hidden)
         config = dataclasses.replace(config, network=network)
     return config, _meta_params(name, config.rule, arrays)
+
+
+def _read(name: str) -> dict[str, np.ndarray]:
+    try:
+        return files.read_arrays(Path(name))
+    except FileNotFoundError:
+        raise UsageError(f"{name} is no rule: give disco103, or the path of a file that `discover` wrote") from None
 
 
 def initial_meta_params(config: OnlineConfig) -> Params | None:

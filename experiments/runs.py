@@ -204,8 +204,12 @@ class Run:
 
     def save_if_due(self, state: Any, step: int, is_end: bool) -> None:
         """Write a checkpoint if the last one is a minute old, or the run is at its end."""
-        if is_end or time.monotonic() - self._last_save >= SAVE_SECONDS:
+        if is_end or self.is_due():
             self.save(state, step)
+
+    def is_due(self) -> bool:
+        """Say whether the last checkpoint is a minute old."""
+        return time.monotonic() - self._last_save >= SAVE_SECONDS
 
     def restore(self, template: Any) -> tuple[Any, int]:
         """Return the state and step of the last good checkpoint, bit for bit; without --resume the template and 0.

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.acting import HostActor
 from agents.environments import ATARI_PREPROCESSING, HostEnvironment, human_normalised, make_environment
+from agents.host_acting import HostActor
 from agents.types import Params
 from experiments import devices, files, report, rules, toys
-from experiments.files import RunError, UsageError
+from experiments.files import RunError
 from experiments.logs import CpuClock, Progress
 from experiments.runs import FIRST_COLUMNS, Run, RunOptions
 from frodo import online
@@ -49,10 +49,6 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
     is_host = isinstance(environment, HostEnvironment)
     meta_params = rules.initial_meta_params(config)
     learner = _make_learner(config, environment, meta_params)
-    if is_host and learner.is_meta and config.validation_unroll != config.unroll:
-        raise UsageError(
-            f"validation_unroll is {config.validation_unroll}, expected {config.unroll} (unroll) on {config.env}"
-        )
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = not is_host or len(options.seeds) == 1
     with Run(options, experiment=experiment, name=name, config=config, is_extensible=is_extensible) as run:
@@ -116,12 +112,11 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_
 def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment, learner: Learner) -> None:
     """Run one seed after the other, each with its own environments and actor thread."""
     seeds, steps = run.options.seeds, run.options.steps
-    num_fresh = config.num_fresh(learner.is_meta)
     steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
 
-    def learn(replay, state, data):
+    def learn(replay, state, trajectories, validation):
         state = state._replace(experience=state.experience._replace(replay=replay))
-        return learner.learn(state, *_split(data, num_fresh))
+        return learner.learn(state, trajectories, validation)
 
     learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
     observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
@@ -145,13 +140,22 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
         next_row = state["step"]
         params = _acting_params(state["learner"])
         with HostActor(
-            environment, learner.agent, policy, params, state["actor_key"], config.unroll, num_fresh + learner.is_meta
+            environment,
+            learner.agent,
+            policy,
+            params,
+            state["actor_key"],
+            config.unroll,
+            config.num_fresh(learner.is_meta),
+            config.validation_unroll if learner.is_meta else 0,
         ) as actor:
             while state["step"] < steps:
                 experience = actor.get()
                 before = state["learner"]
                 others = before._replace(experience=before.experience._replace(replay=()))
-                learner_state, metrics = learn(before.experience.replay, others, experience.trajectories)
+                learner_state, metrics = learn(
+                    before.experience.replay, others, experience.trajectories, experience.validation
+                )
                 actor.params = _acting_params(learner_state)
                 window.append(jax.device_get(metrics))
                 _check(run, window[-1], learner_state.agent.params)
@@ -180,13 +184,6 @@ def _make_host_environment(config: OnlineConfig, seed: int) -> HostEnvironment:
 
 def _acting_params(state: LearnerState) -> Params:
     return who_acts(state.agent, state.experience).params
-
-
-def _split(trajectories, num_updates: int):
-    """Cut an iteration's trajectories [M or M + 1, T, B, ...] into those of the updates and that of the outer loss."""
-    updates = jax.tree.map(lambda x: x[:num_updates], trajectories)
-    has_validation = len(trajectories.action) > num_updates
-    return updates, jax.tree.map(lambda x: x[num_updates], trajectories) if has_validation else None
 
 
 def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

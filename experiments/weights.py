@@ -11,8 +11,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from experiments.files import UsageError, write
+import numpy as np
+
+from experiments.files import UsageError, read_arrays, write
 from experiments.logs import note, quantity
+from meta import disco103
 
 URL = (
     "https://raw.githubusercontent.com/google-deepmind/disco_rl/9059a29f7121d60948f25ef165e08e050e9399c8"
@@ -58,6 +61,22 @@ def find(path: str = "") -> Path:
         raise UsageError(f"cannot download Disco103's weights: {reason}; {_by_hand(cached)}") from None
     write(cached, data)
     return cached
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """Read the published .npz file.
+
+    Raises:
+      UsageError: naming the file and the first key that is missing, unknown, or of another shape or dtype.
+    """
+    try:
+        arrays = read_arrays(path)
+        disco103.check_arrays(path, arrays, disco103.expected_shapes(), "Disco103")
+    except FileNotFoundError:
+        raise UsageError(f"{path} names no file: give the path of the published weights, disco_103.npz") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return arrays
 
 
 def _cache_path() -> Path:

@@ -20,11 +20,11 @@ from agents.networks import Agent, NetworkConfig, make_agent
 from agents.replay import ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory
-from frodo.rule import RuleConfig, make_outer, make_rule
+from frodo.rule import RuleConfig, make_outer, make_rule, spec_for
 from meta import experience, gradients
 from meta.experience import Experience, with_experience
 from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update
-from meta.optimizers import OptimizerConfig
+from meta.optimizers import OptimizerConfig, update_if
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -109,10 +109,8 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
     """Build agent, rule and learner for an environment with that many actions; η starts at `init_meta_params`, or at
     random."""
     config.validate()
-    if config.rule.kind == "prediction" and num_actions > 1:
-        raise ValueError(f"rule.kind is 'prediction', expected one that acts: {config.env} has {num_actions} actions")
     rule = make_rule(config.rule)
-    spec = rule.spec(num_actions)
+    spec = spec_for(config.rule, config.env, num_actions)
     agent = make_agent(config.network, spec, num_actions)
     optimizer = config.optimizer.make()
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
@@ -135,7 +133,7 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
 
     def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
         clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, kept, meta_gradient, metrics = step(
+        agent_state, kept, meta_gradient, is_ready, metrics = step(
             state.meta_params, state.agent, state.experience, clip(trajectories), validation and clip(validation)
         )
         state = state._replace(agent=agent_state, experience=kept)
@@ -143,7 +141,9 @@ def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Param
             return state, metrics
         norm = optax.tree.norm(meta_gradient)  # inf also where it overflows, which clipping would turn into zeros
         meta_gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(norm), g, jnp.nan), meta_gradient)
-        updates, meta_opt_state = meta_optimizer.update(meta_gradient, state.meta_opt_state, state.meta_params)
+        updates, meta_opt_state = update_if(
+            is_ready, meta_optimizer, meta_gradient, state.meta_opt_state, state.meta_params
+        )
         meta_params = optax.apply_updates(state.meta_params, updates)
         metrics |= {
             "meta_gradient_norm": norm,

@@ -29,7 +29,7 @@ NEXT_VALUE_GRADIENTS = ("literal", "semi", "stopped")
 
 @dataclasses.dataclass
 class RuleConfig:
-    """A rule and its objective. What a hand-made rule has no use for, it ignores."""
+    """A rule and its objective. What a rule has no use for, it ignores: `disco` has settings of its own."""
 
     name: str = "frodo"  # one of RULES
     kind: str = "actor_critic"  # of agent, one of KINDS
@@ -253,6 +253,13 @@ def make_rule(config: RuleConfig) -> UpdateRule:
     """Look a rule up by its name."""
     config.validate()
     return RULES[config.name](config)
+
+
+def spec_for(config: RuleConfig, env: str, num_actions: int) -> TargetSpec:
+    """Return what agents predict in an environment; a ValueError names it if the kind of agent cannot act there."""
+    if config.kind == "prediction" and num_actions > 1:
+        raise ValueError(f"rule.kind is 'prediction', expected one that acts: {env} has {num_actions} actions")
+    return make_rule(config).spec(num_actions)
 
 
 def make_outer(config: RuleConfig, network: NetworkConfig, spec: TargetSpec) -> Outer:

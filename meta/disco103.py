@@ -3,7 +3,6 @@
 Source: Oh et al. 2025; github.com/google-deepmind/disco_rl (Apache-2.0).
 """
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,22 +43,6 @@ def expected_shapes() -> dict[str, tuple[int, ...]]:
     params = jax.eval_shape(lambda key: disco(DiscoConfig()).init_meta_params(key, 2), jax.random.key(0))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
     return {key: x.shape for key, x in from_meta_params(zeros).items()}
-
-
-def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Read the published .npz file.
-
-    Raises:
-      ValueError: naming the file and the first key that is missing, unknown, or of another shape or dtype.
-    """
-    expected = expected_shapes()
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: np.asarray(file[key]) for key in sorted(file)}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no .npz file of weights: {error}") from None
-    check_arrays(path, arrays, expected, "Disco103")
-    return arrays
 
 
 def check_arrays(

@@ -43,10 +43,11 @@ def who_acts(state: AgentState, experience: Experience) -> AgentState:
 
 def with_experience(step: LifetimeStep, config: ReplayConfig, num_kept: int):
     """Make the function (η, agent state, experience, trajectories, validation) -> new agent state, experience,
-    meta-gradient, metrics.
+    meta-gradient, is_ready, metrics.
 
     Each fresh trajectory adds one update to the window: a draw of what was seen, where there is a replay, else itself.
-    Before replay and window hold enough the agent only acts: its state stays, the meta-gradient is 0, metrics are nan.
+    Before replay and window hold enough (`is_ready`) the agent only acts: its state stays, the meta-gradient is 0,
+    metrics are nan.
     """
 
     def draw(replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
@@ -74,7 +75,7 @@ def with_experience(step: LifetimeStep, config: ReplayConfig, num_kept: int):
         arguments = (meta_params, state, trajectories, validation)
         if not config.capacity and not num_kept:
             state, _, meta_gradient, metrics = go_on(arguments)
-            return state, experience, meta_gradient, metrics
+            return state, experience, meta_gradient, is_ready, metrics
         of_metrics = jax.eval_shape(lambda x: step(*x)[2], arguments)
 
         def wait(arguments):
@@ -85,6 +86,6 @@ def with_experience(step: LifetimeStep, config: ReplayConfig, num_kept: int):
         if num_kept:
             window = jax.tree.map(lambda x: x[stride:], trajectories)
             experience = experience._replace(window=window, newest=newest, num_seen=experience.num_seen + stride)
-        return state, experience, meta_gradient, metrics
+        return state, experience, meta_gradient, is_ready, metrics
 
     return learn

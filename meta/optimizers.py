@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from agents import choices
+from agents.types import Array, Params
 
 NAMES = ("rmsprop", "adam")
 ADAM_B1 = 0.9
@@ -64,3 +65,12 @@ def scale_by_adam_with_constant_denominator(b2: float, epsilon: float) -> optax.
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(adam.init, update)
+
+
+def update_if(
+    is_used: Array, optimizer: optax.GradientTransformation, gradient: Params, state: optax.OptState, params: Params
+) -> tuple[Params, optax.OptState]:
+    """Compute updates as `optimizer.update` does where `is_used`; else they are zeros, and the state stays."""
+    updates = optimizer.update(gradient, state, params)
+    nothing = jax.tree.map(jnp.zeros_like, updates[0]), state
+    return jax.tree.map(lambda new, old: jnp.where(is_used, new, old), updates, nothing)

@@ -25,6 +25,7 @@ from agents.types import Array, Params, Trajectory
 from meta import experience
 from meta.experience import Experience, with_experience
 from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update
+from meta.optimizers import update_if
 from meta.outer import Outer
 from toy_envs.base import Environment
 
@@ -71,7 +72,8 @@ class Member(NamedTuple):
 
     Attributes:
       init: key, η, actor state or prepared observation [B, ...] -> MemberState.
-      step: η, state -> state, its update of η (zeros if it was not finite), 1 (or 0), metrics.
+      step: η, state -> state, its update of η, 1, metrics; zeros and 0 if it was not finite, or the agent still waits
+        for a full replay or window.
       learn: the same of given trajectories [stride, T, B, ...] and validation trajectory.
       renew: state, and of a host environment a prepared observation [B, ...] -> state at the start of a new lifetime;
         for agents whose metric `is_over` is true. A program of its own, which is large and seldom needed.
@@ -126,20 +128,19 @@ def make_member(
 
     def learn(meta_params: Params, state: MemberState, trajectories: Trajectory, validation: Any):
         clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, kept, meta_gradient, metrics = windowed_step(
+        agent_state, kept, meta_gradient, is_ready, metrics = windowed_step(
             meta_params, state.agent, state.experience, clip(trajectories), clip(validation)
         )
         norm = optax.tree.norm(meta_gradient)
         is_finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(agent_state.params))
-        updates, meta_opt_state = meta_optimizer.update(meta_gradient, state.meta_opt_state, meta_params)
-        keep = functools.partial(jax.tree.map, lambda new, old: jnp.where(is_finite, new, old))
-        updates = keep(updates, jax.tree.map(jnp.zeros_like, updates))
+        is_used = is_finite & is_ready
+        updates, meta_opt_state = update_if(is_used, meta_optimizer, meta_gradient, state.meta_opt_state, meta_params)
         num_steps = state.num_steps + config.steps
         is_over = ~is_finite | (num_steps >= state.budget)
         state = state._replace(
             agent=agent_state,
             experience=kept,
-            meta_opt_state=keep(meta_opt_state, state.meta_opt_state),
+            meta_opt_state=meta_opt_state,
             num_steps=num_steps,
             num_lifetimes=state.num_lifetimes + is_over,
             num_resets=state.num_resets + ~is_finite,
@@ -152,7 +153,7 @@ def make_member(
             "lifetimes": state.num_lifetimes,
             "resets": state.num_resets,
         }
-        return state, updates, is_finite.astype(jnp.float32), metrics
+        return state, updates, is_used.astype(jnp.float32), metrics
 
     def renew(state: MemberState, observation: Array | None = None) -> MemberState:
         if environment is None:
@@ -224,8 +225,8 @@ def apply_updates(
     opt_state: Any,
 ) -> tuple[Params, Any]:
     """Move η by the mean over agents of their updates, turned into a step by one optimiser for all if there is one."""
-    total = jnp.maximum(1.0, sum(weights, start=jnp.zeros(())))
-    mean = jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]) / total, *updates)
+    total = sum(weights, start=jnp.zeros(()))
+    mean = jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]) / jnp.maximum(1.0, total), *updates)
     if optimizer:
-        mean, opt_state = optimizer.update(mean, opt_state, meta_params)
+        mean, opt_state = update_if(total > 0, optimizer, mean, opt_state, meta_params)
     return optax.apply_updates(meta_params, mean), opt_state

@@ -20,7 +20,7 @@ ABSENT = -1  # instead of a cell
 
 # A cell is a number of the board with a ring of walls around it, so a step never leaves the array.
 _WIDTH = SIZE + 2
-_MOVES = np.array([0, -_WIDTH, _WIDTH, -1, 1], np.int32)  # stay, up, down, left, right
+MOVES = np.array([0, -_WIDTH, _WIDTH, -1, 1], np.int32)  # stay, up, down, left, right
 _CELLS = np.arange(_WIDTH**2, dtype=np.int32).reshape(_WIDTH, _WIDTH)[1:-1, 1:-1]
 
 
@@ -94,7 +94,7 @@ def _distances(walls: np.ndarray, start: int) -> np.ndarray:
     distances, edge, num_steps = np.where(walls, np.nan, np.inf), {start}, 0
     while edge:
         distances[list(edge)] = num_steps
-        edge = {cell + move for cell in edge for move in _MOVES if distances[cell + move] == np.inf}
+        edge = {cell + move for cell in edge for move in MOVES if distances[cell + move] == np.inf}
         num_steps += 1
     return distances
 
@@ -109,7 +109,7 @@ class GridWorld(base.Environment[GridWorldState]):
     """
 
     index: int
-    num_actions = len(_MOVES)
+    num_actions = len(MOVES)
     observation_shape = (2 + NUM_OBJECTS, SIZE, SIZE)
 
     def __post_init__(self):
@@ -134,7 +134,7 @@ class GridWorld(base.Environment[GridWorldState]):
         world, uniform = state.world, _draw(state, 2 + 2 * NUM_OBJECTS)
         for_cells, for_respawn, for_termination = jnp.split(uniform, (1 + NUM_OBJECTS, 1 + 2 * NUM_OBJECTS))
 
-        target = state.agent + jnp.asarray(_MOVES)[action]
+        target = state.agent + jnp.asarray(MOVES)[action]
         agent = jnp.where(world.walls[target], state.agent, target)
         collected = state.objects == agent
         reward = jnp.sum(jnp.where(collected, world.rewards, 0.0))

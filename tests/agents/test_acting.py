@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from agents.acting import HostActor, init_actor, rollout
+from agents.acting import init_actor, rollout
 from agents.acting import rollouts as rollouts_of
 from agents.environments import DmEnvBatch, EnvpoolEnvironment
+from agents.host_acting import HostActor
 from agents.networks import NetworkConfig, make_agent
 from agents.types import PredictionSpec
 from tests.reference.toy_envs import catch_episode
@@ -214,10 +215,12 @@ def catch_batch(cls=Watched):
     return cls(catches(), "catch")
 
 
-def host_actor(environment, agent, num_steps=4, num_trajectories=3):
+def host_actor(environment, agent, num_steps=4, num_trajectories=3, num_validation_steps=0):
     observation = environment.reset().observation
     params = jax.jit(agent.init)(jax.random.key(1), observation)
-    actor = HostActor(environment, agent, policy, params, jax.random.key(2), num_steps, num_trajectories)
+    actor = HostActor(
+        environment, agent, policy, params, jax.random.key(2), num_steps, num_trajectories, num_validation_steps
+    )
     return actor, params
 
 
@@ -357,13 +360,38 @@ def test_host_actions_are_drawn_anew_and_go_on_from_the_key():
     def iterations(key, number):
         environment = catch_batch()
         params = agent.init(jax.random.key(1), environment.reset().observation)
-        with HostActor(environment, agent, fixed, params, key, 20, 3) as actor:
+        with HostActor(environment, agent, fixed, params, key, 20, 3, 0) as actor:
             return [actor.get() for _ in range(number)]
 
     first, second = iterations(jax.random.key(2), 2)
     (again,) = iterations(first.key, 1)
     np.testing.assert_array_equal(again.trajectories.action, second.trajectories.action)
     assert np.mean(first.trajectories.action != second.trajectories.action) > 0.3
+
+
+def test_a_validation_trajectory_follows_and_has_its_own_length():
+    actor, _ = host_actor(catch_batch(), make(core=0), 4, 3, 7)
+    with actor:
+        iteration = actor.get()
+    last, validation = trajectories_of(iteration)[-1], jax.tree.map(np.asarray, iteration.validation)
+    assert validation.action.shape == (7, 3) and validation.observation.shape[:2] == (8, 3)
+    np.testing.assert_array_equal(validation.observation[0], last.observation[-1])
+    np.testing.assert_array_equal(validation.is_first[0], last.is_first[-1])
+    assert validation.observation[1:].any() and validation.behaviour_logits.all()  # filled to the end
+
+
+def test_what_another_agent_acted_is_not_handed_over():
+    agent = make(core=0)
+    actor, params = host_actor(catch_batch(), agent, 5, 2)
+    broken = jax.tree.map(lambda x: x * np.nan, params)
+    with actor:
+        actor.get()
+        actor.params = broken
+        while np.isfinite(actor.get().trajectories.behaviour_logits).all():
+            pass
+        actor.renew(params)
+        for _ in range(3):
+            assert np.isfinite(actor.get().trajectories.behaviour_logits).all()
 
 
 def test_iterations_do_not_share_memory():

@@ -68,10 +68,10 @@ def test_an_agent_waits_until_there_is_an_update():
     step = jax.jit(with_experience(lifetime_step, config, 0))
     state = experience.init(config, 0, jax.random.key(0), numbered(0, 2), ())
     stack = lambda first: jax.tree.map(lambda x: x[None], numbered(first, 2))
-    after, state, gradient, metrics = step(2.0, jnp.zeros(()), state, stack(1), None)
-    assert after == 0 and gradient == 0 and np.isnan(metrics["seen"])
-    after, state, gradient, metrics = step(2.0, after, state, stack(3), None)
-    assert after == 1 and gradient == 2 and 2 * (3 + 4) < metrics["seen"] <= 2 * (3 + 4 + 4 + 4)
+    after, state, gradient, is_ready, metrics = step(2.0, jnp.zeros(()), state, stack(1), None)
+    assert not is_ready and after == 0 and gradient == 0 and np.isnan(metrics["seen"])
+    after, state, gradient, is_ready, metrics = step(2.0, after, state, stack(3), None)
+    assert is_ready and after == 1 and gradient == 2 and 2 * (3 + 4) < metrics["seen"] <= 2 * (3 + 4 + 4 + 4)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Discovery as a program: environments of several kinds at once, files, exact resume, and what bad input says."""
 
+import csv
 import dataclasses
 import os
 import re
@@ -41,12 +42,21 @@ def tiny(envs, **settings) -> DiscoverConfig:
         rule=dataclasses.replace(config.agent.rule, lstm=4),
         network=dataclasses.replace(config.agent.network, hidden=(4,)),
     )
-    return dataclasses.replace(config, agent=agent, envs=envs, budgets=(40,), **settings)
+    return dataclasses.replace(config, **{"agent": agent, "envs": envs, "budgets": (40,)} | settings)
 
 
 def final(folder):
     with np.load(folder / "rule.npz") as file:
-        return {key: file[key] for key in file}
+        return {key: file[key] for key in file if key != rules.ORIGIN}  # which tells the time that it took
+
+
+def rows(folder):
+    """metrics.csv without what a machine and a clock put into it."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [
+            {k: v for k, v in row.items() if k not in ("seconds", "cpu_seconds", "peak_memory_mb")}
+            for row in csv.DictReader(file)
+        ]
 
 
 def test_resuming_is_as_never_stopped(tmp_path):
@@ -59,6 +69,7 @@ def test_resuming_is_as_never_stopped(tmp_path):
     discover.run(tiny(envs), RunOptions((0,), 6, out=str(tmp_path / "parts"), resume=True))
     expected, actual = final(tmp_path / "whole"), final(tmp_path / "parts")
     assert all(np.array_equal(expected[key], actual[key]) for key in expected)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
     config, _ = rules.load(str(tmp_path / "whole" / "rule.npz"), presets.disco("toy/catch"))
     assert config.network.hidden == (4,) and config.rule.name == "frodo"
 
@@ -68,6 +79,18 @@ def test_agents_on_the_host_beside_pure_ones(tmp_path):
     summary = discover.run(config, RunOptions((0,), 5, out=str(tmp_path / "run")))
     assert summary["resets"] == 0 and summary["lifetimes"] == 3 * 2
     assert (tmp_path / "run" / "discovery.png").exists()
+
+
+def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
+    with Population(tiny(("bsuite/catch/0",), budgets=(10**6,)), 0) as population:
+        state = population.init()
+        population.start(state, 0)
+        spoilt = state.hosts[0]._replace(agent=jax.tree.map(lambda x: x * np.nan, state.hosts[0].agent))
+        state = state._replace(hosts=(spoilt,))
+        population._actors[0].params = spoilt.agent.params
+        for _ in range(6):
+            state, metrics = population.step(state)
+    assert metrics[0]["resets"] <= 2  # the one that was spoilt, and one that had been acted for already
 
 
 def test_one_optimiser_for_all_moves_by_its_learning_rate():
@@ -91,7 +114,7 @@ envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1", "envpool/CartPole-
 def run(envs, num_devices):
     with Population(tiny(envs, num_devices=num_devices), 0) as population:
         state = population.init()
-        population.start(state)
+        population.start(state, 0)
         for _ in range(5):
             state, metrics = population.step(state)
         return jax.device_get(state.meta_params)
@@ -114,6 +137,12 @@ def test_groups_of_unlike_size_share_devices_and_compile_once():
     ("arguments", "message"),
     [
         (["--envs=toy/cach"], "unknown environment 'toy/cach'.*'toy/catch'"),
+        (["--config.agent.network.torso=conv", "--envs=toy/catch/4x3"], "conv"),
+        (
+            ["--config.agent.rule.kind=prediction", "--rule=frodo"],
+            "'prediction', expected one that acts: toy/catch has 3",
+        ),
+        (["--rule=frodo", "--init_meta_params=a.npz"], "--rule=frodo: give it or --init_meta_params, which names"),
         (["--envs=,"], "--envs=,: give at least one environment"),
         (["--rule=impala"], "rule.name is 'impala', expected one of frodo, learned_loss, disco"),
         (["--config.budgets=10"], r"budgets are \(10,\), expected at least the \d+ steps of one meta-step"),
@@ -137,35 +166,32 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_two_processes_discover_the_rule_of_one(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "experiments.discover", "--steps=2", "--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
+def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(tmp_path):
+    command = [sys.executable, "-m", "experiments.discover", "--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
     one = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    alone = subprocess.run([*command, f"--out={tmp_path / 'alone'}"], env=one, capture_output=True, text=True)
+
+    def run_both(*arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        flags = [f"--out={tmp_path / 'both'}", f"--coordinator={address}", "--num_processes=2", *arguments]
+        both = [
+            subprocess.Popen([*command, *flags, f"--process_id={i}"], env=one, stderr=subprocess.PIPE, text=True)
+            for i in range(2)
+        ]
+        for process in both:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
+
+    alone = [*command, "--steps=3", f"--out={tmp_path / 'alone'}"]
+    alone = subprocess.run(alone, env=one, capture_output=True, text=True)
     assert alone.returncode == 0, alone.stderr
-    both = [
-        subprocess.Popen(
-            [
-                *command,
-                f"--out={tmp_path / 'both'}",
-                f"--coordinator={address}",
-                "--num_processes=2",
-                f"--process_id={i}",
-            ],
-            env=one,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    for process in both:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+    run_both("--steps=2")
+    run_both("--steps=3", "--resume")
     expected, actual = final(tmp_path / "alone"), final(tmp_path / "both")
     for key in expected:
         np.testing.assert_allclose(expected[key], actual[key], rtol=1e-4, atol=1e-6)
+    assert [row["update"] for row in rows(tmp_path / "both")] == ["1", "2", "3"]
 
 
 def test_ranges_of_environments():

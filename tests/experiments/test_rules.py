@@ -19,7 +19,7 @@ def written(path, name="disco"):
     config = population_config.small(name).agent
     config = dataclasses.replace(config, rule=dataclasses.replace(config.rule, disco=SMALL, lstm=4))
     meta_params = make_rule(config.rule).init_meta_params(jax.random.key(0), 2)
-    rules.save(path, config, meta_params)
+    rules.save(path, config, meta_params, rules.Origin(("toy/catch/5x5",), 100, 1.5))
     return config, meta_params
 
 
@@ -66,7 +66,7 @@ def test_a_file_of_another_configuration_is_refused(tmp_path):
         (lambda arrays: arrays.update({"target_network/y/b": np.full(4, np.nan, np.float32)}), "not finite"),
         (lambda arrays: arrays.pop(rules.CONFIG), "it has no key 'config.json'"),
         (lambda arrays: arrays.update({rules.CONFIG: np.frombuffer(b'{"x": 1}', np.uint8)}), "does not know"),
-        (lambda arrays: arrays.update({"target_network/y/b": np.array([{}], object)}), "is not the file of a rule"),
+        (lambda arrays: arrays.update({"target_network/y/b": np.array([{}], object)}), "is no .npz file of arrays"),
     ],
 )
 def test_a_wrong_file_is_named_by_its_first_wrong_key(tmp_path, spoil, message):
@@ -85,7 +85,7 @@ def test_what_is_no_file_of_a_rule_is_said_so(tmp_path):
     with pytest.raises(UsageError, match="nothing is no rule: give disco103, or the path"):
         rules.load("nothing", presets.catch())
     (tmp_path / "half.npz").write_bytes(b"PK half of it")
-    with pytest.raises(UsageError, match="half.npz is not the file of a rule"):
+    with pytest.raises(UsageError, match="half.npz is no .npz file of arrays"):
         rules.load(str(tmp_path / "half.npz"), presets.catch())
 
 

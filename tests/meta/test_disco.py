@@ -11,6 +11,7 @@ import pytest
 
 from agents.types import Trajectory
 from experiments import check_disco103
+from experiments import weights as weights_file
 from meta import disco, disco103
 from tests.reference import disco as reference
 
@@ -92,7 +93,7 @@ def test_the_published_weights_are_read():
     path = os.environ.get("DISCO103_WEIGHTS")
     if not path:
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
-    weights = disco103.read_weights(Path(path))
+    weights = weights_file.read(Path(path))
     assert len(weights) == 42 and sum(x.size for x in weights.values()) == 754_778
     for name, x in disco103.from_meta_params(disco103.to_meta_params(weights)).items():
         np.testing.assert_array_equal(x, weights[name])
@@ -111,7 +112,7 @@ def test_the_published_weights_are_read():
             lambda w: w.update({"lstm/linear/b": np.zeros(256)}),
             r"'lstm/linear/b' is float64\[256\], expected float32\[256\]",
         ),
-        (lambda w: w.update({"lstm/linear/b": np.array([{}])}), "is no .npz file of weights: .*[Oo]bject"),
+        (lambda w: w.update({"lstm/linear/b": np.array([{}])}), "is no .npz file of arrays: .*[Oo]bject"),
     ],
 )
 def test_a_wrong_file_is_named_by_its_first_wrong_key(change, message, tmp_path):
@@ -119,7 +120,7 @@ def test_a_wrong_file_is_named_by_its_first_wrong_key(change, message, tmp_path)
     change(weights)
     np.savez(tmp_path / "weights.npz", **weights)
     with pytest.raises(ValueError, match=f"weights.npz.*{message}"):
-        disco103.read_weights(tmp_path / "weights.npz")
+        weights_file.read(tmp_path / "weights.npz")
 
 
 def test_what_is_no_whole_npz_file_is_named(tmp_path):
@@ -129,9 +130,9 @@ def test_what_is_no_whole_npz_file_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "c.npz", "w") as file:
         for key in disco103.expected_shapes():
             file.writestr(f"{key}.npy", b"broken")
-    for name, message in (("a", "is no .npz file of weights"), ("b", "is no .npz file of weights"), ("c", "expected")):
+    for name, message in (("a", "is no .npz file of arrays"), ("b", "is no .npz file of arrays"), ("c", "expected")):
         with pytest.raises(ValueError, match=f"{name}.npz.*{message}"):
-            disco103.read_weights(tmp_path / f"{name}.npz")
+            weights_file.read(tmp_path / f"{name}.npz")
 
 
 def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values():

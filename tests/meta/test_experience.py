@@ -42,12 +42,16 @@ def test_each_trajectory_is_in_every_window_of_m_updates(stride):
         trajectories = fresh(100 * i, stride)
         all_rewards.extend(np.asarray(trajectories.reward).sum(axis=(1, 2)))
         meta_params = 1.0 + i
-        state, kept, meta_gradient, metrics = learn(meta_params, state, kept, trajectories, one)
+        state, kept, meta_gradient, is_ready, metrics = learn(meta_params, state, kept, trajectories, one)
         if len(all_rewards) - stride < num_kept:  # the window is not yet full
             assert (
-                meta_gradient == 0 and np.isnan(metrics["first"]) and state.params == who_acts(state, kept).params == 1
+                not is_ready
+                and meta_gradient == 0
+                and np.isnan(metrics["first"])
+                and state.params == who_acts(state, kept).params == 1
             )
             continue
+        assert is_ready
         num_ready += 1
         window = all_rewards[-NUM_UPDATES:]
         np.testing.assert_allclose(meta_gradient, sum(window), rtol=1e-4, atol=1e-5)
@@ -69,8 +73,8 @@ def test_with_replay_the_window_holds_what_was_drawn():
     before = kept.window
     assert before.reward.shape == (3, 5, 6)
     for i in range(4):
-        state, kept, _, metrics = learn(1.0, state, kept, fresh(10 * i, 1), one)
+        state, kept, _, is_ready, metrics = learn(1.0, state, kept, fresh(10 * i, 1), one)
         np.testing.assert_array_equal(kept.window.reward[:-1], before.reward[1:])
         np.testing.assert_array_equal(kept.window.reward[-1, :, :3], fresh(10 * i, 1).reward[0])  # the fresh half
         before = kept.window
-        assert np.isnan(metrics["first"]) == (i < 3) and kept.replay.num_added == min(3 * (i + 1), 12)
+        assert np.isnan(metrics["first"]) == (not is_ready) == (i < 3) and kept.replay.num_added == min(3 * (i + 1), 12)

@@ -154,6 +154,27 @@ def test_an_agent_that_is_not_finite_is_made_anew_and_touches_nothing():
     assert step(meta_params, after)[2] == 2
 
 
+def test_an_agent_that_waits_for_its_replay_has_no_part_in_eta():
+    config = dataclasses.replace(CONFIG, replay=ReplayConfig(12, 12, 0.5), meta_optimizer=adam(1e-3))  # full after 2
+    member, meta_params, states = begin(config, 1, budgets=(5 * 3 * (2 * 4 + 5),))
+    step = renewing_step(member)
+    sizes, weights, counts = [], [], []
+    for _ in range(7):
+        states, updates, weight, _ = step(meta_params, states)
+        sizes.append(float(optax.tree.norm(updates)))
+        weights.append(float(weight))
+        counts.append(int(optax.tree.get(states.meta_opt_state, "count")[0]))
+    is_learning = [0, 1, 1, 1, 1, 0, 1]  # a new lifetime after five
+    assert weights == is_learning and counts == np.cumsum(is_learning).tolist()
+    assert [size > 0 for size in sizes] == [weight > 0 for weight in weights]
+    optimizer = optax.adam(1.0)
+    state = optimizer.init(meta_params)
+    _, state = population.apply_updates(meta_params, [meta_params], [1.0], optimizer, state)
+    zeros = jax.tree.map(jnp.zeros_like, meta_params)
+    moved, after = population.apply_updates(meta_params, [zeros], [0.0], optimizer, state)
+    jax.tree.map(np.testing.assert_array_equal, (moved, after), (meta_params, state))
+
+
 def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     config = dataclasses.replace(
         CONFIG, replay=ReplayConfig(6, 3, 0.4), rule=RuleConfig(name="disco", reduction="mean", disco=DISCO)

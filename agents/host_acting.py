@@ -1,0 +1,167 @@
+"""Acting in an environment on the host: a thread that steps it, and hands trajectories to the learner."""
+
+import operator
+import queue
+import threading
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.acting import Policy, act
+from agents.environments import HostEnvironment
+from agents.networks import Agent
+from agents.types import Array, CoreState, Params, Trajectory
+
+
+class Experience(NamedTuple):
+    """What a host actor hands over: the trajectories of one iteration, and the episodes that ended."""
+
+    trajectories: Trajectory  # [M, T, B, ...]
+    validation: Trajectory | None  # [T', B, ...]
+    agent: int  # the number of the agent that acted
+    key: Array  # the actor's random key after it
+    returns: list[float]  # of the episodes that ended meanwhile
+
+
+class HostActor:
+    """A thread that steps a host environment and hands over iterations: M trajectories, and one for validation.
+
+    It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
+    are at most two iterations old. Use it as a context manager: leaving it stops the thread and closes the
+    environment.
+
+    Args:
+      environment, agent, policy, params, key: what acts where, at first.
+      num_steps: of a trajectory.
+      num_trajectories: M.
+      num_validation_steps: of the validation trajectory; 0 for none.
+    """
+
+    def __init__(
+        self,
+        environment: HostEnvironment,
+        agent: Agent,
+        policy: Policy,
+        params: Params,
+        key: Array,
+        num_steps: int,
+        num_trajectories: int,
+        num_validation_steps: int,
+    ):
+        self.params = params
+        self._num_renewed = 0
+        self._environment, self._agent, self._key = environment, agent, key
+        self._shapes = [(num_trajectories, num_steps)] + [(1, num_validation_steps)] * bool(num_validation_steps)
+        self._queue: queue.Queue[Experience | BaseException] = queue.Queue(maxsize=1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
+
+        def step(params, key, observation, is_first, core_state):
+            key, action_key = jax.random.split(key)
+            observation = agent.prepare(observation)
+            action, logits, next_state = act(agent, policy, params, action_key, observation, is_first, core_state)
+            return key, observation, action, logits, next_state
+
+        self._step, self._prepare = jax.jit(step), jax.jit(agent.prepare)
+
+    def __enter__(self) -> "HostActor":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._stop.set()
+        while self._thread.is_alive():
+            try:
+                self._queue.get(timeout=0.1)
+            except queue.Empty:
+                pass
+        self._environment.close()
+
+    def get(self) -> Experience:
+        """Wait for the next iteration of experience; what went wrong in the thread is raised here."""
+        while True:
+            experience = self._queue.get()
+            if isinstance(experience, BaseException):
+                raise experience
+            if experience.agent == self._num_renewed:
+                return experience
+
+    def renew(self, params: Params) -> None:
+        """Go on with a new agent: what others acted is not handed over any more."""
+        self.params = params
+        self._num_renewed += 1
+
+    def _run(self) -> None:
+        try:
+            for experience in self._iterations():
+                self._queue.put(experience)
+                if self._stop.is_set():
+                    return
+        except BaseException as error:  # the learner must not wait for ever
+            self._queue.put(error)
+
+    def _iterations(self):
+        batch_size = self._environment.num_envs
+        time_step = self._environment.reset()
+        core_state = self._agent.initial_state(batch_size)
+        episode_return = np.zeros(batch_size, np.float64)
+        _, observation, _, logits, _ = jax.eval_shape(
+            self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state
+        )
+        while True:
+            agent = self._num_renewed
+            returns: list[float] = []
+            buffers = [_allocate(shape, observation, logits) for shape in self._shapes]
+            core_states: list[CoreState] = []
+            for buffer, m in [(one, m) for one in buffers for m in range(len(one.action))]:
+                params = self.params
+                core_states.append(core_state)
+                num_steps = buffer.action.shape[1]
+                for t in range(num_steps):
+                    key, observation, action, logits, next_state = self._step(
+                        params, self._key, time_step.observation, time_step.is_first, core_state
+                    )
+                    buffer.observation[m, t], buffer.is_first[m, t] = observation, time_step.is_first
+                    self._key, core_state = key, next_state
+                    chosen = np.asarray(action)
+                    time_step = self._environment.step(chosen)
+                    buffer.action[m, t], buffer.behaviour_logits[m, t] = chosen, logits
+                    buffer.reward[m, t], buffer.discount[m, t] = time_step.reward, time_step.discount
+                    buffer.truncated[m, t], buffer.valid[m, t] = time_step.truncated, time_step.valid
+                    episode_return += time_step.reward
+                    is_over = (time_step.discount == 0) | time_step.truncated
+                    if is_over.any():
+                        returns.extend(episode_return[is_over].tolist())
+                        episode_return[is_over] = 0.0
+                    if self._stop.is_set():
+                        return
+                buffer.observation[m, num_steps] = self._prepare(time_step.observation)
+                buffer.is_first[m, num_steps] = time_step.is_first
+            trajectories, *validations = buffers
+            num = len(trajectories.action)
+            stacked = jax.tree.map(lambda *states: jnp.stack(states), *core_states[:num])
+            trajectories = trajectories._replace(core_state=stacked)
+            validation = None
+            if validations:
+                validation = jax.tree.map(operator.itemgetter(0), validations[0])._replace(core_state=core_states[num])
+            yield Experience(trajectories, validation, agent, self._key, returns)
+
+
+def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Trajectory:
+    """Room for one iteration in host memory."""
+    num_trajectories, num_steps = shape
+    batch_size = len(observation)
+    steps = lambda dtype: np.empty((num_trajectories, num_steps, batch_size), dtype)
+    return Trajectory(
+        observation=np.empty((num_trajectories, num_steps + 1, *observation.shape), observation.dtype),
+        is_first=np.empty((num_trajectories, num_steps + 1, batch_size), bool),
+        action=steps(np.int32),
+        reward=steps(np.float32),
+        discount=steps(np.float32),
+        truncated=steps(bool),
+        valid=steps(bool),
+        behaviour_logits=np.empty((num_trajectories, num_steps, *logits.shape), logits.dtype),
+        core_state=(),
+    )
