@@ -206,15 +206,20 @@ def atari57_scores() -> dict[str, tuple[float, float]]:
 
 
 def human_normalised(game: str, episode_return: float) -> float:
-    """Return the human-normalised score, (return - random) / (human - random): 0 is random play, 1 is human play.
+    """Return the human-normalised score, (return - random) / (human - random); errors are those of `atari_scores`."""
+    random, human = atari_scores(game)
+    return (episode_return - random) / (human - random)
+
+
+def atari_scores(game: str) -> tuple[float, float]:
+    """Return the scores of random and of human play.
 
     Raises:
       ValueError: if the game, in any spelling that `make_environment` takes, is not one of Atari-57.
     """
     if _snake_case(game) not in atari57_scores():
         raise _unknown_name(f"atari/{game}")
-    random, human = atari57_scores()[_snake_case(game)]
-    return (episode_return - random) / (human - random)
+    return atari57_scores()[_snake_case(game)]
 
 
 def _snake_case(game: str) -> str:

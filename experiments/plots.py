@@ -1,7 +1,8 @@
 """Learning curves: the mean over seeds with its confidence interval, drawn without a display."""
 
+import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from matplotlib.ticker import EngFormatter
 from scipy.special import stdtrit
 
 from experiments.files import write
+from experiments.statistics import Estimate
 
 # Okabe and Ito's colours: told apart by colour-blind people too; line styles change when they begin again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -66,8 +68,7 @@ def curves(
     Raises:
       DiskError: if the disk refuses the write.
     """
-    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(7.5, 5.5), layout="constrained")
+    with _figure((7.5, 5.5), path) as figure:
         axes = figure.subplots()
         _draw(axes, series)
         for number, (label, level) in enumerate((hlines or {}).items()):
@@ -87,6 +88,40 @@ def curves(
         if any(len(one.y) > 1 for one in series):
             axes.annotate(CAPTION, (0, 1.0), (2, 2), "axes fraction", "offset points", fontsize=8, color="0.35")
             axes.set_title(title, pad=18)
+
+
+def estimates(path: Path, by_name: Mapping[str, Mapping[str, Estimate]]) -> None:
+    """Write a PNG with a panel for each statistic: for each method a point, and a line for its interval."""
+    with _figure((9, 1.2 + 0.35 * max(map(len, by_name.values()))), path) as figure:
+        for axes, (name, own) in zip(figure.subplots(1, len(by_name), sharey=True), by_name.items(), strict=True):
+            for row, estimate in enumerate(own.values()):
+                colour = COLOURS[row % len(COLOURS)]
+                axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=5, alpha=0.4)
+                axes.plot(estimate.value, row, "o", color=colour)
+            axes.set(title=name, yticks=range(len(own)), yticklabels=list(own), xlabel="normalised score")
+            axes.grid(alpha=0.25, axis="x")
+        figure.axes[0].invert_yaxis()
+
+
+def profiles(path: Path, thresholds: np.ndarray, by_method: Mapping[str, Estimate]) -> None:
+    """Write a PNG with the fraction of each method's runs that have a score above each threshold, with bands."""
+    with _figure((7.5, 5.5), path) as figure:
+        axes = figure.subplots()
+        for number, (label, estimate) in enumerate(by_method.items()):
+            colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+            axes.plot(thresholds, estimate.value, color=colour, linestyle=style, label=label)
+            axes.fill_between(thresholds, estimate.low, estimate.high, color=colour, alpha=0.15, linewidth=0)
+        axes.set(title="Performance profiles", xlabel="normalised score τ", ylabel="fraction of runs with score > τ")
+        axes.grid(alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+
+
+@contextlib.contextmanager
+def _figure(size: tuple[float, float], path: Path | str) -> Iterator[Figure]:
+    """Give a figure, and write what was drawn into it as a PNG, whole or not at all."""
+    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150)
     write(Path(path), buffer.getvalue())

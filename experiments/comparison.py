@@ -1,0 +1,138 @@
+"""What `experiments.compare` compares: methods, each a choice of targets and of a regime, in environments.
+
+A cell is a method in an environment with all seeds: a run folder <out>/cells/<env>/<method>/.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments import evaluate, rules
+from experiments.files import UsageError
+from experiments.scores import reference_scores
+from frodo import presets
+from frodo.online import OnlineConfig
+
+DISCO_BATCH = (
+    8  # environments of agents with DiscoRL's targets: four times the public code's, with as many updates less
+)
+
+
+class Method(NamedTuple):
+    """One way to have an objective.
+
+    Attributes:
+      targets, regime: its place in the matrix.
+      rule: where η comes from: "" (none, or random), "disco103", or the flag that names a file.
+      configure: environment, rule -> settings.
+    """
+
+    targets: str
+    regime: str
+    rule: str
+    configure: Callable[[str, str], OnlineConfig]
+
+
+def _hand_made(name: str) -> Callable[[str, str], OnlineConfig]:
+    return lambda env, rule: presets.with_rule(presets.for_environment(env), name)
+
+
+def _with_batch(config: OnlineConfig) -> OnlineConfig:
+    """Fewer, larger iterations for the published rule's agent, on small environments."""
+    return dataclasses.replace(config, batch_size=max(config.batch_size, DISCO_BATCH))
+
+
+def _adapted(env: str, rule: str) -> OnlineConfig:
+    config, _ = rules.load(rule, presets.disco(env))
+    return _with_batch(dataclasses.replace(config, init_meta_params=rule))
+
+
+def _frozen(env: str, rule: str) -> OnlineConfig:
+    return _with_batch(evaluate.configure(rule, env))
+
+
+NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
+METHODS = {
+    "impala": Method("hand-made", NONE, "", _hand_made("impala")),
+    "a2c": Method("hand-made", NONE, "", _hand_made("a2c")),
+    "frodo": Method("scalar G", RANDOM, "", _hand_made("frodo")),
+    "scalar_frozen": Method("scalar G", FROZEN, "scalar_rule", _frozen),
+    "scalar_adapted": Method("scalar G", ADAPTED, "scalar_rule", _adapted),
+    "disco": Method("π̂ ŷ ẑ", RANDOM, "", lambda env, rule: _with_batch(presets.with_rule(presets.disco(env), "disco"))),
+    "disco_frozen": Method("π̂ ŷ ẑ", FROZEN, "disco_rule", _frozen),
+    "disco_adapted": Method("π̂ ŷ ẑ", ADAPTED, "disco_rule", _adapted),
+    "disco103_frozen": Method("π̂ ŷ ẑ, Disco103", FROZEN, "disco103", _frozen),
+    "disco103_adapted": Method("π̂ ŷ ẑ, Disco103", ADAPTED, "disco103", _adapted),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What is compared."""
+
+    envs: tuple[str, ...]
+    budget: int  # environment steps of each agent
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...]
+    files: Mapping[str, str]  # of the flags scalar_rule and disco_rule; "" for none
+
+    def rule(self, method: str) -> str | None:
+        """Return where a method's η comes from: "disco103", a path, "" for nowhere, None if no file was given."""
+        name = METHODS[method].rule
+        return self.files[name] or None if name in self.files else name
+
+    def missing(self, method: str) -> str:
+        """Say why a method cannot be run, or ""."""
+        return f"no --{METHODS[method].rule}" if self.rule(method) is None else ""
+
+    def cells(self) -> list[tuple[str, str]]:
+        """Return environment and method of what can be run."""
+        return [(env, method) for env in self.envs for method in self.methods if not self.missing(method)]
+
+    def configure(self, env: str, method: str) -> OnlineConfig:
+        return METHODS[method].configure(env, self.rule(method) or "")
+
+
+def cell_folder(out: Path, env: str, method: str) -> Path:
+    return out / "cells" / env.replace("/", "_") / method
+
+
+def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
+    """Refuse what cannot be compared, before anything is run.
+
+    Returns:
+      method -> the environments that its rule was discovered in.
+    Raises:
+      UsageError: naming the first environment without scores to normalise by, rule file that is none, or rule that was
+        discovered in an environment that it is to be evaluated in, unless `allow_seen`.
+    """
+    for env in comparison.envs:
+        reference_scores(env)
+    seen: dict[str, list[str]] = {}
+    for method in comparison.methods:
+        if not (rule := comparison.rule(method)):
+            continue
+        known = rules.origin(rule).envs
+        suites = {env[:-1] for env in known if env.endswith("/*")}
+        seen[method] = [env for env in comparison.envs if env in known or any(env.startswith(s) for s in suites)]
+        if seen[method] and not allow_seen:
+            raise UsageError(
+                f"{rule} was discovered in {seen[method][0]}, which it would be evaluated in: leave the environment "
+                "out, or say --allow_seen, which the report then marks"
+            )
+    for env, method in comparison.cells():
+        comparison.configure(env, method).validate()
+    return {method: envs for method, envs in seen.items() if envs}
+
+
+def failure(folder: Path) -> str:
+    """Return why a cell has no results, from what its process said last."""
+    if (folder / "summary.json").exists():
+        return ""
+    with contextlib.suppress(OSError):
+        lines = [line for line in (folder / "log.txt").read_text().splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
+    return "it was not run"

@@ -1,0 +1,143 @@
+"""Comparisons: what is refused, what is run once more, and a report that says what is there and what is missing."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+
+from experiments import compare, compare_report, comparison, files, rules
+from experiments.comparison import Comparison, cell_folder
+from experiments.files import UsageError
+from experiments.population_config import small
+from frodo.rule import make_rule
+
+ENVS = ("toy/catch/4x3", "toy/grid_world/46")
+
+
+def one(envs=ENVS, methods=("impala", "frodo", "scalar_frozen"), **settings) -> Comparison:
+    return Comparison(envs, 1000, (0, 3), methods, {"scalar_rule": "", "disco_rule": ""} | settings)
+
+
+def write_cell(out, env, method, returns, budget=1000, seeds=(0, 3)):
+    """A finished run whose return is the same at each of ten log points."""
+    folder = cell_folder(out, env, method)
+    config = {"env": env, "stride": 0, "num_updates": 5, "unroll": 20, "validation_unroll": 25, "is_frozen": False}
+    config["rule"] = {"name": "frodo" if method == "frodo" else "impala"}
+    files.write_json(folder / "config.json", {"config": config, "steps": budget, "seeds": seeds})
+    with (folder / "metrics.csv").open("w") as file:
+        file.write("seed,update,env_steps,env_frames,seconds,cpu_seconds,return\n")
+        for seed, value in zip(seeds, returns, strict=True):
+            for i in range(1, 11):
+                file.write(f"{seed},{i},{i * budget // 10},0,0,{i},{value}\n")
+    files.write_json(folder / "summary.json", {})
+
+
+def scalar_rule(path, envs):
+    config = small("frodo").agent
+    params = make_rule(config.rule).init_meta_params(np.array([0, 0], np.uint32), 2)
+    rules.save(path, config, params, rules.Origin(envs, 123, 4.5))
+    return str(path)
+
+
+def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path):
+    rule = scalar_rule(tmp_path / "rule.npz", ("toy/catch/5x5",))
+    compared = one(methods=("impala", "frodo", "scalar_frozen", "disco_frozen", "a2c"), scalar_rule=rule)
+    for env, scale in zip(ENVS, (1.0, 0.5), strict=True):
+        for method, returns in (("impala", (0.2, 0.4)), ("frodo", (0.6, 0.8)), ("scalar_frozen", (0.7, 0.1))):
+            write_cell(tmp_path, env, method, [scale * value for value in returns])
+    write_cell(tmp_path, ENVS[0], "a2c", (np.nan, 0.1))
+    cell_folder(tmp_path, ENVS[1], "a2c").mkdir(parents=True)
+    (cell_folder(tmp_path, ENVS[1], "a2c") / "log.txt").write_text("hello\nerror: the <disk> is full\nbye\n")
+    text = compare_report.write(compared, tmp_path, {"frodo": ["toy/catch/4x3"]})
+    assert re.search(r"frodo +0\.\d\d \[", text) and "a2c" not in text
+    page = (tmp_path / "report" / "index.html").read_text()
+    for line in (
+        "a2c on toy/grid_world/46: the &lt;disk&gt; is full",
+        "a2c on toy/catch/4x3: no episode ended in the last fifth",
+        "disco_frozen: no --disco_rule",
+        "* frodo: its rule was discovered in toy/catch/4x3",
+    ):
+        assert line in page
+    assert "http" not in page and page.count("data:image/png;base64,") == 4
+    with (tmp_path / "report" / "scores.csv").open() as file:
+        scores = [row for row in csv.DictReader(file) if row["method"] == "impala" and row["environment"] == ENVS[0]]
+    assert [row["seed"] for row in scores] == ["0", "3"]
+    random = -1 / 3  # of Catch with three columns
+    np.testing.assert_allclose([float(row["score"]) for row in scores], (np.array([0.2, 0.4]) - random) / (1 - random))
+    with (tmp_path / "report" / "costs.csv").open() as file:
+        costs = {(row["environment"], row["method"]): row for row in csv.DictReader(file)}
+    frodo, frozen = costs[ENVS[0], "frodo"], costs[ENVS[0], "scalar_frozen"]
+    assert float(frodo["of them for η"]) == 1000 * 25 / 125 and frodo["env steps before"] == "0"
+    assert float(frodo["CPU s"]) == 10.0  # two seeds, one clock after the other
+    assert frozen["env steps before"] == "123" and frozen["CPU s before"] == "4.5"
+    before = page
+    compare_report.write(compared, tmp_path, {"frodo": ["toy/catch/4x3"]})
+    assert (tmp_path / "report" / "index.html").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"budget": 2000}, "its budget is 2000, expected 1000"),
+        ({"seeds": (0, 1)}, r"its seeds is \[0, 1\], expected \[0, 3\]"),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(tmp_path, settings, message):
+    for env in ENVS:
+        write_cell(tmp_path, env, "impala", (0.0, 1.0), **settings)
+    with pytest.raises(UsageError, match=message):
+        compare_report.write(one(methods=("impala",)), tmp_path, {})
+    assert not (tmp_path / "report").exists()
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(UsageError, match="no scores of random and of best play are known for toy/grid_world/1"):
+        comparison.check(one(envs=("toy/grid_world/1",)), allow_seen=False)
+    seen = one(scalar_rule=scalar_rule(tmp_path / "rule.npz", (ENVS[1], "toy/catch")))
+    with pytest.raises(UsageError, match="rule.npz was discovered in toy/grid_world/46, which .* say --allow_seen"):
+        comparison.check(seen, allow_seen=False)
+    assert comparison.check(seen, allow_seen=True) == {"scalar_frozen": [ENVS[1]]}
+    published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
+    with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
+        comparison.check(published, allow_seen=False)
+
+
+def test_a_folder_goes_on_with_the_same_comparison_alone(tmp_path):
+    compare.open_folder(one(), tmp_path, resume=False, overwrite=False)
+    with pytest.raises(UsageError, match="holds a comparison: --resume"):
+        compare.open_folder(one(), tmp_path, resume=False, overwrite=False)
+    compare.open_folder(one(), tmp_path, resume=True, overwrite=False)
+    with pytest.raises(UsageError, match=r"methods was \['impala', 'frodo', 'scalar_frozen'\] .* is \['impala'\] now"):
+        compare.open_folder(one(methods=("impala",)), tmp_path, resume=True, overwrite=False)
+    with pytest.raises(UsageError, match="holds no comparison"):
+        compare.open_folder(one(), tmp_path / "other", resume=True, overwrite=False)
+
+
+def test_only_unfinished_cells_are_run(tmp_path, monkeypatch):
+    compared = one(envs=ENVS[:1], methods=("impala", "frodo"))
+    write_cell(tmp_path, ENVS[0], "impala", (0.0, 1.0))
+    started = []
+
+    class Process:
+        returncode = 0
+
+        def poll(self):
+            write_cell(tmp_path, ENVS[0], "frodo", (0.5, 0.5))
+            return 0
+
+    monkeypatch.setattr(compare, "_start", lambda out, cell, *_: started.append(cell) or Process())
+    compare.run_all(compared, tmp_path, 2, [])
+    assert started == [(ENVS[0], "frodo")]
+    compare.run_all(compared, tmp_path, 2, [])
+    assert len(started) == 1
+
+
+def test_a_cell_is_a_run_of_its_method(tmp_path):
+    compared = Comparison(ENVS[:1], 4000, (1,), ("a2c",), {"scalar_rule": "", "disco_rule": ""})
+    compare.run_cell(compared, tmp_path, ENVS[0], "a2c")
+    folder = cell_folder(tmp_path, ENVS[0], "a2c")
+    record = json.loads((folder / "config.json").read_bytes())
+    assert record["config"]["rule"]["name"] == "a2c" and record["config"]["env"] == ENVS[0] and record["steps"] == 4000
+    assert compare_report.read_cell(compared, tmp_path, ENVS[0], "a2c").columns["env_steps"].max() <= 4000
