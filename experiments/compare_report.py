@@ -1,9 +1,7 @@
 """The report of a comparison: index.html, which holds all it shows, its figures as PNG and its numbers as CSV."""
 
 import base64
-import csv
 import html
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,11 +49,11 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
     }
     figures = _draw(comparison, folder, cells, scores)
     aggregates = statistics.aggregates(scores) if scores else {}
-    improvements = {over: statistics.improvements(scores, over) for over in scores}
+    improvements = statistics.improvements(scores, next(iter(scores))) if len(scores) > 1 else {}
     costs = _costs(comparison, cells)
-    _write_csv(folder / "scores.csv", _score_rows(comparison, finals))
-    _write_csv(folder / "statistics.csv", _statistics_rows(aggregates, improvements))
-    _write_csv(folder / "costs.csv", costs)
+    files.write_csv(folder / "scores.csv", _score_rows(comparison, finals))
+    files.write_csv(folder / "statistics.csv", _statistics_rows(aggregates, improvements))
+    files.write_csv(folder / "costs.csv", costs)
     page = _page(comparison, out, finals, aggregates, improvements, costs, figures, seen)
     files.write(folder / "index.html", page.encode())
     rows = [
@@ -96,8 +94,8 @@ def _score_rows(comparison: Comparison, finals: Mapping[tuple[str, str], np.ndar
 
 def _statistics_rows(aggregates: Mapping, improvements: Mapping) -> list[dict[str, Any]]:
     named = [(method, name, estimate) for method, own in aggregates.items() for name, estimate in own.items()]
-    for over, own in improvements.items():
-        named += [(method, f"probability of improvement over {over}", estimate) for method, estimate in own.items()]
+    over = next(iter(aggregates), "")
+    named += [(method, f"probability of improvement over {over}", x) for method, x in improvements.items()]
     return [{"method": method, "statistic": name, **estimate._asdict()} for method, name, estimate in named]
 
 
@@ -154,15 +152,6 @@ def _draw(comparison: Comparison, folder: Path, cells: Mapping, scores: Mapping[
     return figures
 
 
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: files.plain(value) for key, value in row.items()} for row in rows)
-    files.write(path, text.getvalue().encode())
-
-
 def _page(
     comparison: Comparison,
     out: Path,
@@ -186,11 +175,10 @@ def _page(
         _html_table(["method", *comparison.envs], [_return_row(comparison, out, finals, m, mark) for m in METHODS]),
     ]
     if improvements:
-        names = list(improvements)
-        rows = [[mark(x)] + ["" if x == over else _interval(improvements[over][x]) for over in names] for x in names]
+        over = next(iter(aggregates))
         parts += [
-            "<h2>Probability of improvement</h2><p>That a run of the row is better than one of the column.</p>",
-            _html_table(["", *names], rows),
+            "<h2>Probability of improvement</h2>",
+            _html_table(["method", f"over {mark(over)}"], [[mark(x), _interval(y)] for x, y in improvements.items()]),
         ]
     parts += ["<h2>Cost</h2><p>Before the lifetime to discover η, and a lifetime, mean over environments.</p>"]
     parts.append(_cost_table(comparison, costs, mark))

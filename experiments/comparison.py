@@ -5,7 +5,7 @@ A cell is a method in an environment with all seeds: a run folder <out>/cells/<e
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +68,22 @@ METHODS = {
 }
 
 
+class Discovery(NamedTuple):
+    """How --discover makes the rule of a flag: `experiments.discover` with its preset, in environments of its own."""
+
+    rule: str
+    envs: str
+    meta_steps: int
+
+
+DISCOVERIES = {
+    "scalar_rule": Discovery(
+        "frodo", "toy/catch/5x5,toy/catch/5x5,toy/catch/9x9,toy/catch/9x9,toy/grid_world/0-3", 3000
+    ),
+    "disco_rule": Discovery("disco", "toy/catch/5x5,toy/catch/5x5", 1600),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """What is compared."""
@@ -112,19 +128,23 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
         reference_scores(env)
     seen: dict[str, list[str]] = {}
     for method in comparison.methods:
-        if not (rule := comparison.rule(method)):
-            continue
-        known = rules.origin(rule).envs
-        suites = {env[:-1] for env in known if env.endswith("/*")}
-        seen[method] = [env for env in comparison.envs if env in known or any(env.startswith(s) for s in suites)]
-        if seen[method] and not allow_seen:
-            raise UsageError(
-                f"{rule} was discovered in {seen[method][0]}, which it would be evaluated in: leave the environment "
-                "out, or say --allow_seen, which the report then marks"
-            )
+        if rule := comparison.rule(method):
+            seen[method] = refuse_seen(comparison, rule, rules.origin(rule).envs, allow_seen)
     for env, method in comparison.cells():
         comparison.configure(env, method).validate()
     return {method: envs for method, envs in seen.items() if envs}
+
+
+def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_seen: bool) -> list[str]:
+    """Return the environments that a rule was discovered in and is to be evaluated in: a UsageError, unless allowed."""
+    suites = tuple(env[:-1] for env in known if env.endswith("/*"))
+    seen = [env for env in comparison.envs if env in known or (suites and env.startswith(suites))]
+    if seen and not allow_seen:
+        raise UsageError(
+            f"{rule} was discovered in {seen[0]}, which it would be evaluated in: leave the environment out, or say "
+            "--allow_seen, which the report then marks"
+        )
+    return seen
 
 
 def failure(folder: Path) -> str:

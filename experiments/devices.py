@@ -1,11 +1,15 @@
-"""What runs side by side, such as the seeds of a fused run, is shared out over the devices."""
+"""What runs side by side, such as the seeds of a fused run, is shared out over devices, and over processes."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
+
+from experiments.files import UsageError
+from experiments.logs import note
 
 
 def use_all_cores() -> None:
@@ -36,3 +40,30 @@ def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
     """Make a mesh of the first devices among these, as many as divide `num`."""
     size = max(n for n in range(1, len(among) + 1) if num % n == 0)
     return jax.make_mesh((size,), (axis,), (jax.sharding.AxisType.Auto,), devices=among[:size])
+
+
+def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:
+    """Join the other processes of a population, if there are any.
+
+    Where they do not come up within the timeout, the program ends with one line and exit code 2.
+
+    Raises:
+      UsageError: if the arguments do not go together.
+    """
+    if num_processes == 1 and not coordinator:
+        return
+    if not coordinator or not 0 <= process_id < num_processes:
+        raise UsageError(
+            f"--process_id={process_id}: with --num_processes={num_processes}, give --coordinator=host:port and a "
+            "number below --num_processes to each process"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+
+    def give_up() -> None:  # JAX itself would abort the process with a stack trace
+        note(f"error: --coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s")
+        os._exit(2)
+
+    watch = threading.Timer(timeout, give_up)
+    watch.start()
+    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout + 60)
+    watch.cancel()

@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 
 from agents.environments import make_environment
-from experiments import command_line, logs, plots, population_config, population_run, report, rules, training
+from experiments import command_line, devices, logs, plots, population_config, population_run, report, rules, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
 from experiments.logs import CpuClock, Progress
@@ -116,7 +116,7 @@ def parse_envs(text: str) -> tuple[str, ...]:
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    population_run.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
+    devices.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
     preset = population_config.preset(FLAGS.rule, parse_envs(FLAGS.envs), FLAGS.preset)
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")

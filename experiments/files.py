@@ -1,13 +1,14 @@
 """Errors that a person can act on, and files that are written whole or not at all."""
 
 import contextlib
+import csv
 import io
 import json
 import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path} is no .npz file of arrays: {' '.join(str(error).split())}") from None
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of numbers and texts under the keys of the first one as `write` does; an empty file without rows."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
+    write(path, text.getvalue().encode())
 
 
 def write_json(path: Path, value: Any) -> None:

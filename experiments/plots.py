@@ -4,13 +4,13 @@ import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy.special import stdtrit
 
 from experiments.files import write
@@ -114,6 +114,38 @@ def profiles(path: Path, thresholds: np.ndarray, by_method: Mapping[str, Estimat
         axes.set(title="Performance profiles", xlabel="normalised score τ", ylabel="fraction of runs with score > τ")
         axes.grid(alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
+
+
+def sensitivity(path: Path, rows: Sequence[Mapping[str, Any]], inputs: Sequence[str], learned: str, title: str) -> None:
+    """Write a PNG with a panel for each input: the derivative by k, mean over seeds, of hand-made rules at the end of a
+    lifetime, of the learned one also on the way."""
+    table = [row for row in rows if np.isfinite([row[name] for name in inputs]).all()]
+    times = sorted({row["env_steps"] for row in table})
+    chosen = [(learned, time) for time in times[:: max(1, len(times) // 4)]]
+    if times and chosen[-1][1] != times[-1]:
+        chosen.append((learned, times[-1]))
+    chosen += [(rule, times[-1]) for rule in dict.fromkeys(row["rule"] for row in table) if rule != learned]
+    with _figure((11, 4.6), path) as figure:
+        for axes, name in zip(figure.subplots(1, len(inputs)), inputs, strict=True):
+            for number, (rule, time) in enumerate(chosen):
+                own = [row for row in table if (row["rule"], row["env_steps"]) == (rule, time)]
+                k = sorted({row["k"] for row in own})
+                mean = [np.mean([row[name] for row in own if row["k"] == x]) for x in k]
+                is_learned = rule == learned
+                colour = mpl.colormaps["viridis"](0.9 - 0.9 * time / max(1, times[-1])) if is_learned else "0.3"
+                axes.plot(
+                    k,
+                    mean,
+                    "o-" if is_learned else ("--" if number % 2 else ":"),
+                    color=colour,
+                    label=f"{rule}, {EngFormatter(sep='')(time)} steps" if is_learned else rule,
+                )
+            axes.set(xlabel="k steps ahead", ylabel=f"∂G/∂{name}", title=name)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.grid(alpha=0.25)
+        figure.suptitle(title)
+        handles = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,6 @@
 processes."""
 
 import contextlib
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -22,40 +20,12 @@ from agents.types import Array, Params
 from experiments import rules
 from experiments.devices import make_mesh, quick_to_compile
 from experiments.files import UsageError
-from experiments.logs import note
 from experiments.population_config import DiscoverConfig
 from frodo.rule import make_outer, make_rule, spec_for
 from meta import population
 from meta.experience import who_acts
 from meta.population import AXIS, Member, MemberState
 from toy_envs.base import Environment
-
-
-def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:
-    """Join the other processes of a population, if there are any.
-
-    Where they do not come up within the timeout, the program ends with one line and exit code 2.
-
-    Raises:
-      UsageError: if the arguments do not go together.
-    """
-    if num_processes == 1 and not coordinator:
-        return
-    if not coordinator or not 0 <= process_id < num_processes:
-        raise UsageError(
-            f"--process_id={process_id}: with --num_processes={num_processes}, give --coordinator=host:port and a "
-            "number below --num_processes to each process"
-        )
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
-
-    def give_up() -> None:  # JAX itself would abort the process with a stack trace
-        note(f"error: --coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s")
-        os._exit(2)
-
-    watch = threading.Timer(timeout, give_up)
-    watch.start()
-    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout + 60)
-    watch.cancel()
 
 
 class PopulationState(NamedTuple):

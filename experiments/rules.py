@@ -58,8 +58,9 @@ def origin(name: str) -> Origin:
     """
     if name == "disco103":
         return DISCO103
+    arrays = _read(name)
     try:
-        record = json.loads(_read(name)[ORIGIN].tobytes())
+        record = json.loads(arrays[ORIGIN].tobytes())
         return Origin(**(record | {"envs": tuple(record["envs"])}))
     except (ValueError, TypeError, KeyError):
         raise UsageError(f"{name} is not the file of a rule: it has no good {ORIGIN!r}") from None

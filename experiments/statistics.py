@@ -28,7 +28,7 @@ def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate
     Returns:
       method -> "IQM", "median" or "optimality gap" -> estimate.
     """
-    _, metrics = _rliable()
+    _, metrics = require()
     functions = {
         "IQM": metrics.aggregate_iqm,
         "median": metrics.aggregate_median,
@@ -43,7 +43,7 @@ def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate
 
 def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estimate]:
     """Return for each other method the probability that it is better than `over`, averaged over environments."""
-    _, metrics = _rliable()
+    _, metrics = require()
     pairs = {name: (own, scores[over]) for name, own in scores.items() if name != over}
     estimates = _estimates(pairs, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]))
     return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
@@ -51,12 +51,11 @@ def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estim
 
 def profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray) -> dict[str, Estimate]:
     """Return for each method the fraction of its runs with a score above each threshold."""
-    library, _ = _rliable()
-    return _estimates(scores, lambda x: np.array([library.run_score_deviation(x, tau) for tau in thresholds]))
+    return _estimates(scores, lambda x: np.mean(x[..., None] > thresholds, axis=(0, 1)))
 
 
 def _estimates(scores: Mapping, function: Callable[..., np.ndarray]) -> dict[str, Estimate]:
-    library, _ = _rliable()
+    library, _ = require()
     state = np.random.get_state()
     np.random.seed(SEED)  # rliable draws from NumPy's global generator, whatever it is given
     try:
@@ -66,7 +65,8 @@ def _estimates(scores: Mapping, function: Callable[..., np.ndarray]) -> dict[str
     return {name: Estimate(points[name], *intervals[name]) for name in scores}
 
 
-def _rliable():
+def require():
+    """Return rliable's `library` and `metrics`; an ImportError says how they are installed."""
     try:
         from rliable import library, metrics
     except ImportError:

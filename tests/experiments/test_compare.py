@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from experiments import compare, compare_report, comparison, files, rules
+from experiments import compare, compare_report, comparison, discover, files, population_config, rules, statistics
 from experiments.comparison import Comparison, cell_folder
 from experiments.files import UsageError
 from experiments.population_config import small
@@ -41,7 +41,8 @@ def scalar_rule(path, envs):
     return str(path)
 
 
-def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path):
+def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "REPETITIONS", 50)
     rule = scalar_rule(tmp_path / "rule.npz", ("toy/catch/5x5",))
     compared = one(methods=("impala", "frodo", "scalar_frozen", "disco_frozen", "a2c"), scalar_rule=rule)
     for env, scale in zip(ENVS, (1.0, 0.5), strict=True):
@@ -127,11 +128,26 @@ def test_only_unfinished_cells_are_run(tmp_path, monkeypatch):
             write_cell(tmp_path, ENVS[0], "frodo", (0.5, 0.5))
             return 0
 
-    monkeypatch.setattr(compare, "_start", lambda out, cell, *_: started.append(cell) or Process())
-    compare.run_all(compared, tmp_path, 2, [])
-    assert started == [(ENVS[0], "frodo")]
-    compare.run_all(compared, tmp_path, 2, [])
+    monkeypatch.setattr(compare, "_start", lambda job, cores: started.append(job) or Process())
+    jobs = compare.cell_jobs(compared, tmp_path, ["--budget=1e3"])
+    compare.run_all(jobs, 2, tmp_path)
+    assert [job.name for job in started] == [f"frodo on {ENVS[0]}"]
+    assert started[0].arguments == ("--budget=1e3", f"--out={tmp_path}", f"--only={ENVS[0]}:frodo")
+    compare.run_all(jobs, 2, tmp_path)
     assert len(started) == 1
+
+
+def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
+    jobs = compare.discovery_jobs(tmp_path)
+    assert [job.arguments[-1] for job in jobs] == ["--overwrite"] * 2
+    (tmp_path / "rules" / "disco" / "checkpoints" / "7").mkdir(parents=True)
+    assert [job.arguments[-1] for job in compare.discovery_jobs(tmp_path)] == ["--overwrite", "--resume"]
+    for discovery in comparison.DISCOVERIES.values():
+        envs = discover.parse_envs(discovery.envs)
+        population_config.preset(discovery.rule, envs, "small").validate()
+        comparison.refuse_seen(one(), discovery.rule, envs, allow_seen=False)
+        with pytest.raises(UsageError, match="was discovered in toy/catch/5x5"):
+            comparison.refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
 
 
 def test_a_cell_is_a_run_of_its_method(tmp_path):

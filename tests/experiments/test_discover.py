@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from agents.replay import ReplayConfig
 from experiments import discover, rules
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
@@ -134,20 +136,31 @@ def test_groups_of_unlike_size_share_devices_and_compile_once():
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("agent.rule.name", "impala", "rule.name is 'impala', expected one of frodo, learned_loss, disco"),
+        ("budgets", (10,), r"budgets are \(10,\), expected at least the \d+ steps of one meta-step"),
+        ("num_devices", 99, r"num_devices is 99, expected at most \d+, or 0 for all"),
+        ("agent.replay", ReplayConfig(64, 4, 0.5), "is_acting_in_turn is True and replay.capacity is 64, expected one"),
+        ("agent.network.torso", "conv", "conv"),
+        ("agent.rule.kind", "prediction", "'prediction', expected one that acts: toy/catch/4x3 has 3"),
+    ],
+)
+def test_a_bad_setting_is_named_before_anything_is_written(tmp_path, name, value, message):
+    config = tiny(("toy/catch/4x3",))
+    *path, last = name.split(".")
+    setattr(functools.reduce(getattr, path, config), last, value)
+    with pytest.raises(ValueError, match=message):
+        discover.run(config, RunOptions((0,), 2, out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--envs=toy/cach"], "unknown environment 'toy/cach'.*'toy/catch'"),
-        (["--config.agent.network.torso=conv", "--envs=toy/catch/4x3"], "conv"),
-        (
-            ["--config.agent.rule.kind=prediction", "--rule=frodo"],
-            "'prediction', expected one that acts: toy/catch has 3",
-        ),
         (["--rule=frodo", "--init_meta_params=a.npz"], "--rule=frodo: give it or --init_meta_params, which names"),
         (["--envs=,"], "--envs=,: give at least one environment"),
-        (["--rule=impala"], "rule.name is 'impala', expected one of frodo, learned_loss, disco"),
-        (["--config.budgets=10"], r"budgets are \(10,\), expected at least the \d+ steps of one meta-step"),
-        (["--config.num_devices=99"], r"num_devices is 99, expected at most \d+, or 0 for all"),
-        (["--config.agent.replay.capacity=64"], "is_acting_in_turn is True and replay.capacity is 64, expected one"),
         (["--init_meta_params=nothing.npz"], "nothing.npz is no rule"),
         (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
         (["--seeds=0,1"], "--seeds=0,1: a population has one seed"),

@@ -1,0 +1,83 @@
+"""What targets depend on: the known answers of TD(λ) and Monte Carlo come out."""
+
+import csv
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents import td
+from experiments import sensitivity
+from experiments.command_line import RunOptions
+from experiments.files import UsageError
+from frodo import presets
+from frodo.rule import RuleConfig, make_rule
+from tests.trajectories import random_trajectory
+
+T, B = 6, 8
+
+
+def experience(discount_everywhere=1.0):
+    trajectory = jax.tree.map(jnp.asarray, random_trajectory(0, T, B))
+    no = jnp.zeros((T, B), bool)
+    discount = jnp.full((T, B), discount_everywhere, jnp.float32)
+    trajectory = trajectory._replace(discount=discount, truncated=no, valid=~no)
+    keys = jax.random.split(jax.random.key(0))
+    policy = jax.random.normal(keys[1], (T + 1, B, 3))
+    return trajectory, {"value": jax.random.normal(keys[0], (T + 1, B)), "policy": policy}
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_the_derivatives_of_td_lambda_are_those_of_its_formula(lambda_):
+    trajectory, predictions = experience()
+    found = sensitivity.derivatives(td.td_lambda(0.9, lambda_), {}, (), trajectory, predictions)
+    expected = sensitivity.td_lambda_derivatives(0.9, lambda_, T)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-4)
+    assert expected["value"][-1] == pytest.approx(0.9 * (0.9 * lambda_) ** (T - 1))
+    bootstrapped = 0.9 * predictions["value"][1] if lambda_ == 0 else None
+    if bootstrapped is not None:  # d(r + γ d v)/dd = γ v
+        np.testing.assert_allclose(found["discount"][0], np.mean(bootstrapped), atol=1e-4)
+
+
+def test_trajectories_in_which_an_episode_ends_are_left_out():
+    trajectory, predictions = experience()
+    cut = trajectory._replace(discount=trajectory.discount.at[2, : B // 2].set(0.0))
+    found = sensitivity.derivatives(td.td_lambda(0.9, 0.5), {}, (), cut, predictions)
+    np.testing.assert_allclose(found["reward"], sensitivity.td_lambda_derivatives(0.9, 0.5, T)["reward"], atol=1e-4)
+
+
+def test_the_learned_target_agrees_with_its_gradient():
+    rule = make_rule(RuleConfig(lstm=8))
+    meta_params = rule.init_meta_params(jax.random.key(1), 3)
+    trajectory, predictions = experience()
+    found = sensitivity.derivatives(rule, meta_params, (), trajectory, predictions)
+
+    def mean_target(reward, values):
+        own = {**predictions, "value": values}
+        return jnp.mean(rule.apply(meta_params, (), trajectory._replace(reward=reward), own, own)[0][0])
+
+    of_reward, of_value = jax.grad(mean_target, (0, 1))(trajectory.reward, predictions["value"])
+    np.testing.assert_allclose(found["reward"], of_reward.sum(1), atol=2e-4)
+    np.testing.assert_allclose(found["value"], of_value[1:].sum(1), atol=2e-4)
+
+
+def test_the_program_measures_over_a_lifetime(tmp_path):
+    config = presets.catch()
+    network = dataclasses.replace(config.network, hidden=(8,))
+    config = dataclasses.replace(config, batch_size=4, network=network, rule=RuleConfig(lstm=4, discount=1.0))
+    figure = sensitivity.run(config, RunOptions((0, 1), 2000, out=str(tmp_path)))
+    assert figure.exists()
+    with (tmp_path / "sensitivity.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 11 * 3 * config.unroll and {row["rule"] for row in rows} == {"frodo", "TD(0.9)", "V-trace"}
+    known = sensitivity.td_lambda_derivatives(1.0, 0.9, config.unroll)["value"]
+    for row in rows:
+        if row["rule"] == "TD(0.9)" and row["value"]:
+            assert float(row["value"]) == pytest.approx(known[int(row["k"]) - 1], abs=1e-3)
+    with pytest.raises(UsageError, match="holds a measurement"):
+        sensitivity.run(config, RunOptions((0,), 2000, out=str(tmp_path)))
+    with pytest.raises(UsageError, match="give an environment written in JAX"):
+        sensitivity.run(presets.for_environment("bsuite/catch/0"), RunOptions((0,), 2000, out=str(tmp_path / "b")))
