@@ -30,7 +30,7 @@ from frodo.online import Learner, LearnerState, OnlineConfig
 from meta.experience import who_acts
 from toy_envs.base import Environment
 
-CHUNK = 100  # iterations between log points of fused runs of at least 20 such; of shorter ones fewer
+CHUNK, CHUNKS = 100, 20  # iterations between log points of fused runs, at most, and log points at least
 ROWS = 200  # log points of a seed of host runs, at most
 
 
@@ -82,7 +82,7 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_
     seeds = run.options.seeds
     fused = online.make_fused(config, environment, functools.partial(toys.iteration_metrics, environment), meta_params)
     iterations = max(1, run.options.steps // fused.steps_per_iteration)
-    chunk = CHUNK if iterations >= 20 * CHUNK else iterations // -(-iterations // CHUNK)
+    chunk = max(1, min(CHUNK, iterations // CHUNKS))
     chunk_steps = chunk * fused.steps_per_iteration
     over_seeds = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
     shared_out = functools.partial(devices.shared_out, num=len(seeds))

@@ -49,17 +49,21 @@ def rows(folder, without=CLOCKS):
 
 
 @pytest.mark.parametrize("make", [small_catch, presets.random_walk])
-def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path):
+def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
     config = make()
     per_iteration = config.batch_size * (config.num_updates * config.unroll + config.validation_unroll)
-    train = lambda folder, chunks, **others: training.train(
-        config, options(tmp_path / folder, 100 * per_iteration * chunks, **others), experiment="e", name="n"
+    train = lambda folder, **others: training.train(
+        config, options(tmp_path / folder, 100 * per_iteration, **others), experiment="e", name="n"
     )
-    whole = train("whole", 3)
-    train("parts", 1)
-    parts = train("parts", 3, resume=True)
+    whole = train("whole")
+    interrupt_at_the_third_row(monkeypatch)
+    with pytest.raises(SystemExit):
+        train("parts")
+    monkeypatch.undo()
+    assert len(rows(tmp_path / "parts")) == 3 * 2
+    parts = train("parts", resume=True)
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
-    assert len(rows(tmp_path / "whole")) == 3 * 2
+    assert len(rows(tmp_path / "whole")) == 20 * 2
     for name in set(whole) - {*CLOCKS, "steps_per_cpu_second"}:
         np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
     with np.load(tmp_path / "whole/last_iterations.npz") as x, np.load(tmp_path / "parts/last_iterations.npz") as y:
@@ -92,6 +96,17 @@ def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_p
         train(1800, resume=True)
     checkpoints = [int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit()]
     assert len(checkpoints) == 2, "one at the interrupt, one at the end"
+
+
+def interrupt_at_the_third_row(monkeypatch):
+    log, logged = Run.log, []
+
+    def log_and_interrupt(run, new_rows):
+        log(run, new_rows)
+        logged.append(new_rows)
+        run.interrupted = signal.SIGINT * (len(logged) == 3)
+
+    monkeypatch.setattr(Run, "log", log_and_interrupt)
 
 
 def interrupt_in_second_seed(monkeypatch):
