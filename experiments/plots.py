@@ -119,17 +119,18 @@ def profiles(path: Path, thresholds: np.ndarray, by_method: Mapping[str, Estimat
 def sensitivity(path: Path, rows: Sequence[Mapping[str, Any]], inputs: Sequence[str], learned: str, title: str) -> None:
     """Write a PNG with a panel for each input: the derivative by k, mean over seeds, of hand-made rules at the end of a
     lifetime, of the learned one also on the way."""
-    table = [row for row in rows if np.isfinite([row[name] for name in inputs]).all()]
-    times = sorted({row["env_steps"] for row in table})
+    times = sorted({row["env_steps"] for row in rows})
     chosen = [(learned, time) for time in times[:: max(1, len(times) // 4)]]
     if times and chosen[-1][1] != times[-1]:
         chosen.append((learned, times[-1]))
-    chosen += [(rule, times[-1]) for rule in dict.fromkeys(row["rule"] for row in table) if rule != learned]
+    chosen += [(rule, times[-1]) for rule in dict.fromkeys(row["rule"] for row in rows) if rule != learned]
     with _figure((11, 4.6), path) as figure:
         for axes, name in zip(figure.subplots(1, len(inputs)), inputs, strict=True):
             for number, (rule, time) in enumerate(chosen):
-                own = [row for row in table if (row["rule"], row["env_steps"]) == (rule, time)]
-                k = sorted({row["k"] for row in own})
+                own = [
+                    row for row in rows if (row["rule"], row["env_steps"]) == (rule, time) and row[name] == row[name]
+                ]
+                k = sorted({row["k"] for row in own})  # where it is not nan
                 mean = [np.mean([row[name] for row in own if row["k"] == x]) for x in k]
                 is_learned = rule == learned
                 colour = mpl.colormaps["viridis"](0.9 - 0.9 * time / max(1, times[-1])) if is_learned else "0.3"

@@ -46,10 +46,10 @@ def derivatives(
 
     Args:
       rule: its targets are [T, B], or have a field `value` of that shape.
-      trajectory, predictions: T steps of B environments; those in which an episode ends are left out.
+      trajectory, predictions: T steps of B environments. The mean at k is over those whose episode still goes on there.
     Returns:
       for each of INPUTS the mean of ∂G₀/∂x at step k = 1 … T, [T]: reward and discount are those that the k-th action
-      led to, value is that of the observation after it. NaN where in every trajectory an episode ends.
+      led to, value is that of the observation after it. NaN where in every trajectory the episode is over.
     """
     num_steps = len(trajectory.action)
 
@@ -63,13 +63,17 @@ def derivatives(
         targets, _ = rule.apply(meta_params, rule_state, changed, own, own)
         return (targets.value if isinstance(targets, ActorCriticTargets) else targets)[0]
 
-    is_whole = ~jnp.any(trajectory.is_last, axis=0)
+    goes_on = jnp.cumprod(~trajectory.is_last, axis=0).astype(bool)  # after step k
+    begins = jnp.concatenate([jnp.ones_like(goes_on[:1]), goes_on[:-1]]) & trajectory.valid  # step k is of the episode
 
-    def one(name: str, direction: Array) -> Array:
+    def one(name: str, direction: Array, is_known: Array) -> Array:
         difference = first_target({name: STEP * direction}) - first_target({name: -STEP * direction})
-        return jnp.sum(jnp.where(is_whole, difference, 0.0)) / (2 * STEP * jnp.sum(is_whole))
+        return jnp.sum(jnp.where(is_known, difference, 0.0)) / (2 * STEP * jnp.sum(is_known))
 
-    return {name: jax.vmap(functools.partial(one, name))(jnp.eye(num_steps)) for name in INPUTS}
+    return {
+        name: jax.vmap(functools.partial(one, name))(jnp.eye(num_steps), begins if name == "reward" else goes_on)
+        for name in INPUTS
+    }
 
 
 def td_lambda_derivatives(discount: float, lambda_: float, num_steps: int) -> dict[str, np.ndarray]:

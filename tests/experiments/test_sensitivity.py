@@ -42,11 +42,16 @@ def test_the_derivatives_of_td_lambda_are_those_of_its_formula(lambda_):
         np.testing.assert_allclose(found["discount"][0], np.mean(bootstrapped), atol=1e-4)
 
 
-def test_trajectories_in_which_an_episode_ends_are_left_out():
+def test_what_comes_after_an_episode_is_left_out():
     trajectory, predictions = experience()
-    cut = trajectory._replace(discount=trajectory.discount.at[2, : B // 2].set(0.0))
-    found = sensitivity.derivatives(td.td_lambda(0.9, 0.5), {}, (), cut, predictions)
-    np.testing.assert_allclose(found["reward"], sensitivity.td_lambda_derivatives(0.9, 0.5, T)["reward"], atol=1e-4)
+    known = sensitivity.td_lambda_derivatives(0.9, 0.5, T)
+    some = trajectory._replace(discount=trajectory.discount.at[2, : B // 2].set(0.0))
+    every = trajectory._replace(discount=trajectory.discount.at[2].set(0.0))
+    for cut, num_rewards, num_values in ((some, T, T), (every, 3, 2)):
+        found = sensitivity.derivatives(td.td_lambda(0.9, 0.5), {}, (), cut, predictions)
+        np.testing.assert_allclose(found["reward"][:num_rewards], known["reward"][:num_rewards], atol=1e-4)
+        np.testing.assert_allclose(found["value"][:num_values], known["value"][:num_values], atol=1e-4)
+        assert np.isnan(found["reward"][num_rewards:]).all() and np.isnan(found["value"][num_values:]).all()
 
 
 def test_the_learned_target_agrees_with_its_gradient():
