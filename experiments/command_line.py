@@ -67,8 +67,7 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
       UsageError: naming the flag, its value and what is right.
       ValueError: by `config.validate()`, where the configuration has one.
     """
-    if len(argv) > 1:
-        raise UsageError(f"argument {argv[1]!r} is not understood: settings are given as --name=value")
+    no_arguments(argv)
     if FLAGS.resume and FLAGS.overwrite:
         raise UsageError("--resume and --overwrite: give one of them, to go on with the run or to replace it")
     config = _override(config, "config")
@@ -132,6 +131,12 @@ def start(main: Callable[[list[str]], Any]) -> None:
 
     devices.use_all_cores()
     app.run(guarded, flags_parser=_parse_flags)
+
+
+def no_arguments(argv: Sequence[str]) -> None:
+    """Refuse what is no flag; `argv` is the program's name and what flags left over."""
+    if len(argv) > 1:
+        raise UsageError(f"argument {argv[1]!r} is not understood: settings are given as --name=value")
 
 
 def not_both(one: str, other: str) -> None:

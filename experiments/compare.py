@@ -31,15 +31,14 @@ from experiments.command_line import RunOptions
 from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, failure, refuse_seen
 from experiments.files import UsageError
 from experiments.logs import note
+from experiments.runs import has_checkpoint
 
 
 def run_cell(comparison: Comparison, out: Path, env: str, method: str) -> None:
     """Run one cell in this process, going on where it stopped."""
     folder = cell_folder(out, env, method)
-    has_checkpoint = any((folder / "checkpoints").glob("[0-9]*"))
-    options = RunOptions(
-        comparison.seeds, comparison.budget, str(folder), resume=has_checkpoint, overwrite=not has_checkpoint
-    )
+    can_go_on = has_checkpoint(folder)
+    options = RunOptions(comparison.seeds, comparison.budget, str(folder), resume=can_go_on, overwrite=not can_go_on)
     training.train(comparison.configure(env, method), options, experiment="compare", name=method)
 
 
@@ -85,13 +84,12 @@ def discovery_jobs(out: Path) -> list[Job]:
     jobs = []
     for discovery in DISCOVERIES.values():
         folder = out / "rules" / discovery.rule
-        has_checkpoint = any((folder / "checkpoints").glob("[0-9]*"))
         arguments = (
             f"--rule={discovery.rule}",
             f"--envs={discovery.envs}",
             f"--steps={discovery.meta_steps}",
             f"--out={folder}",
-            "--resume" if has_checkpoint else "--overwrite",
+            "--resume" if has_checkpoint(folder) else "--overwrite",
         )
         jobs.append(Job(f"discovery of {discovery.rule}", folder, "experiments.discover", arguments))
     return jobs
@@ -183,19 +181,18 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         for found in DISCOVERIES.values():
             refuse_seen(comparison, found.rule, discover.parse_envs(found.envs), options.allow_seen)
     else:
-        check(comparison, options.allow_seen)
+        seen = check(comparison, options.allow_seen)
     open_folder(comparison, options.out, resume=options.resume, overwrite=options.overwrite)
     if options.is_discovering:
         run_all(discovery_jobs(options.out), options.num_processes, options.out)
-    seen = check(comparison, options.allow_seen)
+        seen = check(comparison, options.allow_seen)
     run_all(cell_jobs(comparison, options.out, arguments), options.num_processes, options.out)
     return compare_report.write(comparison, options.out, seen)
 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    if len(argv) > 1:
-        raise UsageError(f"argument {argv[1]!r} is not understood: settings are given as --name=value")
+    command_line.no_arguments(argv)
     methods = tuple(FLAGS.methods.split(","))
     for name in methods:
         if name not in METHODS:

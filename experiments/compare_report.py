@@ -47,8 +47,8 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
         for method in comparison.methods
         if all((env, method) in finals and np.isfinite(finals[env, method]).all() for env in comparison.envs)
     }
-    figures = _draw(comparison, folder, cells, scores)
-    aggregates = statistics.aggregates(scores) if scores else {}
+    aggregates = statistics.aggregates(scores)
+    figures = _draw(comparison, folder, cells, scores, aggregates)
     improvements = statistics.improvements(scores, next(iter(scores))) if len(scores) > 1 else {}
     costs = _costs(comparison, cells)
     files.write_csv(folder / "scores.csv", _score_rows(comparison, finals))
@@ -124,7 +124,9 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Result
     return rows
 
 
-def _draw(comparison: Comparison, folder: Path, cells: Mapping, scores: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _draw(
+    comparison: Comparison, folder: Path, cells: Mapping, scores: Mapping[str, np.ndarray], aggregates: Mapping
+) -> dict[str, str]:
     """Draw what there is; returns file name -> what it shows."""
     figures = {}
     for env in comparison.envs:
@@ -142,9 +144,8 @@ def _draw(comparison: Comparison, folder: Path, cells: Mapping, scores: Mapping[
             )
             figures[name] = f"Return in {env}, without smoothing."
     if scores:
-        aggregates = statistics.aggregates(scores)
-        estimates = {name: {method: own[name] for method, own in aggregates.items()} for name in ("IQM", "median")}
-        estimates["optimality gap"] = {method: own["optimality gap"] for method, own in aggregates.items()}
+        names = next(iter(aggregates.values()))
+        estimates = {name: {method: own[name] for method, own in aggregates.items()} for name in names}
         plots.estimates(folder / "aggregates.png", estimates)
         figures["aggregates.png"] = "Normalised scores over all environments. Line: 95 % stratified bootstrap interval."
         plots.profiles(folder / "profiles.png", THRESHOLDS, statistics.profiles(scores, THRESHOLDS))

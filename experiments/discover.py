@@ -38,8 +38,8 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
     if jax.process_index():  # process 0 has the run's folder
         folder = tempfile.TemporaryDirectory()
-        out = options.out or f"results/discover/{config.agent.rule.name}"
-        options = dataclasses.replace(options, out=folder.name, resume=False, resume_out=out)
+        out = training.folder(options, experiment="discover", name=config.agent.rule.name)
+        options = dataclasses.replace(options, out=folder.name, resume=False, resume_out=str(out))
     population = population_run.Population(config, options.seeds[0])
     state = population.init()  # before anything is written: the network may not suit an environment
     every = min(max(1, options.steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)

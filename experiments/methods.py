@@ -9,6 +9,7 @@ import numpy as np
 from experiments import files, logs, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
+from experiments.runs import has_checkpoint
 from frodo.online import OnlineConfig
 
 
@@ -45,13 +46,13 @@ def run_all(
         config.validate()
     summary: dict[str, Any] = {}
     for name, config in configs.items():
-        has_checkpoint = any((folder / name / "checkpoints").glob("[0-9]*"))
+        can_go_on = has_checkpoint(folder / name)
         own = RunOptions(
             options.seeds,
             options.steps,
             out=str(folder / name),
-            resume=options.resume and has_checkpoint,
-            overwrite=options.overwrite or (options.resume and not has_checkpoint),
+            resume=options.resume and can_go_on,
+            overwrite=options.overwrite or (options.resume and not can_go_on),
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")

@@ -242,6 +242,11 @@ class Run:
         write_json(self.folder / "summary.json", summary)
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Say whether the run in a folder can go on."""
+    return any((folder / "checkpoints").glob("[0-9]*"))
+
+
 def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return what must not change between the parts of a run, by its dotted name."""
     if not prefix:
