@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import dataclasses
 import io
 import json
 import os
 import re
+import typing
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,3 +117,13 @@ def plain(value: Any) -> Any:
             short = np.float32(value)
         return float(str(short)) if float(short) == value else value
     return value
+
+
+def from_plain(kind: Any, value: Any) -> Any:
+    """Turn what `plain` made of a dataclass of that kind back into it."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{key: from_plain(hints[key], entry) for key, entry in value.items()})  # type: ignore[operator]
+    if typing.get_origin(kind) is tuple:
+        return tuple(value)
+    return float(value) if kind is float else value  # JSON has no infinity: it is written as text

@@ -7,9 +7,8 @@ file.
 
 import dataclasses
 import json
-import typing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -87,7 +86,7 @@ def load(name: str, preset: OnlineConfig) -> tuple[OnlineConfig, Params]:
             raise UsageError(f"{name} is not the file of a rule: it has no key {key!r}")
     del arrays[ORIGIN]
     try:
-        config = _from_plain(OnlineConfig, json.loads(arrays.pop(CONFIG).tobytes()))
+        config = files.from_plain(OnlineConfig, json.loads(arrays.pop(CONFIG).tobytes()))
         config.validate()
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{name} has a configuration that this version does not know: {error}") from None
@@ -134,13 +133,3 @@ def _meta_params(name: str, config: RuleConfig, arrays: dict[str, np.ndarray]) -
         if not np.all(np.isfinite(arrays[key])):
             raise UsageError(f"{name}: {key!r} has entries that are not finite")
     return {module: {x: arrays[f"{module}/{x}"] for x in own} for module, own in shapes.items()}
-
-
-def _from_plain(kind: Any, value: Any) -> Any:
-    """Turn what `files.plain` made of a dataclass back into it."""
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return kind(**{key: _from_plain(hints[key], entry) for key, entry in value.items()})  # type: ignore[operator]
-    if typing.get_origin(kind) is tuple:
-        return tuple(value)
-    return float(value) if kind is float else value  # JSON has no infinity: it is written as text

@@ -90,4 +90,4 @@ def test_what_is_no_file_of_a_rule_is_said_so(tmp_path):
 
 
 def test_infinity_survives_the_file():
-    assert rules._from_plain(RuleConfig, files.plain(dataclasses.asdict(RuleConfig()))) == RuleConfig()
+    assert files.from_plain(RuleConfig, files.plain(dataclasses.asdict(RuleConfig()))) == RuleConfig()
