@@ -130,6 +130,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
             _fail("interrupted", 130)
 
     devices.use_all_cores()
+    devices.keep_freed_memory()
     app.run(guarded, flags_parser=_parse_flags)
 
 

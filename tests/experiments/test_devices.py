@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import jax, jax.numpy as jnp
 from experiments import devices
@@ -20,3 +22,22 @@ def test_shares_are_as_many_as_divide_the_number():
     output = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
     assert output.returncode == 0, output.stderr
     assert output.stdout.splitlines() == ["1 1", "3 3", "4 2", "7 1"]
+
+
+FAULTS = """
+import resource, numpy as np
+from experiments import devices
+devices.keep_freed_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(2**26, np.uint8)
+before = faults()
+for _ in range(20):
+    np.ones(2**26, np.uint8)
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has what this needs")
+def test_freed_memory_is_kept():
+    output = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    assert int(output) < 200  # pages; 64 MB are 32 huge ones or 16,384, each time
