@@ -115,6 +115,7 @@ def _one_update(meta_params: Params, trajectory, predictions, target_predictions
     targets, new = rule.apply(meta_params, state, trajectory, predictions, target_predictions)
     context, td = disco.make_context(state, trajectory, predictions, target_predictions, CONFIG)
     values, average = context.values, context.average
+    assert values is not None
     losses = disco.prediction_losses(targets, predictions, trajectory)
     value_loss = disco.value_loss(targets.returns, predictions["q"], trajectory)
     agent_loss = rule.loss(targets, predictions, trajectory)
@@ -153,7 +154,7 @@ def _one_update(meta_params: Params, trajectory, predictions, target_predictions
         "meta_grad/norms": _norms(disco103.from_meta_params(of_meta)),
         "meta_grad/agent_out_norms": _norms({name: of_inputs[PREDICTIONS[name]] for name in _GRADIENT_ORDER}),
     }
-    result |= {f"loss/{name}": x for name, x in zip(("pi", "y", "z", "aux"), losses, strict=True)}
+    result |= {f"loss/{name}": x for name, x in zip(("pi", "y", "z", "aux"), losses.values(), strict=True)}
     result |= {f"grad/agent_out/{name}": of_agent[ours] for name, ours in PREDICTIONS.items()}
     for name, moving in (("adv_ema", new.advantage), ("td_ema", new.td)):
         result |= {f"state_out/{name}/{field}": x for field, x in moving._asdict().items()}

@@ -7,6 +7,7 @@ Source: Oh et al. 2025, Methods; every constant is that of the published rule, D
 
 import dataclasses
 import functools
+import operator
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -14,13 +15,24 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from agents import choices
 from agents.impala import entropy
 from agents.q_learning import taken, taken_vectors
 from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from meta import disco_inputs
 from meta.disco_inputs import Context, MovingAverage, compute_values, initial_average, to_scalars, update_average
-from meta.target_network import LifetimeState, TargetNetwork, TargetNetworkConfig, initial_lifetime_state
+from meta.target_network import (
+    CORES,
+    FutureTransformer,
+    LifetimeState,
+    TargetNetwork,
+    TargetNetworkConfig,
+    initial_lifetime_state,
+)
+
+PARTS = ("predictions", "q", "aux_policy")  # predictions: y and z
+HIDDEN = ("nothing", "own", "all")
 
 
 @dataclasses.dataclass
@@ -42,12 +54,23 @@ class DiscoConfig:
     target_decay: float = 0.9
     target_policy_cost: float = 1e-2  # of KL(target policy ‖ π̂) in the outer loss
     logit_cost: float = 1e-3  # of the squared mean logit of each target in the outer loss
+    core: str = "lstm"  # what reads the trajectory, one of target_network.CORES
+    without: tuple[str, ...] = ()  # ablation: what agents do not predict, and no target is made from; of PARTS
+    hidden: str = "nothing"  # ablation: y and z are zeros for 'own' targets ŷ and ẑ, or for 'all'; one of HIDDEN
     skips_first_steps: bool = False  # losses leave out the first step of an episode, as those of the public code do
 
     def validate(self) -> None:
-        for name in ("prediction_size", "max_value", "lstm", "lifetime_lstm"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        for name, least in (("prediction_size", 1), ("max_value", 1), ("lstm", 1), ("lifetime_lstm", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least {least}")
+        choices.check("rule.disco.core", self.core, CORES)
+        choices.check("rule.disco.hidden", self.hidden, HIDDEN)
+        for part in self.without:
+            choices.check("rule.disco.without", part, PARTS)
+        if self.core == "transformer" and self.lstm % FutureTransformer.NUM_HEADS:
+            raise ValueError(
+                f"lstm is {self.lstm}, expected a multiple of {FutureTransformer.NUM_HEADS} for a transformer"
+            )
         if not self.action_embedding or min(self.action_embedding) < 1:
             raise ValueError(f"action_embedding is {self.action_embedding}, expected positive layer sizes")
         for name in ("discount", "lambda_", "target_decay"):
@@ -67,30 +90,38 @@ class DiscoConfig:
 
 
 class DiscoState(NamedTuple):
-    lifetime: LifetimeState
+    lifetime: LifetimeState | tuple[()]
     advantage: MovingAverage
     td: MovingAverage
 
 
 class DiscoTargets(NamedTuple):
     policy: Array  # logits of π̂, [T, B, A]
-    y: Array  # logits of ŷ, [T, B, Y]
-    z: Array  # logits of ẑ for the taken action, [T, B, Z]
-    returns: Array  # what q(S, A) is moved to, [T, B]
+    y: Array | None  # logits of ŷ, [T, B, Y]
+    z: Array | None  # logits of ẑ for the taken action, [T, B, Z]
+    returns: Array | None  # what q(S, A) is moved to, [T, B]
 
 
 def _sizes(config: DiscoConfig) -> TargetNetworkConfig:
-    return TargetNetworkConfig(config.lstm, config.lifetime_lstm, config.action_embedding, head_stddev=0.3)
+    return TargetNetworkConfig(config.lstm, config.lifetime_lstm, config.action_embedding, 0.3, config.core)
 
 
 def make_network(config: DiscoConfig) -> Any:
     """Make the meta-network, hk.Transformed: Context, LifetimeState -> logits of π̂, ŷ and ẑ, LifetimeState."""
     vector = PredictionSpec((config.prediction_size,))
-    target_spec = {"policy": PredictionSpec(is_per_action=True), "y": vector, "z": vector}
+    target_spec = {"policy": PredictionSpec(is_per_action=True)}
+    if "predictions" not in config.without:
+        target_spec |= {"y": vector, "z": vector}
 
     def forward(context: Context, lifetime: LifetimeState):
-        make_inputs = functools.partial(disco_inputs.make_inputs, context)
-        return TargetNetwork(_sizes(config), target_spec)(make_inputs, context.trajectory.is_last, lifetime)
+        network = TargetNetwork(_sizes(config), target_spec)
+        run = lambda is_hidden: network(
+            functools.partial(disco_inputs.make_inputs, context, is_hidden), context.trajectory.is_last, lifetime
+        )
+        targets, new = run(config.hidden == "all")
+        if config.hidden == "own":
+            targets = run(True)[0] | {"policy": targets["policy"]}
+        return targets, new
 
     return hk.without_apply_rng(hk.transform(forward))
 
@@ -103,6 +134,8 @@ def make_context(
     config: DiscoConfig,
 ) -> tuple[Context, MovingAverage]:
     """Compute what the meta-network's inputs need, and the new average of the temporal differences."""
+    if "q" in config.without:
+        return Context(trajectory, predictions, target_predictions, None, state.advantage), state.td
     values = compute_values(predictions, target_predictions, trajectory, config.discount, config.lambda_)
     advantage = update_average(state.advantage, values.advantage, trajectory.valid)
     context = Context(trajectory, predictions, target_predictions, values, advantage)
@@ -115,34 +148,38 @@ def disco(config: DiscoConfig) -> UpdateRule:
     network = make_network(config)
 
     def spec(num_actions: int) -> TargetSpec:
-        return {
-            "policy": PredictionSpec((num_actions,)),
-            "y": vector,
-            "z": PredictionSpec(vector.shape, is_per_action=True),
-            "q": PredictionSpec((2 * config.max_value + 1,), is_per_action=True),
-            "aux_policy": PredictionSpec((num_actions,), is_per_action=True),
-        }
+        z, q = (
+            PredictionSpec((size,), is_per_action=True) for size in (config.prediction_size, 2 * config.max_value + 1)
+        )
+        parts = {"predictions": {"y": vector, "z": z}, "q": {"q": q}}
+        parts["aux_policy"] = {"aux_policy": PredictionSpec((num_actions,), is_per_action=True)}
+        kept = (part for name, part in parts.items() if name not in config.without)
+        return functools.reduce(operator.or_, kept, {"policy": PredictionSpec((num_actions,))})
 
     def init() -> DiscoState:
-        lifetime = initial_lifetime_state(_sizes(config))
-        return DiscoState(LifetimeState(*lifetime), initial_average(), initial_average())
+        return DiscoState(initial_lifetime_state(_sizes(config)), initial_average(), initial_average())
 
     def init_meta_params(key: Array, num_actions: int):
         trajectory, predictions = _example(spec(num_actions), num_actions)
-        values = compute_values(predictions, predictions, trajectory, config.discount, config.lambda_)
-        context = Context(trajectory, predictions, predictions, values, init().advantage)
+        context, _ = make_context(init(), trajectory, predictions, predictions, config)
         return network.init(key, context, init().lifetime)
 
     def apply(meta_params, state: DiscoState, trajectory, predictions, target_predictions):
         context, td = make_context(state, trajectory, predictions, target_predictions, config)
         targets, lifetime = network.apply(meta_params, context, state.lifetime)
-        return DiscoTargets(**targets, returns=context.values.returns), DiscoState(lifetime, context.average, td)
+        returns = context.values and context.values.returns
+        new_state = DiscoState(lifetime, context.average, td)
+        return DiscoTargets(targets["policy"], targets.get("y"), targets.get("z"), returns), new_state
 
     def loss(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
+        costs = {
+            "policy": config.policy_cost,
+            "y": config.y_cost,
+            "z": config.z_cost,
+            "aux_policy": config.aux_policy_cost,
+        }
         losses = prediction_losses(targets, predictions, trajectory)
-        costs = (config.policy_cost, config.y_cost, config.z_cost, config.aux_policy_cost)
-        total = sum((cost * x for cost, x in zip(costs, losses, strict=True)), start=jnp.zeros(()))
-        return _weights(config, trajectory) * total
+        return _weights(config, trajectory) * sum((costs[name] * x for name, x in losses.items()), start=jnp.zeros(()))
 
     def loss_without_meta(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         return (
@@ -151,18 +188,16 @@ def disco(config: DiscoConfig) -> UpdateRule:
 
     def regulariser(targets: DiscoTargets, target_predictions: Predictions, trajectory: Trajectory) -> Array:
         target_policy = jax.lax.stop_gradient(target_predictions["policy"][:-1])
-        mean_logits = [jnp.mean(logits) for logits in (targets.policy, targets.y, targets.z)]
+        mean_logits = [jnp.mean(x) for x in (targets.policy, targets.y, targets.z) if x is not None]
         return config.target_policy_cost * kl_divergence(target_policy, targets.policy) + config.logit_cost * sum(
             jnp.square(x) for x in mean_logits
         )
 
     def metrics(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
-        mean = lambda x: masked_reduce(x, trajectory.valid, "mean")
-        return {
-            "entropy": mean(entropy(predictions["policy"][:-1])),
-            "target_entropy": mean(entropy(targets.policy)),
-            "q_td": mean(jnp.square(targets.returns - taken(to_scalars(predictions["q"]), trajectory))),
-        }
+        found = {"entropy": entropy(predictions["policy"][:-1]), "target_entropy": entropy(targets.policy)}
+        if "q" in predictions:
+            found["q_td"] = jnp.square(targets.returns - taken(to_scalars(predictions["q"]), trajectory))
+        return {name: masked_reduce(x, trajectory.valid, "mean") for name, x in found.items()}
 
     return UpdateRule(
         spec=spec,
@@ -170,7 +205,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         init=init,
         apply=apply,
         loss=loss,
-        loss_without_meta=loss_without_meta,
+        loss_without_meta=None if "q" in config.without else loss_without_meta,
         regulariser=regulariser if config.target_policy_cost or config.logit_cost else None,
         policy=lambda predictions: predictions["policy"],
         metrics=metrics,
@@ -188,18 +223,20 @@ def _weights(config: DiscoConfig, trajectory: Trajectory) -> Array:
     return kept / jnp.maximum(jnp.mean(kept), 1e-8)
 
 
-def prediction_losses(
-    targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory
-) -> tuple[Array, Array, Array, Array]:
-    """KL(π̂ ‖ π), KL(ŷ ‖ y), KL(ẑ ‖ z_A), and KL(π(S′) ‖ p_A) where the episode goes on; each [T, B]."""
-    next_policy = jax.lax.stop_gradient(predictions["policy"][1:])
-    is_going_on = (trajectory.discount > 0).astype(next_policy.dtype)
-    return (
-        kl_divergence(targets.policy, predictions["policy"][:-1]),
-        kl_divergence(targets.y, predictions["y"][:-1]),
-        kl_divergence(targets.z, taken_vectors(predictions["z"], trajectory)),
-        kl_divergence(next_policy, taken_vectors(predictions["aux_policy"], trajectory)) * is_going_on,
-    )
+def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
+    """KL(π̂ ‖ π), KL(ŷ ‖ y), KL(ẑ ‖ z_A), and KL(π(S′) ‖ p_A) where the episode goes on; each [T, B].
+
+    By their names, of what there is.
+    """
+    losses = {"policy": kl_divergence(targets.policy, predictions["policy"][:-1])}
+    if targets.y is not None:
+        losses["y"] = kl_divergence(targets.y, predictions["y"][:-1])
+        losses["z"] = kl_divergence(targets.z, taken_vectors(predictions["z"], trajectory))
+    if "aux_policy" in predictions:
+        next_policy = jax.lax.stop_gradient(predictions["policy"][1:])
+        error = kl_divergence(next_policy, taken_vectors(predictions["aux_policy"], trajectory))
+        losses["aux_policy"] = error * (trajectory.discount > 0)
+    return losses
 
 
 def value_loss(returns: Array, q_logits: Array, trajectory: Trajectory) -> Array:

@@ -45,7 +45,7 @@ class Context(NamedTuple):
     trajectory: Trajectory
     predictions: Predictions
     target_predictions: Predictions
-    values: Values
+    values: Values | None  # None where action values are not learned
     average: MovingAverage  # of the advantage, this update included
 
 
@@ -128,55 +128,44 @@ class Embedding(hk.Module):
         return hk.Linear(1, name="out")(jax.nn.relu(expectation(logits, w) + b))[..., 0]
 
 
-def make_inputs(c: Context, targets: dict[str, Array] | None = None) -> Inputs:
+def make_inputs(c: Context, is_hidden: bool, targets: dict[str, Array] | None = None) -> Inputs:
     """The features per step, those per step and action, and what the lifetime LSTM sees of the targets.
 
-    The order is that of the published weights. Gradient flows through y and z alone.
+    The order is that of the published weights. Gradient flows through y and z alone. What an agent does not predict is
+    left out; where y and z are hidden, they are zeros.
     """
-    embed_y, embed_z = Embedding(name="y_embedding"), Embedding(name="z_embedding")
-    trajectory, values = c.trajectory, c.values
-    y, target_y = embed_y(c.predictions["y"]), embed_y(c.target_predictions["y"])
-    z, target_z = embed_z(c.predictions["z"]), embed_z(c.target_predictions["z"])
+    trajectory, action = c.trajectory, c.trajectory.action
     logits, target_logits = jax.lax.stop_gradient((c.predictions["policy"], c.target_predictions["policy"]))
     pi, target_pi = jax.nn.softmax(logits), jax.nn.softmax(target_logits)
     mu = jax.nn.softmax(trajectory.behaviour_logits).astype(pi.dtype)
-    action = trajectory.action
     pick = lambda x: jnp.take_along_axis(x, action[..., None], axis=-1)[..., 0]
     pair = lambda x: [x[:-1], x[1:]]
-    columns = [
-        pick(pi[:-1]),
-        pick(mu),
-        _signed_log(trajectory.reward),
-        trajectory.discount,
-        *pair(_signed_log(values.v)),
-        _signed_log(values.advantage),
-        normalise(c.average, values.advantage),
-        pick(target_pi[:-1]),
-        *pair(y),
-        *pair(target_y),
-        pick(z[:-1]),
-        *pair(jnp.sum(pi * z, axis=-1)),
-        *pair(jnp.max(z, axis=-1)),
-        pick(target_z[:-1]),
-        *pair(jnp.sum(pi * target_z, axis=-1)),
-        *pair(jnp.max(target_z, axis=-1)),
-    ]
-    action_columns = [
-        pi[:-1],
-        mu,
-        target_pi[:-1],
-        z[:-1],
-        target_z[:-1],
-        _signed_log(values.target_q[:-1]),
-        _signed_log(values.action_advantage[:-1]),
-        normalise(c.average, values.action_advantage[:-1]),
-        jax.nn.one_hot(action, pi.shape[-1], dtype=pi.dtype),
-    ]
+    columns = [pick(pi[:-1]), pick(mu), _signed_log(trajectory.reward), trajectory.discount]
+    if c.values:
+        advantage = c.values.advantage
+        columns += [*pair(_signed_log(c.values.v)), _signed_log(advantage), normalise(c.average, advantage)]
+    columns.append(pick(target_pi[:-1]))
+    action_columns = [pi[:-1], mu, target_pi[:-1]]
+    target_features = None
+    if "y" in c.predictions:
+        embed_y, embed_z = Embedding(name="y_embedding"), Embedding(name="z_embedding")
+        seen = 0.0 if is_hidden else 1.0
+        y, target_y = (seen * embed_y(x["y"]) for x in (c.predictions, c.target_predictions))
+        z, target_z = (seen * embed_z(x["z"]) for x in (c.predictions, c.target_predictions))
+        columns += [*pair(y), *pair(target_y)]
+        for own in (z, target_z):
+            columns += [pick(own[:-1]), *pair(jnp.sum(pi * own, axis=-1)), *pair(jnp.max(own, axis=-1))]
+        action_columns += [z[:-1], target_z[:-1]]
+        target_features = None if targets is None else embed_y(targets["y"])[..., None]
+    if c.values:
+        advantage = c.values.action_advantage[:-1]
+        action_columns += [_signed_log(c.values.target_q[:-1]), _signed_log(advantage), normalise(c.average, advantage)]
+    action_columns.append(jax.nn.one_hot(action, pi.shape[-1], dtype=pi.dtype))
     valid = trajectory.valid[..., None]
     stack = lambda columns, mask: jnp.where(mask, jnp.stack([x.astype(pi.dtype) for x in columns], axis=-1), 0.0)
     return Inputs(
         features=stack(columns, valid),
         action_features=stack(action_columns, valid[..., None]),
         action=action,
-        target_features=None if targets is None else embed_y(targets["y"])[..., None],
+        target_features=target_features,
     )

@@ -1,4 +1,5 @@
-"""The meta-network: from a trajectory's features to targets, by an LSTM that reads backwards in time.
+"""The meta-network: from a trajectory's features to targets, by an LSTM that reads backwards in time (or, to compare, a
+transformer that sees nothing but the future).
 
 A scalar target (FRODO, Xu et al. 2020, section 3.2) and the categorical ones of DiscoRL (Oh et al. 2025, Methods) are
 the same network with other inputs and another target spec. Targets of the kind "one for each action" are made by
@@ -9,7 +10,7 @@ and scales what the reverse LSTM puts out.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -31,10 +32,11 @@ class Inputs(NamedTuple):
 class TargetNetworkConfig:
     """Sizes of the meta-network."""
 
-    lstm: int = 256
+    lstm: int = 256  # units of what reads the trajectory
     lifetime_lstm: int = 0  # units of the lifetime LSTM, 0 for none
     action_embedding: tuple[int, ...] = (16, 2)  # layers shared between actions, where there are per-action inputs
     head_stddev: float | None = None  # of the heads' initial weights, by default 1 / sqrt(inputs)
+    core: str = "lstm"  # what reads the trajectory, one of CORES
 
 
 class LifetimeState(NamedTuple):
@@ -69,7 +71,7 @@ class TargetNetwork(hk.Module):
         """
         inputs = make_inputs()
         features, embedding = self._embed(inputs)
-        x = ReverseLSTM(self._config.lstm)(features, is_last)
+        x = CORES[self._config.core](self._config.lstm)(features, is_last)
         if self._config.lifetime_lstm:
             scale = hk.Linear(self._config.lstm, w_init=hk.initializers.TruncatedNormal(1.0), name="lifetime_scale")
             x = x * scale(lifetime_state.hidden)
@@ -146,6 +148,42 @@ class ReverseLSTM(hk.Module):
         zeros = jnp.zeros((x.shape[1], size), x.dtype)
         keep = (~is_last)[..., None].astype(x.dtype)
         return jax.lax.scan(step, (zeros, zeros), (projected, keep), reverse=True)[1]
+
+
+class FutureTransformer(hk.Module):
+    """Two layers of attention, each step to itself and to those after it of the same episode.
+
+    Positions are sines and cosines of the step. Source: Vaswani et al. 2017, normalised before each part as in Xiong et
+    al. 2020. The size of the LSTM's state must be a multiple of the four heads.
+    """
+
+    NUM_LAYERS, NUM_HEADS = 2, 4
+
+    def __init__(self, size: int, name: str = "transformer"):
+        super().__init__(name=name)
+        self._size = size
+
+    def __call__(self, x: Array, is_last: Array) -> Array:
+        """x [T, B, F], is_last [T, B] -> [T, B, size]."""
+        num_steps, size = len(x), self._size
+        rates = 10_000.0 ** -jnp.linspace(0, 1, size // 2, endpoint=False)
+        angles = jnp.arange(num_steps)[:, None] * rates
+        positions = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(x.dtype)
+        ended = jnp.cumsum(is_last, axis=0) - is_last  # episodes that ended before the step
+        steps = jnp.arange(num_steps)
+        sees = (steps[:, None] <= steps) & (ended.T[:, :, None] == ended.T[:, None, :])  # [B, T, T]
+        norm = lambda x: hk.LayerNorm(-1, create_scale=True, create_offset=True)(x)
+        init = hk.initializers.VarianceScaling(1.0)
+        x = jnp.swapaxes(hk.Linear(size)(x) + positions[:, None], 0, 1)  # [B, T, size]
+        for _ in range(self.NUM_LAYERS):
+            attention = hk.MultiHeadAttention(self.NUM_HEADS, size // self.NUM_HEADS, w_init=init, model_size=size)
+            y = norm(x)
+            x = x + attention(y, y, y, mask=sees[:, None])
+            x = x + hk.Linear(size)(jax.nn.relu(hk.Linear(4 * size)(norm(x))))
+        return jnp.swapaxes(norm(x), 0, 1)
+
+
+CORES: dict[str, Any] = {"lstm": ReverseLSTM, "transformer": FutureTransformer}
 
 
 def shared_layer(x: Array, size: int, name: str) -> Array:

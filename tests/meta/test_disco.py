@@ -1,5 +1,6 @@
 """DiscoRL's rule against plain NumPy in float64 and against the published rule's numbers; its weights file."""
 
+import dataclasses
 import os
 import zipfile
 from pathlib import Path
@@ -52,6 +53,11 @@ def random_experience(seed, config=SMALL, num_actions=A):
     return trajectory, draw(), draw()
 
 
+def initial(rule):
+    """Meta-parameters at random."""
+    return jax.jit(rule.init_meta_params, static_argnums=1)(jax.random.key(1), A)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_agrees_with_plain_numpy_in_float64(seed):
     with jax.enable_x64(True):
@@ -67,7 +73,7 @@ def test_agrees_with_plain_numpy_in_float64(seed):
             targets, state = apply(meta_params, state, trajectory, agent, target)
             losses = disco.prediction_losses(targets, agent, trajectory)
             actual = targets._asdict() | {"loss_value": disco.value_loss(targets.returns, agent["q"], trajectory)}
-            actual |= {f"loss_{name}": x for name, x in zip(("policy", "y", "z", "aux_policy"), losses, strict=True)}
+            actual |= {f"loss_{name}": x for name, x in losses.items()}
             expected, expected_state = reference.update(
                 weights, expected_state, trajectory, agent, target, SMALL.discount, SMALL.lambda_
             )
@@ -137,7 +143,7 @@ def test_what_is_no_whole_npz_file_is_named(tmp_path):
 
 def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values():
     rule = disco.disco(SMALL)
-    meta_params = rule.init_meta_params(jax.random.key(1), A)
+    meta_params = initial(rule)
     trajectory, agent, target = jax.tree.map(lambda x: jnp.asarray(x), random_experience(0))
     state = rule.init()
     state = state._replace(lifetime=jax.tree.map(lambda x: x + 0.1, state.lifetime))
@@ -146,14 +152,14 @@ def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values()
         targets, _ = rule.apply(meta_params, state, trajectory, agent, target)
         return sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(targets))
 
-    for gradient in jax.grad(outputs, argnums=(0, 1))(agent, target):
+    for gradient in jax.jit(jax.grad(outputs, argnums=(0, 1)))(agent, target):
         for name in agent:
             assert bool(jnp.any(gradient[name] != 0)) == (name in ("y", "z")), name
 
 
 def test_steps_that_are_not_valid_change_nothing():
     rule = disco.disco(SMALL)
-    meta_params = rule.init_meta_params(jax.random.key(1), A)
+    meta_params = initial(rule)
     trajectory, agent, target = random_experience(0)
     valid, truncated = np.ones((T, B), bool), np.zeros((T, B), bool)
     truncated[2, 1], valid[3, 1] = True, False  # the reset step after a truncation
@@ -166,3 +172,84 @@ def test_steps_that_are_not_valid_change_nothing():
         if np.ndim(x) >= 2:
             x, y = np.asarray(x)[valid], np.asarray(y)[valid]
         np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+# Ablations
+
+
+def gradient_to_predictions(config):
+    """Which predictions the agent's losses move, and which the targets depend on."""
+    rule = disco.disco(config)
+    meta_params = initial(rule)
+    trajectory, agent, target = jax.tree.map(jnp.asarray, random_experience(0, config))
+    state = rule.init()
+    if config.lifetime_lstm:
+        state = state._replace(lifetime=jax.tree.map(lambda x: x + 0.1, state.lifetime))
+
+    def losses(agent):
+        targets, _ = rule.apply(meta_params, state, trajectory, jax.lax.stop_gradient(agent), target)
+        total = rule.loss(targets, agent, trajectory)
+        return jnp.sum(total + (rule.loss_without_meta(targets, agent, trajectory) if rule.loss_without_meta else 0))
+
+    def outputs(agent, name):
+        return jnp.sum(jnp.square(getattr(rule.apply(meta_params, state, trajectory, agent, target)[0], name)))
+
+    names = [name for name in ("policy", "y", "z") if name in agent]
+    gradients = jax.jit(lambda agent: (jax.grad(losses)(agent), [jax.grad(outputs)(agent, name) for name in names]))
+    moved, sees = jax.tree.map(lambda x: bool(jnp.any(x != 0)), gradients(agent))
+    of_nonzero = lambda gradient: {name for name, is_nonzero in gradient.items() if is_nonzero}
+    return set(agent), of_nonzero(moved), dict(zip(names, map(of_nonzero, sees), strict=True))
+
+
+EVERYTHING = {"policy", "y", "z", "q", "aux_policy"}
+
+
+@pytest.mark.parametrize(
+    ("without", "left", "core", "lifetime_lstm"),
+    [
+        (("predictions",), {"policy", "q", "aux_policy"}, "lstm", 3),
+        (("q",), {"policy", "y", "z", "aux_policy"}, "lstm", 0),
+        (("aux_policy",), {"policy", "y", "z", "q"}, "transformer", 3),
+        (("predictions", "q", "aux_policy"), {"policy"}, "transformer", 0),
+    ],
+)
+def test_what_a_rule_is_without_is_neither_predicted_nor_learned_nor_seen(without, left, core, lifetime_lstm):
+    config = dataclasses.replace(SMALL, without=without, core=core, lstm=8, lifetime_lstm=lifetime_lstm)
+    predicted, moved, sees = gradient_to_predictions(config)
+    assert predicted == left and moved == left
+    assert sees["policy"] == left & {"y", "z"}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "policy_sees", "y_sees"), [("nothing", True, True), ("own", True, False), ("all", False, False)]
+)
+def test_hidden_predictions_reach_no_target_that_they_are_hidden_from(hidden, policy_sees, y_sees):
+    predicted, moved, sees = gradient_to_predictions(dataclasses.replace(SMALL, hidden=hidden))
+    assert predicted == moved == EVERYTHING
+    assert sees["policy"] == ({"y", "z"} if policy_sees else set())
+    assert sees["y"] == sees["z"] == ({"y", "z"} if y_sees else set())
+
+
+def test_hiding_leaves_the_policy_target_or_the_weights_as_they_are():
+    rule, own, everything = (disco.disco(dataclasses.replace(SMALL, hidden=x)) for x in ("nothing", "own", "all"))
+    meta_params = initial(rule)
+    assert jax.tree.structure(meta_params) == jax.tree.structure(initial(own))
+    apply = lambda rule: jax.jit(rule.apply)(meta_params, rule.init(), *random_experience(0))
+    (full, state), (partly, own_state), (blind, _) = (apply(x) for x in (rule, own, everything))
+    for x, y in ((full.policy, partly.policy), (partly.y, blind.y), (partly.z, blind.z), (state[0], own_state[0])):
+        np.testing.assert_allclose(jnp.stack(jax.tree.leaves(x)), jnp.stack(jax.tree.leaves(y)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"without": ("y",)}, "rule.disco.without is 'y', expected one of predictions, q, aux_policy"),
+        ({"hidden": "al"}, r"rule.disco.hidden is 'al', expected one of nothing, own, all \(did you mean 'all'"),
+        ({"core": "transformr"}, "rule.disco.core is 'transformr'.*did you mean 'transformer'"),
+        ({"core": "transformer", "lstm": 6}, "lstm is 6, expected a multiple of 4"),
+        ({"lifetime_lstm": -1}, "lifetime_lstm is -1, expected an integer of at least 0"),
+    ],
+)
+def test_a_wrong_ablation_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(SMALL, **settings).validate()

@@ -30,10 +30,10 @@ def float64():
         yield
 
 
-def make(spec, lstm=4, lifetime_lstm=0, has_actions=False, seed=0):
+def make(spec, lstm=4, lifetime_lstm=0, has_actions=False, seed=0, core="lstm"):
     """The network as (weights with no entry at its initial value, apply, features, action features, action,
     is_last)."""
-    config = TargetNetworkConfig(lstm, lifetime_lstm)
+    config = TargetNetworkConfig(lstm, lifetime_lstm, core=core)
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(T, B, F))
     action_features = rng.normal(size=(T, B, A, C)) if has_actions else None
@@ -91,9 +91,10 @@ def test_reverse_lstm_starts_from_small_weights_and_no_bias():
     np.testing.assert_array_equal(weights["b"], 0)
 
 
-@pytest.mark.parametrize("spec", [SCALAR, PER_ACTION])
-def test_targets_depend_on_later_steps_of_the_episode_and_on_nothing_else(spec):
-    params, apply, (features, action_features, action, is_last) = make(spec, has_actions=spec is PER_ACTION, seed=1)
+@pytest.mark.parametrize(("spec", "core"), [(SCALAR, "lstm"), (PER_ACTION, "lstm"), (SCALAR, "transformer")])
+def test_targets_depend_on_later_steps_of_the_episode_and_on_nothing_else(spec, core):
+    params, apply, inputs = make(spec, has_actions=spec is PER_ACTION, seed=1, core=core)
+    features, action_features, action, is_last = inputs
     assert np.any(is_last[:-1]) and not np.all(is_last[-1])
     for name in spec:
         f = lambda *x, name=name: apply(params, *x, action, is_last, ())[0][name].reshape(T, B, -1).sum(-1)
