@@ -57,7 +57,7 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
     page = _page(comparison, out, finals, aggregates, improvements, costs, figures, seen)
     files.write(folder / "index.html", page.encode())
     rows = [
-        {"method": method, **{name: _interval(estimate) for name, estimate in own.items()}}
+        {"method": METHODS[method].label, **{name: _interval(estimate) for name, estimate in own.items()}}
         for method, own in aggregates.items()
     ]
     return f"{table(rows)}\n{folder / 'index.html'}"
@@ -129,28 +129,47 @@ def _draw(
 ) -> dict[str, str]:
     """Draw what there is; returns file name -> what it shows."""
     figures = {}
+    num_seeds = len(comparison.seeds)
     for env in comparison.envs:
-        series = [
-            report.curve(cells[env, method], "return")._replace(label=method)
+        series = {
+            method: report.curve(cells[env, method], "return")._replace(label=METHODS[method].label)
             for method in comparison.methods
             if (env, method) in cells
-        ]
+        }
         if series:
             random, best = reference_scores(env)
             name = f"curves_{env.replace('/', '_')}.png"
-            known = {"random play": random, ("human" if env.startswith("atari/") else "best"): best}
-            plots.curves(
-                folder / name, series, title=env, xlabel="environment steps", ylabel="mean return", hlines=known
+            plots.panels(
+                folder / name,
+                _by_targets(series),
+                title=env,
+                xlabel="environment steps",
+                ylabel="mean return",
+                hlines={"random play": random, ("human" if env.startswith("atari/") else "best"): best},
             )
-            figures[name] = f"Return in {env}, without smoothing."
+            band = "thin lines: each seed" if num_seeds < 3 else "band: 95 % Student-t interval of the mean"
+            figures[name] = f"Return in {env}, mean of {num_seeds} seeds without smoothing; {band}."
     if scores:
         names = next(iter(aggregates.values()))
-        estimates = {name: {method: own[name] for method, own in aggregates.items()} for name in names}
+        estimates = {name: {METHODS[method].label: own[name] for method, own in aggregates.items()} for name in names}
         plots.estimates(folder / "aggregates.png", estimates)
         figures["aggregates.png"] = "Normalised scores over all environments. Line: 95 % stratified bootstrap interval."
-        plots.profiles(folder / "profiles.png", THRESHOLDS, statistics.profiles(scores, THRESHOLDS))
+        found = statistics.profiles(scores, THRESHOLDS)
+        by_panel = {
+            targets: {METHODS[method].label: found[method] for method in own}
+            for targets, own in _by_targets({method: method for method in found}).items()
+        }
+        plots.profiles(folder / "profiles.png", THRESHOLDS, by_panel)
         figures["profiles.png"] = "Fraction of runs with a score above τ. Band: 95 % stratified bootstrap interval."
     return figures
+
+
+def _by_targets(by_method: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Sort what belongs to methods by the kind of their targets: a panel each."""
+    panels: dict[str, list[Any]] = {}
+    for method, own in by_method.items():
+        panels.setdefault(METHODS[method].targets, []).append(own)
+    return panels
 
 
 def _page(
@@ -163,7 +182,7 @@ def _page(
     figures: Mapping[str, str],
     seen: Mapping[str, Sequence[str]],
 ) -> str:
-    mark = lambda method: method + (" *" if method in seen else "")
+    mark = lambda method: METHODS[method].label + (" *" if method in seen else "")
     parts = [
         "<h1>Online against population</h1>",
         f"<p>{len(comparison.envs)} environments, {quantity(comparison.budget)} environment steps for each agent, "
@@ -192,7 +211,9 @@ def _page(
     for env, method in finals:
         record = json.loads((cell_folder(out, env, method) / "config.json").read_bytes())
         text = html.escape(json.dumps(record, indent=1, ensure_ascii=False))
-        parts.append(f"<details><summary>{html.escape(f'{method} on {env}')}</summary><pre>{text}</pre></details>")
+        parts.append(
+            f"<details><summary>{html.escape(f'{METHODS[method].label} on {env}')}</summary><pre>{text}</pre></details>"
+        )
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -210,7 +231,9 @@ def _matrix(comparison: Comparison, aggregates: Mapping, mark) -> str:
         for regime in regimes:
             here = [name for name, method in chosen.items() if (method.targets, method.regime) == (targets, regime)]
             known = [
-                f"{mark(name)}: {_interval(aggregates[name]['IQM'])}" if name in aggregates else f"{name}: missing"
+                f"{mark(name)}: {_interval(aggregates[name]['IQM'])}"
+                if name in aggregates
+                else f"{mark(name)}: missing"
                 for name in here
             ]
             cells.append("; ".join(known) or "–")
@@ -240,18 +263,22 @@ def _cost_table(comparison: Comparison, costs: Sequence[Mapping[str, Any]], mark
 
 
 def _missing(comparison: Comparison, out: Path, finals: Mapping, seen: Mapping[str, Sequence[str]]) -> list[str]:
-    lines = [f"{method}: {reason}" for method in comparison.methods if (reason := comparison.missing(method))]
+    lines = [
+        f"{METHODS[method].label}: {reason}" for method in comparison.methods if (reason := comparison.missing(method))
+    ]
     lines += [
-        f"{method} on {env}: {failure(cell_folder(out, env, method))}"
+        f"{METHODS[method].label} on {env}: {failure(cell_folder(out, env, method))}"
         for env, method in comparison.cells()
         if (env, method) not in finals
     ]
     lines += [
-        f"{method} on {env}: no episode ended in the last fifth"
+        f"{METHODS[method].label} on {env}: no episode ended in the last fifth"
         for (env, method), values in finals.items()
         if not np.isfinite(values).all()
     ]
-    lines += [f"* {method}: its rule was discovered in {', '.join(envs)}" for method, envs in seen.items()]
+    lines += [
+        f"* {METHODS[method].label}: its rule was discovered in {', '.join(envs)}" for method, envs in seen.items()
+    ]
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return ["<h2>What is missing</h2>", f"<ul>{items}</ul>" if items else "<p>Nothing.</p>"]
 

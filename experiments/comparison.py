@@ -24,11 +24,13 @@ class Method(NamedTuple):
     """One way to have an objective.
 
     Attributes:
+      label: its name for people.
       targets, regime: its place in the matrix.
       rule: where η comes from: "" (none, or random), "disco103", or the flag that names a file.
       configure: environment, rule -> settings.
     """
 
+    label: str
     targets: str
     regime: str
     rule: str
@@ -49,22 +51,27 @@ def _adapted(env: str, rule: str) -> OnlineConfig:
     return _with_batch(dataclasses.replace(config, init_meta_params=rule))
 
 
+def _disco_from_random(env: str, rule: str) -> OnlineConfig:
+    return _with_batch(presets.with_rule(presets.disco(env), "disco"))
+
+
 def _frozen(env: str, rule: str) -> OnlineConfig:
     return _with_batch(evaluate.configure(rule, env))
 
 
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
+HAND_MADE, SCALAR, DISCO, PUBLISHED = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103"
 METHODS = {
-    "impala": Method("hand-made", NONE, "", _hand_made("impala")),
-    "a2c": Method("hand-made", NONE, "", _hand_made("a2c")),
-    "frodo": Method("scalar G", RANDOM, "", _hand_made("frodo")),
-    "scalar_frozen": Method("scalar G", FROZEN, "scalar_rule", _frozen),
-    "scalar_adapted": Method("scalar G", ADAPTED, "scalar_rule", _adapted),
-    "disco": Method("π̂ ŷ ẑ", RANDOM, "", lambda env, rule: _with_batch(presets.with_rule(presets.disco(env), "disco"))),
-    "disco_frozen": Method("π̂ ŷ ẑ", FROZEN, "disco_rule", _frozen),
-    "disco_adapted": Method("π̂ ŷ ẑ", ADAPTED, "disco_rule", _adapted),
-    "disco103_frozen": Method("π̂ ŷ ẑ, Disco103", FROZEN, "disco103", _frozen),
-    "disco103_adapted": Method("π̂ ŷ ẑ, Disco103", ADAPTED, "disco103", _adapted),
+    "impala": Method("IMPALA", HAND_MADE, NONE, "", _hand_made("impala")),
+    "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c")),
+    "frodo": Method("FRODO", SCALAR, RANDOM, "", _hand_made("frodo")),
+    "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
+    "scalar_adapted": Method("discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted),
+    "disco": Method("π, y, z online, from random η", DISCO, RANDOM, "", _disco_from_random),
+    "disco_frozen": Method("discovered π, y, z rule, frozen", DISCO, FROZEN, "disco_rule", _frozen),
+    "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted),
+    "disco103_frozen": Method("Disco103, frozen", PUBLISHED, FROZEN, "disco103", _frozen),
+    "disco103_adapted": Method("Disco103, online", PUBLISHED, ADAPTED, "disco103", _adapted),
 }
 
 

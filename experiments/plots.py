@@ -2,7 +2,8 @@
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,50 +104,130 @@ def estimates(path: Path, by_name: Mapping[str, Mapping[str, Estimate]]) -> None
         figure.axes[0].invert_yaxis()
 
 
-def profiles(path: Path, thresholds: np.ndarray, by_method: Mapping[str, Estimate]) -> None:
+def panels(
+    path: Path,
+    by_panel: Mapping[str, Sequence[Series]],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    hlines: Mapping[str, float],
+) -> None:
+    """Write a PNG with learning curves in panels over the same axes; a label has one colour in all of them.
+
+    Of fewer than three seeds each is drawn, thinly, instead of a band.
+    """
+    with _panels(
+        path, by_panel, title, xlabel, ylabel, {one.label: one for x in by_panel.values() for one in x}
+    ) as all_:
+        for axes, series, colours in all_:
+            for one in series:
+                mean, half_width = mean_and_interval(np.asarray(one.y, float))
+                axes.plot(one.x, mean, color=colours[one.label], linewidth=1.8, label=one.label)
+                if len(one.y) < 3:
+                    axes.plot(one.x, one.y.T, color=colours[one.label], linewidth=0.8, alpha=0.5)
+                else:
+                    band = mean - half_width, mean + half_width
+                    axes.fill_between(one.x, *band, color=colours[one.label], alpha=0.2, linewidth=0)
+            for number, (label, level) in enumerate(hlines.items()):
+                axes.axhline(level, color="0.35", linestyle=STYLES[1 + number], linewidth=1.2, label=label)
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def profiles(path: Path, thresholds: np.ndarray, by_panel: Mapping[str, Mapping[str, Estimate]]) -> None:
     """Write a PNG with the fraction of each method's runs that have a score above each threshold, with bands."""
-    with _figure((7.5, 5.5), path) as figure:
-        axes = figure.subplots()
-        for number, (label, estimate) in enumerate(by_method.items()):
-            colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
-            axes.plot(thresholds, estimate.value, color=colour, linestyle=style, label=label)
-            axes.fill_between(thresholds, estimate.low, estimate.high, color=colour, alpha=0.15, linewidth=0)
-        axes.set(title="Performance profiles", xlabel="normalised score τ", ylabel="fraction of runs with score > τ")
-        axes.grid(alpha=0.25)
-        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    labels = {label: None for own in by_panel.values() for label in own}
+    texts = ("Performance profiles", "normalised score τ", "fraction of runs with score > τ")
+    with _panels(path, by_panel, *texts, labels) as all_:
+        for axes, own, colours in all_:
+            for label, estimate in own.items():
+                axes.plot(thresholds, estimate.value, color=colours[label], label=label)
+                axes.fill_between(
+                    thresholds, estimate.low, estimate.high, color=colours[label], alpha=0.15, linewidth=0
+                )
 
 
-def sensitivity(path: Path, rows: Sequence[Mapping[str, Any]], inputs: Sequence[str], learned: str, title: str) -> None:
+def sensitivity(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    corrections: Sequence[Mapping[str, Any]],
+    inputs: Sequence[str],
+    learned: str,
+    formulas: Mapping[str, Mapping[str, np.ndarray]],
+    title: str,
+) -> None:
     """Write a PNG with a panel for each input: the derivative by k, mean over seeds, of hand-made rules at the end of a
-    lifetime, of the learned one also on the way."""
+    lifetime, of the learned one also on the way; crosses for formulas. The last panel is of corrections by ρ."""
     times = sorted({row["env_steps"] for row in rows})
-    chosen = [(learned, time) for time in times[:: max(1, len(times) // 4)]]
-    if times and chosen[-1][1] != times[-1]:
-        chosen.append((learned, times[-1]))
-    chosen += [(rule, times[-1]) for rule in dict.fromkeys(row["rule"] for row in rows) if rule != learned]
-    with _figure((11, 4.6), path) as figure:
-        for axes, name in zip(figure.subplots(1, len(inputs)), inputs, strict=True):
-            for number, (rule, time) in enumerate(chosen):
+    others = [rule for rule in dict.fromkeys(row["rule"] for row in rows) if rule != learned]
+    chosen = [(learned, time) for time in dict.fromkeys([*times[:: max(1, len(times) // 4)], times[-1]])]
+    looks = {
+        (learned, time): {
+            "color": mpl.colormaps["viridis"](0.9 - 0.9 * time / max(1, times[-1])),
+            "marker": "o",
+            "label": f"{learned}, {EngFormatter(sep='')(time)} steps",
+        }
+        for _, time in chosen
+    }
+    looks |= {
+        (rule, times[-1]): {"color": "0.3", "linestyle": ("--", ":")[i % 2], "label": rule}
+        for i, rule in enumerate(others)
+    }
+    with _figure((14, 4.4), path) as figure:
+        *panels, last = figure.subplots(1, len(inputs) + 1)
+        for axes, name in zip(panels, inputs, strict=True):
+            for (rule, time), look in looks.items():
                 own = [
                     row for row in rows if (row["rule"], row["env_steps"]) == (rule, time) and row[name] == row[name]
                 ]
                 k = sorted({row["k"] for row in own})  # where it is not nan
-                mean = [np.mean([row[name] for row in own if row["k"] == x]) for x in k]
-                is_learned = rule == learned
-                colour = mpl.colormaps["viridis"](0.9 - 0.9 * time / max(1, times[-1])) if is_learned else "0.3"
-                axes.plot(
-                    k,
-                    mean,
-                    "o-" if is_learned else ("--" if number % 2 else ":"),
-                    color=colour,
-                    label=f"{rule}, {EngFormatter(sep='')(time)} steps" if is_learned else rule,
-                )
+                axes.plot(k, [np.mean([row[name] for row in own if row["k"] == x]) for x in k], **look)
+            for label, formula in formulas.items():
+                if name in formula:
+                    axes.plot(1 + np.arange(len(formula[name])), formula[name], "kx", label=label)
             axes.set(xlabel="k steps ahead", ylabel=f"∂G/∂{name}", title=name)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.25)
+        for rule in (learned, *others):
+            own = [row for row in corrections if row["rule"] == rule]
+            colour = looks[rule, times[-1]]["color"]
+            marker = "o" if rule == learned else "+x"[others.index(rule) % 2]
+            last.scatter(
+                [x["rho"] for x in own], [x["reward"] for x in own], 12, color=colour, marker=marker, label=rule
+            )
+        last.set(
+            xlabel="ρ = π / μ of the first action",
+            ylabel="∂G/∂reward at k = 1",
+            title="off-policy, at the end",
+            xscale="log",
+        )
+        last.legend(fontsize=8)
+        last.grid(alpha=0.25)
         figure.suptitle(title)
-        handles = figure.axes[0].get_legend_handles_labels()
+        handles = panels[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
+
+
+@contextlib.contextmanager
+def _panels(
+    path: Path, by_panel: Mapping[str, Any], title: str, xlabel: str, ylabel: str, labels: Collection[str]
+) -> Iterator[list[tuple[Axes, Any, Mapping[str, str]]]]:
+    """Give axes, what belongs there and each label's colour, of panels two in a row."""
+    num_rows = (len(by_panel) + 1) // 2
+    colours = dict(zip(labels, itertools.cycle(COLOURS), strict=False))
+    with _figure((10, 0.8 + 3.3 * num_rows), path) as figure:
+        grid = figure.subplots(num_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+        yield [(axes, own, colours) for axes, own in zip(grid, by_panel.values(), strict=False)]
+        for axes, name in zip(grid, by_panel, strict=False):
+            axes.set_title(name, fontsize=11)
+            axes.grid(alpha=0.25)
+            axes.margins(x=0.01)
+            axes.legend(fontsize=8)
+        for axes in grid[len(by_panel) :]:
+            axes.set_axis_off()
+        figure.suptitle(title)
+        figure.supxlabel(xlabel)
+        figure.supylabel(ylabel)
 
 
 @contextlib.contextmanager

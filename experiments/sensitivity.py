@@ -1,11 +1,13 @@
 """What a learned target depends on: rewards, discounts and values k steps ahead, over a lifetime.
 
-    python -m experiments.sensitivity --env=toy/catch --steps=1e6 --config.unroll=5
+    python -m experiments.sensitivity --env=toy/catch --steps=1e6
 
 An agent lives online, and at ten times of its life the first target of each of its trajectories, G₀, is differentiated
 with respect to the reward, the discount and the value of the next observation at step k, beside those of TD(λ) and of
-V-trace on the same trajectories. Does it bootstrap (∂G/∂v), how far, and what does it do with rewards? Writes
-results/sensitivity/<env>_<rule>/ with sensitivity.csv and sensitivity.png, and of two seeds or more their mean.
+V-trace on the same trajectories. Does it bootstrap (∂G/∂v), how far, and what does it do with rewards? At the end of
+its life, the probability with which the first action was chosen is changed: what becomes of the reward that followed
+says how it corrects off-policy data. Writes results/sensitivity/<env>_<rule>/ with sensitivity.csv, off_policy.csv and
+sensitivity.png, and of two seeds or more their mean.
 """
 
 import dataclasses
@@ -21,7 +23,7 @@ from absl import flags
 
 from agents import acting, td
 from agents.environments import make_environment
-from agents.impala import ActorCriticTargets
+from agents.impala import ActorCriticTargets, behaviour_log_probability, log_probability
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments import command_line, files, plots, rules
@@ -37,6 +39,7 @@ NUM_TIMES = 10
 STEP = 1e-2  # of central differences: exact where a target is linear, else to about 1e-4
 INPUTS = ("reward", "discount", "value")
 TD_LAMBDA = 0.9
+TD = f"TD({TD_LAMBDA})"
 
 
 def derivatives(
@@ -61,7 +64,7 @@ def derivatives(
         values = predictions["value"].at[1:].add(delta["value"])
         own = {**predictions, "value": values}
         targets, _ = rule.apply(meta_params, rule_state, changed, own, own)
-        return (targets.value if isinstance(targets, ActorCriticTargets) else targets)[0]
+        return _values(targets)[0]
 
     goes_on = jnp.cumprod(~trajectory.is_last, axis=0).astype(bool)  # after step k
     begins = jnp.concatenate([jnp.ones_like(goes_on[:1]), goes_on[:-1]]) & trajectory.valid  # step k is of the episode
@@ -76,6 +79,42 @@ def derivatives(
     }
 
 
+def off_policy(
+    rule: UpdateRule,
+    meta_params: Params,
+    rule_state: Any,
+    trajectory: Trajectory,
+    predictions: Predictions,
+    key: Array,
+) -> dict[str, Array]:
+    """Differentiate first targets with respect to the first reward, by how the first action was chosen.
+
+    The behaviour policy's logit of that action is changed by a number drawn from −2 to 2.
+
+    Returns:
+      of each trajectory, [B]: ρ = π(A|S) / μ(A|S) of the first step, ∂G₀/∂reward, which is min(1, ρ) for V-trace, and
+      whether that step is valid.
+    """
+    shift = jax.random.uniform(key, trajectory.action.shape[1:], minval=-2, maxval=2)
+    taken = jax.nn.one_hot(trajectory.action[0], trajectory.behaviour_logits.shape[-1])
+    logits = trajectory.behaviour_logits.at[0].add(shift[:, None] * taken)
+    trajectory = trajectory._replace(behaviour_logits=logits)
+    log_rho = log_probability(rule.policy(predictions), trajectory) - behaviour_log_probability(trajectory)
+
+    def first_target(change: float) -> Array:
+        changed = trajectory._replace(reward=trajectory.reward.at[0].add(change))
+        targets, _ = rule.apply(meta_params, rule_state, changed, predictions, predictions)
+        return _values(targets)[0]
+
+    slope = (first_target(STEP) - first_target(-STEP)) / (2 * STEP)
+    return {"rho": jnp.exp(log_rho[0]), "reward": slope, "valid": trajectory.valid[0]}
+
+
+def _values(targets: Any) -> Array:
+    """The scalar targets, [T, B]."""
+    return targets.value if isinstance(targets, ActorCriticTargets) else targets
+
+
 def td_lambda_derivatives(discount: float, lambda_: float, num_steps: int) -> dict[str, np.ndarray]:
     """What the derivatives of the λ-return are, [T]: (γλ)ᵏ⁻¹ to a reward, (γλ)ᵏ⁻¹ γ (1 − λ) to a value, γ (γλ)ᵀ⁻¹ to
     the last one."""
@@ -83,49 +122,58 @@ def td_lambda_derivatives(discount: float, lambda_: float, num_steps: int) -> di
     return {"reward": decay, "value": discount * decay * np.append(np.full(num_steps - 1, 1 - lambda_), 1.0)}
 
 
-def measure(config: OnlineConfig, environment: Environment, options: RunOptions) -> list[dict[str, Any]]:
-    """Let agents live, one for each seed, and return rows of seed, env_steps, rule, k and the derivatives."""
+def measure(
+    config: OnlineConfig, environment: Environment, options: RunOptions
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Let agents live, one for each seed.
+
+    Returns:
+      rows of seed, env_steps, rule, k and the derivatives; and of seed, rule and what `off_policy` returns, at the end.
+    """
     fused = make_fused(config, environment, init_meta_params=rules.initial_meta_params(config))
     learner = fused.learner
     others = {
         config.rule.name: learner.rule,
-        f"TD({TD_LAMBDA})": td.td_lambda(config.rule.discount, TD_LAMBDA),
-        "V-trace": make_rule(dataclasses.replace(config.rule, name="impala")),
+        TD: td.td_lambda(config.rule.discount, TD_LAMBDA),
+        "V-trace": make_rule(dataclasses.replace(config.rule, name="impala", lambda_=1.0)),
     }
 
     @jax.jit
     def look(state):
         agent = state.learner.agent
-        _, trajectory, _ = acting.rollout(
+        actor, trajectory, _ = acting.rollout(
             environment, learner.agent, learner.rule.policy, agent.params, state.actor, config.unroll
         )
-        predictions = learner.agent.unroll(agent.params, trajectory)
-        return {
-            name: derivatives(rule, state.learner.meta_params, agent.rule_state, trajectory, predictions)
-            for name, rule in others.items()
-        }
+        experience = trajectory, learner.agent.unroll(agent.params, trajectory)
+        known = state.learner.meta_params, agent.rule_state, *experience
+        return {name: (derivatives(x, *known), off_policy(x, *known, actor.key)) for name, x in others.items()}
 
     iterations = max(1, options.steps // fused.steps_per_iteration // NUM_TIMES)
     run = jax.jit(lambda state: fused.run(state, iterations), donate_argnums=0)
     init = jax.jit(fused.init)
     progress = Progress(total=options.steps * len(options.seeds))
-    rows = []
+    rows, corrections = [], []
     for number, seed in enumerate(options.seeds):
         state = init(jax.random.key(seed))
         for time in range(NUM_TIMES + 1):
             if time:
                 state, _ = run(state)
             env_steps = time * iterations * fused.steps_per_iteration
-            for name, own in jax.device_get(look(state)).items():
+            found = jax.device_get(look(state))
+            for name, (own, _) in found.items():
                 for k in range(config.unroll):
                     row = {"seed": seed, "env_steps": env_steps, "rule": name, "k": k + 1}
                     rows.append(row | {x: float(own[x][k]) for x in INPUTS})
             progress.update(number * options.steps + min(env_steps, options.steps))
-    return rows
+        for name, (_, own) in found.items():
+            for rho, slope, is_valid in zip(own["rho"], own["reward"], own["valid"], strict=True):
+                if is_valid:
+                    corrections.append({"seed": seed, "rule": name, "rho": float(rho), "reward": float(slope)})
+    return rows, corrections
 
 
 def run(config: OnlineConfig, options: RunOptions) -> Path:
-    """Measure for all seeds, and write table and figure; returns the figure's path."""
+    """Measure for all seeds, and write tables and figure; returns the figure's path."""
     config.validate()
     environment = make_environment(config.env, config.batch_size, 0)
     if not isinstance(environment, Environment) or config.rule.kind != "actor_critic" or config.rule.name == "disco":
@@ -133,15 +181,19 @@ def run(config: OnlineConfig, options: RunOptions) -> Path:
             f"--env={config.env} --rule={config.rule.name}: give an environment written in JAX (toy/...) and a rule "
             "with scalar targets for an actor-critic"
         )
+    if options.resume:
+        raise UsageError("--resume: a measurement begins anew; --overwrite replaces one")
     folder = Path(options.out or f"results/sensitivity/{config.env.replace('/', '_')}_{config.rule.name}")
     path = folder / "sensitivity.csv"
     if path.exists() and not options.overwrite:
         raise UsageError(f"{folder} holds a measurement: --overwrite replaces it, --out names another folder")
-    rows = measure(config, environment, options)
+    rows, corrections = measure(config, environment, options)
     files.write_csv(path, rows)
+    files.write_csv(folder / "off_policy.csv", corrections)
     figure = folder / "sensitivity.png"
     title = f"{config.rule.name} on {config.env}: what the target of a step depends on"
-    plots.sensitivity(figure, rows, INPUTS, config.rule.name, title)
+    formula = td_lambda_derivatives(config.rule.discount, TD_LAMBDA, config.unroll)
+    plots.sensitivity(figure, rows, corrections, INPUTS, config.rule.name, {f"{TD}, formula": formula}, title)
     return figure
 
 

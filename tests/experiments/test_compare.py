@@ -52,13 +52,13 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
     cell_folder(tmp_path, ENVS[1], "a2c").mkdir(parents=True)
     (cell_folder(tmp_path, ENVS[1], "a2c") / "log.txt").write_text("hello\nerror: the <disk> is full\nbye\n")
     text = compare_report.write(compared, tmp_path, {"frodo": ["toy/catch/4x3"]})
-    assert re.search(r"frodo +0\.\d\d \[", text) and "a2c" not in text
+    assert re.search(r"FRODO +0\.\d\d \[", text) and "A2C" not in text
     page = (tmp_path / "report" / "index.html").read_text()
     for line in (
-        "a2c on toy/grid_world/46: the &lt;disk&gt; is full",
-        "a2c on toy/catch/4x3: no episode ended in the last fifth",
-        "disco_frozen: no --disco_rule",
-        "* frodo: its rule was discovered in toy/catch/4x3",
+        "A2C on toy/grid_world/46: the &lt;disk&gt; is full",
+        "A2C on toy/catch/4x3: no episode ended in the last fifth",
+        "discovered π, y, z rule, frozen: no --disco_rule",
+        "* FRODO: its rule was discovered in toy/catch/4x3",
     ):
         assert line in page
     assert "http" not in page and page.count("data:image/png;base64,") == 4

@@ -69,6 +69,17 @@ def test_the_learned_target_agrees_with_its_gradient():
     np.testing.assert_allclose(found["value"], of_value[1:].sum(1), atol=2e-4)
 
 
+def test_vtrace_cuts_what_was_chosen_too_rarely_and_td_lambda_does_not():
+    trajectory, predictions = experience()
+    vtrace = make_rule(RuleConfig(name="impala"))
+    key = jax.random.key(3)
+    found = sensitivity.off_policy(vtrace, {}, (), trajectory, predictions, key)
+    assert found["rho"].min() < 0.8 and found["rho"].max() > 1.2 and found["valid"].all()
+    np.testing.assert_allclose(found["reward"], np.minimum(1, found["rho"]), atol=1e-3)
+    found = sensitivity.off_policy(td.td_lambda(0.9, 0.5), {}, (), trajectory, predictions, key)
+    np.testing.assert_allclose(found["reward"], 1, atol=1e-3)
+
+
 def test_the_program_measures_over_a_lifetime(tmp_path):
     config = presets.catch()
     network = dataclasses.replace(config.network, hidden=(8,))
@@ -82,6 +93,14 @@ def test_the_program_measures_over_a_lifetime(tmp_path):
     for row in rows:
         if row["rule"] == "TD(0.9)" and row["value"]:
             assert float(row["value"]) == pytest.approx(known[int(row["k"]) - 1], abs=1e-3)
+    with (tmp_path / "off_policy.csv").open() as file:
+        corrections = list(csv.DictReader(file))
+    assert {row["seed"] for row in corrections} == {"0", "1"} and len(corrections) == 2 * 3 * 4
+    for row in corrections:
+        if row["rule"] == "V-trace":
+            assert float(row["reward"]) == pytest.approx(min(1, float(row["rho"])), abs=2e-3)
+    with pytest.raises(UsageError, match="--resume: a measurement begins anew"):
+        sensitivity.run(config, RunOptions((0,), 2000, out=str(tmp_path), resume=True))
     with pytest.raises(UsageError, match="holds a measurement"):
         sensitivity.run(config, RunOptions((0,), 2000, out=str(tmp_path)))
     with pytest.raises(UsageError, match="give an environment written in JAX"):
