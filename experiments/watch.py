@@ -1,0 +1,240 @@
+"""A film of one episode of a trained agent: what it sees, and below it what it predicts, growing step by step.
+
+    python -m experiments.watch results/online/toy_catch_frodo --out=catch.mp4
+
+Reads the last checkpoint of a run folder, acts with it in a new environment, and writes RUN/episode.gif. Curves: the
+value of the state, Σₐ π(a) q(a) of agents that predict action values; the entropy of the policy that acts; and of
+DiscoRL's agents how sure they are of y and z: the largest probability of each, of z for the taken action. On
+environments written in JAX the last observation of an episode is not seen.
+"""
+
+import io
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import matplotlib as mpl
+import numpy as np
+from absl import flags
+from jax.scipy.special import entr
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
+
+from agents.q_learning import expected_values, taken_vectors
+from agents.types import Array, Trajectory
+from experiments import command_line, files, trained
+from experiments.files import RunError, UsageError
+from experiments.logs import Progress, note
+from experiments.plots import COLOURS
+from experiments.trained import Trained
+from meta.disco_inputs import to_scalars
+
+MAX_FRAMES = 600  # of a longer episode every second step is shown, or every third ...
+DELAYS = (50, 500)  # ms between frames at least and at most: a film is to take SECONDS
+SECONDS = 5
+LAST_DELAY = 2000  # ms
+PLANES = (COLOURS[0], "0.4", *COLOURS[1:])  # of a grid world: the agent, walls, objects
+PANELS = {"value": ("value",), "entropy of the policy": ("entropy",), "confidence": ("y", "z")}  # with their curves
+
+
+class Episode(NamedTuple):
+    """From its first observation to its end, or to where it was left; T steps."""
+
+    observations: np.ndarray  # [T + 1, ...]; [T, ...] where the last one is not seen
+    rewards: np.ndarray  # [T]
+    curves: dict[str, np.ndarray]  # of the names in PANELS those that the agent has, [T] each
+    is_over: bool
+
+
+def play(agent: Trained, num_steps: int, seed: int) -> Episode:
+    """Act for one episode, but for at most `num_steps` steps."""
+    trajectory, observations = trained.play(agent, num_steps, 1, seed)
+    ends = np.flatnonzero(trajectory.is_last[:, 0])
+    length = int(ends[0]) + 1 if ends.size else num_steps
+    is_last_seen = not trajectory.is_first[length, 0]  # else that is the first of the next episode
+    curves = jax.tree.map(lambda x: np.asarray(x)[:length, 0], _curves(agent, trajectory))
+    rewards = np.asarray(trajectory.reward)[:length, 0]
+    return Episode(observations[: length + is_last_seen, 0], rewards, curves, bool(ends.size))
+
+
+def _curves(agent: Trained, trajectory: Trajectory) -> dict[str, Array]:
+    """What the agent makes of its observations, [T, B] each."""
+
+    @jax.jit
+    def run(params, trajectory):
+        predictions = agent.learner.agent.unroll(params, trajectory)
+        logits = agent.learner.rule.policy(predictions)
+        is_disco = agent.config.rule.name == "disco"
+        if "value" in predictions:
+            value = predictions["value"]
+        else:
+            q = predictions["q"]
+            value = expected_values({"q": to_scalars(q) if is_disco else q}, logits)
+        curves = {"value": value[:-1], "entropy": entr(jax.nn.softmax(logits)).sum(-1)[:-1]}
+        if is_disco:
+            confidence = lambda x: jax.nn.softmax(x).max(-1)
+            curves["y"] = confidence(predictions["y"][:-1])
+            curves["z"] = confidence(taken_vectors(predictions["z"], trajectory))
+        return curves
+
+    return run(agent.agent.params, trajectory)
+
+
+def pictures(observations: np.ndarray) -> np.ndarray | None:
+    """Turn observations [N, ...] into pictures in colour, [N, H, W, 3] from 0 to 1; None where they are vectors.
+
+    Frames of whole numbers have their channels first: three of them are colours, of others the last one is the newest.
+    Other planes are painted over white, each in its colour.
+    """
+    if observations.ndim < 3 or min(observations.shape[-2:]) == 1:
+        return None
+    if observations.ndim == 3:
+        low, high = observations.min(), observations.max()
+        observations = ((observations - low) / max(high - low, 1e-9))[:, None]
+    elif observations.dtype == np.uint8:
+        num_colours = 1 if observations.shape[1] % 3 else 3
+        observations = observations[:, -num_colours:] / np.float32(255)
+    else:
+        painted = np.ones((len(observations), *observations.shape[2:], 3), np.float32)
+        for index, plane in enumerate(np.moveaxis(observations, 1, 0).clip(0, 1)[..., None]):
+            painted += plane * (to_rgb(PLANES[index % len(PLANES)]) - painted)
+        return painted
+    return np.broadcast_to(np.moveaxis(observations, 1, -1), (len(observations), *observations.shape[2:], 3))
+
+
+def draw(episode: Episode, steps: Sequence[int], title: str) -> Iterator[Image.Image]:
+    """Draw the given steps, of 0 to T. All but what changes is drawn once."""
+    length, num_seen = len(episode.rewards), len(episode.observations)
+    panels = {name: lines for name, lines in PANELS.items() if lines[0] in episode.curves}
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(4.8, 3.4 + len(panels)), dpi=100, layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        text = figure.suptitle(f"{title}\n ", fontsize=11, animated=True)
+        top, *below = figure.subplots(1 + len(panels), height_ratios=[3.0] + [1.0] * len(panels))
+        show, shown = _observation(top, episode.observations)
+        lines: dict[str, Line2D] = {}
+        for axes, (name, own) in zip(below, panels.items(), strict=True):
+            for curve in own:
+                style = {"color": COLOURS[len(lines)], "marker": "o", "markersize": 4, "markevery": [-1]}
+                lines[curve] = axes.plot(episode.curves[curve], label=curve, animated=True, **style)[0]
+            if name != "value":
+                axes.update_datalim([(0, 0)])
+            if len(own) > 1:
+                axes.legend(loc="upper right", ncols=2, frameon=False)
+            axes.set_title(name, fontsize=9, loc="left")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.tick_params(labelbottom=axes is below[-1])
+            axes.grid(alpha=0.25)
+        below[-1].set_xlabel("step")
+        canvas.draw()  # axes are wide enough for the whole curves
+    background = canvas.copy_from_bbox(figure.bbox)
+    total = np.append(0, np.cumsum(episode.rewards))
+    end = ("the end" if num_seen > length else "the end, not seen") if episode.is_over else "not the end"
+    for step in steps:
+        canvas.restore_region(background)
+        show(min(step, num_seen - 1))
+        for curve, line in lines.items():
+            line.set_data(np.arange(length)[: step + 1], episode.curves[curve][: step + 1])
+        text.set_text(f"{title}\nstep {step} of {length}{f' ({end})' * (step == length)}: return {total[step]:.4g}")
+        for artist in (*shown, *lines.values(), text):
+            figure.draw_artist(artist)
+        yield Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def _observation(axes: Axes, observations: np.ndarray) -> tuple[Callable[[int], None], list[Artist]]:
+    """Draw observations as pictures, or vectors as bars before their range over the episode: how to show one, and what
+    then has changed."""
+    images = pictures(observations)
+    if images is not None:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(visible=True, color="0.7")
+        image = axes.imshow(images[0], interpolation="nearest", animated=True)
+        return lambda index: image.set_data(images[index]), [image, *axes.spines.values()]
+    vectors = observations.reshape(len(observations), -1)
+    x = np.arange(vectors.shape[1])
+    low, high = vectors.min(axis=0), vectors.max(axis=0)
+    axes.bar(x, high - low, bottom=low, color="0.9")
+    axes.axhline(0, color="0.5", linewidth=0.8)
+    axes.set(ylabel="observation")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    bars = axes.bar(x, vectors[0], width=0.5, color=COLOURS[0], animated=True)
+
+    def show(index: int) -> None:
+        for bar, height in zip(bars, vectors[index], strict=True):
+            bar.set_height(height)
+
+    return show, list(bars)
+
+
+def film(episode: Episode, title: str, suffix: str) -> bytes:
+    """Draw an episode, as the bytes of a .gif or .mp4.
+
+    Raises:
+      RunError: with what ffmpeg says, where it cannot.
+    """
+    length = len(episode.rewards)
+    steps = [*range(0, length, -(-length // MAX_FRAMES)), length]
+    delay = int(np.clip(1000 * SECONDS / len(steps), *DELAYS)) // 10 * 10  # a GIF counts in hundredths of a second
+    progress = Progress(total=length)
+
+    def drawn() -> Iterator[Image.Image]:
+        for step, image in zip(steps, draw(episode, steps, title), strict=True):
+            yield image
+            progress.update(step)
+
+    images, buffer = drawn(), io.BytesIO()
+    durations = [delay] * (len(steps) - 1) + [LAST_DELAY]
+    next(images).save(buffer, "GIF", save_all=True, append_images=images, duration=durations, loop=0)
+    if suffix == ".gif":
+        return buffer.getvalue()
+    hold = f"-vf tpad=stop_mode=clone:stop_duration={LAST_DELAY / 1000}"  # .mp4 forgets how long the last frame stays
+    to_pipe = "-pix_fmt yuv420p -movflags frag_keyframe+empty_moov -f mp4 -"
+    command = f"ffmpeg -loglevel error -f gif -i - {hold} {to_pipe}".split()
+    done = subprocess.run(command, input=buffer.getvalue(), capture_output=True, check=False)
+    if done.returncode:
+        raise RunError(f"ffmpeg made no film: {done.stderr.decode(errors='replace')}")
+    return done.stdout
+
+
+def run(folder: Path, out: Path, seed: int | None, steps: int, episode_seed: int) -> None:
+    """Write the film of an episode.
+
+    Raises:
+      UsageError: if `out` is no .gif or .mp4, ffmpeg is missing, or the folder holds no agent (`trained.load`).
+    """
+    suffix = out.suffix.lower()
+    if suffix not in (".gif", ".mp4"):
+        raise UsageError(f"--out={out}: give a file that ends in .gif or .mp4")
+    if suffix == ".mp4" and not shutil.which("ffmpeg"):
+        raise UsageError(f"--out={out}: .mp4 needs the program ffmpeg, which is not on PATH; .gif does not")
+    agent = trained.load(folder, seed)
+    episode = play(agent, steps, episode_seed)
+    title = f"{agent.config.rule.name} on {agent.config.env}, seed {agent.seed}"
+    files.write(out, film(episode, title, suffix))
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    if len(argv) != 2:
+        raise UsageError("name one run folder: python -m experiments.watch RUN")
+    folder = Path(argv[1])
+    out = Path(FLAGS.out) if FLAGS.out else folder / "episode.gif"
+    run(folder, out, FLAGS.seed, command_line.parse_steps(FLAGS.steps), FLAGS.episode_seed)
+    note(f"film: {out}")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_integer("seed", None, "The agent's seed; the first that the checkpoint holds if not given.")
+    flags.DEFINE_string("out", "", "The film, .gif or .mp4; RUN/episode.gif if not given.")
+    flags.DEFINE_string("steps", "1000", "Steps of the episode at most, such as 500 or 2e3.")
+    flags.DEFINE_integer("episode_seed", 0, "Random seed of the episode, and of environments on the host.", 0)
+    command_line.start(main)
