@@ -74,13 +74,13 @@ def _curves(agent: Trained, trajectory: Trajectory) -> dict[str, Array]:
         predictions = agent.learner.agent.unroll(params, trajectory)
         logits = agent.learner.rule.policy(predictions)
         is_disco = agent.config.rule.name == "disco"
+        curves = {"entropy": entr(jax.nn.softmax(logits)).sum(-1)[:-1]}
         if "value" in predictions:
-            value = predictions["value"]
-        else:
-            q = predictions["q"]
-            value = expected_values({"q": to_scalars(q) if is_disco else q}, logits)
-        curves = {"value": value[:-1], "entropy": entr(jax.nn.softmax(logits)).sum(-1)[:-1]}
-        if is_disco:
+            curves["value"] = predictions["value"][:-1]
+        elif "q" in predictions:
+            q = to_scalars(predictions["q"]) if is_disco else predictions["q"]
+            curves["value"] = expected_values({"q": q}, logits)[:-1]
+        if is_disco and "y" in predictions:
             confidence = lambda x: jax.nn.softmax(x).max(-1)
             curves["y"] = confidence(predictions["y"][:-1])
             curves["z"] = confidence(taken_vectors(predictions["z"], trajectory))
