@@ -3,6 +3,7 @@
     python -m experiments.catch --seeds=0-9 --steps=2e6
     python -m experiments.catch --rule=q               the value-based variant beside Q-learning
     python -m experiments.catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
+    python -m experiments.catch --rule=consistency     FRODO with three weights c of the consistency loss
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
 `greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run) as mean, std,
@@ -23,6 +24,7 @@ from toy_envs.catch import Catch
 
 METRICS = ("sampled_return", "greedy_return")
 META_LEARNING_RATES = (3e-5, 1e-4, 3e-4)
+CONSISTENCY_COSTS = (0.0, 0.1, 1.0)
 LABELS = {
     "frodo": "FRODO",
     "a2c_no_bootstrap": "A2C without bootstrapping",
@@ -39,6 +41,11 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
     if rule == "q":
         return {"frodo_q": config, "q_learning": presets.with_rule(config, "q_learning")}
     configs = {}
+    if rule == "consistency":
+        for cost in CONSISTENCY_COSTS:
+            configs[f"consistency_{cost:g}"] = copy.deepcopy(config)
+            configs[f"consistency_{cost:g}"].rule.consistency_cost = cost
+        return configs
     for name in ("frodo", "learned_loss"):
         for rate in META_LEARNING_RATES:
             configs[f"{name}_{rate:g}"] = copy.deepcopy(presets.with_rule(config, name))
@@ -48,8 +55,10 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
 
 def label(name: str) -> str:
     """Return what the figure calls a method."""
-    method, _, rate = name.rpartition("_")
-    return LABELS.get(name) or f"learned {'loss' if 'loss' in method else 'target'}, rate {rate}"
+    method, _, number = name.rpartition("_")
+    if method == "consistency":
+        return f"FRODO, c = {number}"
+    return LABELS.get(name) or f"learned {'loss' if 'loss' in method else 'target'}, rate {number}"
 
 
 def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[str, Any]:
@@ -76,6 +85,6 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss"], "What is compared with what.")
+    flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss", "consistency"], "What is compared with what.")
     command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.name", "rule.kind"))
     command_line.start(main)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import evaluate, rules
+from experiments import evaluate, population_config, rules
 from experiments.files import UsageError
 from experiments.scores import reference_scores
 from frodo import presets
@@ -52,7 +52,9 @@ def _adapted(env: str, rule: str) -> OnlineConfig:
 
 
 def _disco_from_random(env: str, rule: str) -> OnlineConfig:
-    return _with_batch(presets.with_rule(presets.disco(env), "disco"))
+    """The agents and the meta-network that `discover` has, alone."""
+    agent = population_config.preset("disco", (env,), "small").agent
+    return dataclasses.replace(agent, env=env, max_abs_reward=presets.for_environment(env).max_abs_reward)
 
 
 def _frozen(env: str, rule: str) -> OnlineConfig:
