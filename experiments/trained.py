@@ -133,13 +133,19 @@ def _play_on_host(
 
 def look(trained: Trained, trajectory: Trajectory) -> tuple[Predictions, Targets]:
     """What the agent predicts along a trajectory, and the targets that its rule gives it: [T + 1, B], [T, B]."""
-    agent, state, rule = trained.learner.agent, trained.agent, trained.learner.rule
 
     @jax.jit
     def run(trajectory):
-        predictions = agent.unroll(state.params, trajectory)
-        slow = predictions if rule.target_decay is None else agent.unroll(state.target_params, trajectory)
-        clipped = clip_rewards(trajectory, trained.config.max_abs_reward)
-        return predictions, rule.apply(trained.meta_params, state.rule_state, clipped, predictions, slow)[0]
+        clipped, predictions, slow = rule_inputs(trained, trajectory)
+        state = trained.agent.rule_state
+        return predictions, trained.learner.rule.apply(trained.meta_params, state, clipped, predictions, slow)[0]
 
     return run(trajectory)
+
+
+def rule_inputs(trained: Trained, trajectory: Trajectory) -> tuple[Trajectory, Predictions, Predictions]:
+    """What the rule sees: the trajectory with clipped rewards, the predictions, and those of the agent's slow copy."""
+    agent, state, rule = trained.learner.agent, trained.agent, trained.learner.rule
+    predictions = agent.unroll(state.params, trajectory)
+    slow = predictions if rule.target_decay is None else agent.unroll(state.target_params, trajectory)
+    return clip_rewards(trajectory, trained.config.max_abs_reward), predictions, slow
