@@ -1,0 +1,212 @@
+"""What the predictions of an agent with DiscoRL's targets are: how sure, of what they depend, what is in them.
+
+    python -m experiments.analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
+
+Reads the agent from the last checkpoint of a run and lets it act. For each of the figures of Oh et al. 2025, Figure 4,
+it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+from matplotlib.ticker import MaxNLocator
+
+from experiments import command_line, files, plots, predictions, trained
+from experiments import probes as probing
+from experiments.files import UsageError
+from experiments.logs import Progress, note
+from experiments.trained import Trained
+
+NUM_STEPS, NUM_EPISODES = 500, 4  # an agent acts so long, and what is drawn ends with the last of its first episodes
+NUM_FRAMES = 5  # of the first episode, in `saliency`
+NUM_TRAJECTORIES, WARM_UP = 16, 100  # of `horizon`: steps that are acted before, to be anywhere in an episode
+NUM_COLUMNS, NUM_PROBE_STEPS = 40, 100  # environments and steps in each that probes learn from
+
+Rows = list[dict[str, Any]]
+
+
+def confidence(agent: Trained, path: Path, title: str) -> Rows:
+    """Draw how sure the agent is along episodes, and return a row for each step."""
+    trajectory, _ = trained.play(agent, NUM_STEPS, 1, agent.seed)
+    ends = np.flatnonzero(np.asarray(trajectory.is_last & trajectory.valid)[:, 0])
+    num_steps = ends[:NUM_EPISODES][-1] + 1 if len(ends) else NUM_STEPS
+    columns = {name: np.asarray(x)[:num_steps, 0] for name, x in predictions.confidence(agent, trajectory).items()}
+    panels = {
+        "reward": ["reward"],
+        "value": ["value"],
+        "policy entropy\n(nats)": ["policy_entropy"],
+        "confidence\n1 − H / log N": ["y_confidence", "z_confidence"],
+    }
+    with plots._figure((9, 7.5), path) as figure:
+        all_axes = figure.subplots(len(panels), sharex=True)
+        for axes, (label, names) in zip(all_axes, panels.items(), strict=True):
+            for name, colour in zip(names, plots.COLOURS, strict=False):
+                axes.plot(columns[name], "o-", markersize=3, color=colour, label=name[0])
+            for end in ends[ends < num_steps]:
+                axes.axvline(end + 0.5, color="0.6", linestyle=":", linewidth=1)
+            axes.set_ylabel(label)
+        axes.legend(ncols=2, frameon=False)
+        axes.set(xlabel="environment steps (dotted: an episode ends)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.suptitle(f"Rewards, predictions and how sure they are\n{title}")
+    is_end = np.isin(np.arange(num_steps), ends)
+    return [
+        {"step": t, **{name: x[t] for name, x in columns.items()}, "is_last": int(is_end[t])} for t in range(num_steps)
+    ]
+
+
+def saliency(agent: Trained, path: Path, title: str) -> Rows:
+    """Draw derivatives of predictions with respect to observations, and return a row for each pixel."""
+    trajectory, observations = trained.play(agent, NUM_STEPS, 1, agent.seed)
+    is_last = np.asarray(trajectory.is_last)[:, 0]
+    length = int(is_last.argmax()) + 1 if is_last.any() else NUM_STEPS
+    steps = np.unique(np.linspace(0, length - 1, NUM_FRAMES).round().astype(int))
+    gradients = predictions.saliency(agent, trajectory, observations, steps)
+    images = {"observation": np.stack([_frame(observations[t, 0]) for t in steps])}
+    for name, x in gradients.items():
+        images[name] = np.stack([np.sum(_channels(np.abs(one)), axis=0) for one in x])
+    titles = {
+        "policy": "|∂ log π(a) / ∂o|",
+        "value": "|∂v / ∂o|",
+        "y": "|∂ log max y / ∂o|",
+        "z": "|∂ log max z(a) / ∂o|",
+    }
+    with plots._figure((2.2 * len(images), 2.4 * len(steps) + 1), path) as figure:
+        grid = figure.subplots(len(steps), len(images), squeeze=False)
+        for column, (name, shown) in zip(grid.T, images.items(), strict=True):
+            for axes, step, image in zip(column, steps, shown, strict=True):
+                axes.imshow(image, cmap="gray" if name == "observation" else "inferno", vmin=0, aspect="auto")
+                axes.set(xticks=[], yticks=[], xlabel="" if name == "observation" else f"up to {image.max():.2g}")
+                if name == "observation":
+                    axes.set_ylabel(f"step {step}")
+            column[0].set_title(titles.get(name, name), fontsize=11)
+        unit = "nats, of the value in units of reward, per unit of intensity"
+        figure.suptitle(f"What predictions depend on: {unit}\n{title}")
+    return [
+        {"step": step, "row": row, "column": column, **{name: x[i, row, column] for name, x in images.items()}}
+        for i, step in enumerate(steps)
+        for row, column in np.ndindex(images["observation"].shape[1:])
+    ]
+
+
+def probes(agent: Trained, path: Path, title: str) -> Rows:
+    """Draw what probes predict of the future, and return a row for each input, k and fold."""
+    trajectory, _ = trained.play(agent, NUM_PROBE_STEPS, NUM_COLUMNS, agent.seed)
+    scores = probing.probes(agent, trajectory, lambda done: note(f"probes: {done} of 5 kinds of inputs"))
+    panels = {"entropy": "test R²", "large_reward": "test accuracy"}
+    names = {"entropy": "policy entropy in k steps", "large_reward": "a large reward within k steps"}
+    with plots._figure((10, 5), path) as figure:
+        for axes, (quantity, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+            lines = {name: getattr(one, quantity) for name, one in scores.items()}
+            if quantity == "large_reward":
+                lines["majority class"] = next(iter(scores.values())).majority
+            for number, (name, score) in enumerate(lines.items()):
+                mean, half_width = plots.mean_and_interval(score.T)
+                x = np.arange(len(mean)) + 0.06 * (number - len(lines) / 2)
+                colour = plots.COLOURS[number] if name in scores else "0.4"
+                axes.errorbar(x, mean, half_width, fmt="o-", markersize=4, capsize=2, color=colour, label=name)
+            axes.set(xlabel="k (steps)", ylabel=label, title=names[quantity])
+            axes.set_xticks(range(len(probing.AHEAD)), probing.AHEAD)
+            axes.set_xlim(-0.5, len(probing.AHEAD) - 0.5)
+            axes.grid(alpha=0.25)
+        figure.suptitle(f"What can be read off predictions\n{title}")
+        handles = figure.axes[1].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=6, frameon=False)
+        figure.axes[0].annotate(
+            "Bars: 95 % Student-t interval over five folds. None where no episode lasts for k steps.",
+            (0, -0.2),
+            xycoords="axes fraction",
+            fontsize=8,
+            color="0.35",
+        )
+    return [
+        {"input": name, "k": k, "fold": fold, **{x: array[i, fold] for x, array in one._asdict().items()}}
+        for name, one in scores.items()
+        for i, k in enumerate(probing.AHEAD)
+        for fold in range(probing.NUM_FOLDS)
+    ]
+
+
+def horizon(agent: Trained, path: Path, title: str) -> Rows:
+    """Draw how far targets move with z later on, and return a row for each trajectory and k."""
+    num_steps = agent.config.unroll
+    trajectory, _ = trained.play(agent, WARM_UP + num_steps, NUM_TRAJECTORIES, agent.seed)
+    progress = Progress(total=num_steps)
+    moved = predictions.horizon(agent, trajectory, num_steps, progress.update)
+    k = np.arange(1, num_steps)
+    names = {"z": "ẑ", "policy": "π̂", "y": "ŷ"}
+    with plots._figure((11, 4.4), path) as figure:
+        for axes, (name, symbol) in zip(figure.subplots(1, len(names)), names.items(), strict=True):
+            mean, _ = plots.mean_and_interval(moved[name].T)
+            axes.plot(k, moved[name], color=plots.COLOURS[0], linewidth=0.7, alpha=0.4)
+            axes.plot(k, mean, "o-", color="black", markersize=4)
+            axes.set(xlabel="k (steps)", ylabel="KL (nats)", title=f"change of {symbol}ₜ", yscale="log")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.grid(alpha=0.25)
+        subtitle = f"{title}: {NUM_TRAJECTORIES} trajectories, mean in black"
+        figure.suptitle(f"How far targets move with the prediction z at t + k\n{subtitle}")
+    return [
+        {"trajectory": column, "k": int(k[i]), **{name: moved[name][i, column] for name in names}}
+        for column in range(NUM_TRAJECTORIES)
+        for i in range(len(k))
+    ]
+
+
+FIGURES: Mapping[str, Callable[[Trained, Path, str], Rows]] = {
+    "confidence": confidence,
+    "saliency": saliency,
+    "probes": probes,
+    "horizon": horizon,
+}
+
+
+def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str = "") -> list[Path]:
+    """Make figures of one agent of a run, and return their paths.
+
+    Raises:
+      UsageError: if a figure is not known, or the run has no checkpoint, or its agent does not predict y and z.
+    """
+    for name in figures:
+        if name not in FIGURES:
+            hint = command_line.did_you_mean(name, list(FIGURES))
+            raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
+    agent = trained.load(folder, seed)
+    if agent.config.rule.name != "disco":
+        raise UsageError(f"{folder} holds a run of the rule {agent.config.rule.name}: its agent predicts no y and z")
+    rule = Path(agent.config.init_meta_params).stem or agent.config.rule.name
+    paths = []
+    for name in dict.fromkeys(figures):
+        path = Path(out or folder / "analysis") / f"{name}.png"
+        rows = FIGURES[name](agent, path, f"{rule} on {agent.config.env}, seed {agent.seed}")
+        files.write_csv(path.with_suffix(".csv"), rows)
+        note(f"figure: {path}")
+        paths.append(path)
+    return paths
+
+
+def _channels(x: np.ndarray) -> np.ndarray:
+    """An observation as images, [channels, rows, columns]; a vector is one row."""
+    return np.reshape(x, (-1, *np.atleast_2d(x).shape[-2:]))
+
+
+def _frame(observation: np.ndarray) -> np.ndarray:
+    """One image of an observation: the newest of frames, else a shade for each channel."""
+    images = _channels(observation)
+    return images[-1] if images.dtype == np.uint8 else np.tensordot(np.arange(1, len(images) + 1), images, 1)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    if len(argv) != 2:
+        raise UsageError("name one run folder: python -m experiments.analyse RUN")
+    run(Path(argv[1]), FLAGS.figures.split(","), FLAGS.seed, FLAGS.out)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("figures", ",".join(FIGURES), "Which figures, with commas between.")
+    flags.DEFINE_integer("seed", None, "Seed of the run whose agent it is; by default the first.", lower_bound=0)
+    flags.DEFINE_string("out", "", "Folder of the figures; the run's folder analysis/ if not given.")
+    command_line.start(main)
