@@ -174,8 +174,12 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
             hint = command_line.did_you_mean(name, list(FIGURES))
             raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
     agent = trained.load(folder, seed)
-    if agent.config.rule.name != "disco":
-        raise UsageError(f"{folder} holds a run of the rule {agent.config.rule.name}: its agent predicts no y and z")
+    missing = {"y", "z", "q"} - set(agent.learner.rule.spec(2))
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise UsageError(
+            f"{folder} holds a run of the rule {agent.config.rule.name}: its agent does not predict {names}"
+        )
     rule = Path(agent.config.init_meta_params).stem or agent.config.rule.name
     paths = []
     for name in dict.fromkeys(figures):

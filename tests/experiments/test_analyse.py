@@ -236,6 +236,6 @@ def test_what_cannot_be_analysed_is_named(tmp_path, monkeypatch):
         analyse.run(tmp_path, ["horizon"], out=str(out))
     other = presets.with_rule(presets.for_environment("toy/catch"), "impala")
     monkeypatch.setattr(trained, "load", lambda folder, seed: trained.Trained(other, 0, *(None,) * 3))
-    with pytest.raises(UsageError, match="of the rule impala: its agent predicts no y and z"):
+    with pytest.raises(UsageError, match="of the rule impala: its agent does not predict q, y, z"):
         analyse.run(tmp_path, ["horizon"], out=str(out))
     assert not out.exists()
