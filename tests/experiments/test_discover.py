@@ -76,6 +76,28 @@ def test_resuming_is_as_never_stopped(tmp_path):
     assert config.network.hidden == (4,) and config.rule.name == "frodo"
 
 
+@pytest.mark.parametrize(
+    "ablation",
+    [{"without": ("predictions", "aux_policy"), "core": "transformer"}, {"without": ("q",), "lifetime_lstm": 0}],
+)
+def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
+    config = small("disco")
+    settings = {"prediction_size": 4, "max_value": 3, "lstm": 4, "lifetime_lstm": 2} | ablation
+    disco = dataclasses.replace(config.agent.rule.disco, **settings)
+    agent = dataclasses.replace(
+        tiny(()).agent,
+        rule=dataclasses.replace(config.agent.rule, disco=disco, value_hidden=(4,)),
+        network=dataclasses.replace(config.agent.network, hidden=(4,), action_model=3),
+    )
+    discover.run(tiny(("toy/catch/4x3",), agent=agent), RunOptions((0,), 2, out=str(tmp_path)))
+    load = lambda name: rules.load(str(tmp_path / name), presets.disco("toy/catch"))
+    (config, before), (loaded, meta_params) = load("rules/000001.npz"), load("rule.npz")
+    assert loaded.rule == config.rule == agent.rule
+    for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(meta_params), strict=True):
+        assert np.all(np.isfinite(y))
+        assert np.any(x != y)
+
+
 def test_agents_on_the_host_beside_pure_ones(tmp_path):
     config = tiny(("envpool/CartPole-v1", "toy/catch/4x3", "bsuite/catch/0"), is_optimizer_per_agent=False)
     summary = discover.run(config, RunOptions((0,), 5, out=str(tmp_path / "run")))
