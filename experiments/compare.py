@@ -14,23 +14,19 @@ which needs nothing else, the same figures as PNG, and scores.csv, statistics.cs
 """
 
 import dataclasses
-import json
 import os
-import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
 
-from experiments import command_line, compare_report, discover, files, statistics, training
+from experiments import command_line, compare_report, discover, statistics, training
 from experiments.command_line import RunOptions
-from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, failure, refuse_seen
+from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, refuse_seen
 from experiments.files import UsageError
-from experiments.logs import note
+from experiments.jobs import Job, open_folder, run_all
 from experiments.runs import has_checkpoint
 
 
@@ -51,19 +47,6 @@ class Options(NamedTuple):
     allow_seen: bool
     resume: bool
     overwrite: bool
-
-
-class Job(NamedTuple):
-    """What a process of its own does, until <folder>/summary.json is there; its messages are in <folder>/log.txt."""
-
-    name: str
-    folder: Path
-    module: str
-    arguments: tuple[str, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        return (self.folder / "summary.json").exists()
 
 
 def cell_jobs(comparison: Comparison, out: Path, arguments: Sequence[str]) -> list[Job]:
@@ -95,80 +78,6 @@ def discovery_jobs(out: Path) -> list[Job]:
     return jobs
 
 
-def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
-    """Run the jobs that are not finished, so many at a time, each on its share of the cores."""
-    waiting = [job for job in jobs if not job.is_finished]
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
-    start, num_done, total = time.monotonic(), 0, len(waiting)
-    note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
-    try:
-        while waiting or running:
-            for place in range(num_processes):
-                if place not in running and waiting:
-                    job = waiting.pop(0)
-                    running[place] = _start(job, cores[place::num_processes]), job, time.monotonic()
-            time.sleep(0.2)
-            for place, (process, job, begun) in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[place]
-                num_done += 1
-                now = time.monotonic()
-                left = (now - start) / num_done * (total - num_done)
-                how = "done" if process.returncode == 0 else f"failed: {failure(job.folder)}"
-                note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
-    except KeyboardInterrupt:
-        for process, *_ in running.values():  # Ctrl-C reached them too: they save and stop
-            process.wait()
-        note(f"stopped: go on with the same settings and --resume --out={out}")
-        raise
-    finally:
-        for process, *_ in running.values():
-            if process.poll() is None:
-                process.terminate()
-
-
-def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
-    with files.writing(job.folder):
-        job.folder.mkdir(parents=True, exist_ok=True)
-        log = (job.folder / "log.txt").open("w")
-    everything = os.sched_getaffinity(0) if cores else set()
-    if cores:
-        os.sched_setaffinity(0, cores)  # which the process inherits
-    try:
-        with log:
-            command = [sys.executable, "-m", job.module, *job.arguments]
-            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    finally:
-        if cores:
-            os.sched_setaffinity(0, everything)
-
-
-def open_folder(comparison: Comparison, out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Write comparison.json, or check that a comparison that goes on is the same.
-
-    Raises:
-      UsageError: if the folder holds a comparison and it was not said what is to become of it, or it is another one.
-    """
-    path = out / "comparison.json"
-    record = json.loads(json.dumps(dataclasses.asdict(comparison)))
-    if not path.exists() or overwrite:
-        if resume:
-            raise UsageError(f"--resume: {out} holds no comparison")
-        if overwrite:
-            for path_of_run in (*out.glob("cells/*/*"), *out.glob("rules/*")):
-                shutil.rmtree(path_of_run)
-        files.write_json(path, record)
-        return
-    if not resume:
-        raise UsageError(f"{out} holds a comparison: --resume goes on with it, --overwrite replaces it")
-    earlier = json.loads(path.read_bytes())
-    for key, now in record.items():
-        if earlier.get(key) != now:
-            raise UsageError(f"--resume: {key} was {earlier.get(key)} in {out} and is {now} now")
-
-
 def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> str:
     """Run what is not finished, and write the report; returns a table of the aggregate scores.
 
@@ -182,7 +91,9 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
             refuse_seen(comparison, found.rule, discover.parse_envs(found.envs), options.allow_seen)
     else:
         seen = check(comparison, options.allow_seen)
-    open_folder(comparison, options.out, resume=options.resume, overwrite=options.overwrite)
+    record = dataclasses.asdict(comparison)
+    runs = ("cells/*/*", "rules/*")
+    open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
     if options.is_discovering:
         run_all(discovery_jobs(options.out), options.num_processes, options.out)
         seen = check(comparison, options.allow_seen)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from experiments import files, plots, report, statistics
-from experiments.comparison import METHODS, Comparison, cell_folder, failure
+from experiments.comparison import METHODS, Comparison, cell_folder
 from experiments.files import UsageError
+from experiments.jobs import failure
 from experiments.logs import quantity, table
 from experiments.rules import origin
 from experiments.scores import normalised, reference_scores

@@ -3,7 +3,6 @@
 A cell is a method in an environment with all seeds: a run folder <out>/cells/<env>/<method>/.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -154,14 +153,3 @@ def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_s
             "--allow_seen, which the report then marks"
         )
     return seen
-
-
-def failure(folder: Path) -> str:
-    """Return why a cell has no results, from what its process said last."""
-    if (folder / "summary.json").exists():
-        return ""
-    with contextlib.suppress(OSError):
-        lines = [line for line in (folder / "log.txt").read_text().splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("error: ")]
-        return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
-    return "it was not run"

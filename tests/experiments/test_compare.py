@@ -105,36 +105,10 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         comparison.check(published, allow_seen=False)
 
 
-def test_a_folder_goes_on_with_the_same_comparison_alone(tmp_path):
-    compare.open_folder(one(), tmp_path, resume=False, overwrite=False)
-    with pytest.raises(UsageError, match="holds a comparison: --resume"):
-        compare.open_folder(one(), tmp_path, resume=False, overwrite=False)
-    compare.open_folder(one(), tmp_path, resume=True, overwrite=False)
-    with pytest.raises(UsageError, match=r"methods was \['impala', 'frodo', 'scalar_frozen'\] .* is \['impala'\] now"):
-        compare.open_folder(one(methods=("impala",)), tmp_path, resume=True, overwrite=False)
-    with pytest.raises(UsageError, match="holds no comparison"):
-        compare.open_folder(one(), tmp_path / "other", resume=True, overwrite=False)
-
-
-def test_only_unfinished_cells_are_run(tmp_path, monkeypatch):
-    compared = one(envs=ENVS[:1], methods=("impala", "frodo"))
-    write_cell(tmp_path, ENVS[0], "impala", (0.0, 1.0))
-    started = []
-
-    class Process:
-        returncode = 0
-
-        def poll(self):
-            write_cell(tmp_path, ENVS[0], "frodo", (0.5, 0.5))
-            return 0
-
-    monkeypatch.setattr(compare, "_start", lambda job, cores: started.append(job) or Process())
-    jobs = compare.cell_jobs(compared, tmp_path, ["--budget=1e3"])
-    compare.run_all(jobs, 2, tmp_path)
-    assert [job.name for job in started] == [f"frodo on {ENVS[0]}"]
-    assert started[0].arguments == ("--budget=1e3", f"--out={tmp_path}", f"--only={ENVS[0]}:frodo")
-    compare.run_all(jobs, 2, tmp_path)
-    assert len(started) == 1
+def test_the_job_of_a_cell_is_this_program_with_only(tmp_path):
+    (job,) = compare.cell_jobs(one(envs=ENVS[:1], methods=("frodo",)), tmp_path, ["--budget=1e3"])
+    assert (job.name, job.folder) == (f"frodo on {ENVS[0]}", cell_folder(tmp_path, ENVS[0], "frodo"))
+    assert job.arguments == ("--budget=1e3", f"--out={tmp_path}", f"--only={ENVS[0]}:frodo")
 
 
 def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):

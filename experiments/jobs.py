@@ -1,0 +1,120 @@
+"""Runs as processes of their own, so many at a time, each on its share of the cores; finished ones are left out."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import files
+from experiments.files import UsageError
+from experiments.logs import note
+
+
+class Job(NamedTuple):
+    """What a process of its own does, until <folder>/summary.json is there; its messages are in <folder>/log.txt."""
+
+    name: str
+    folder: Path
+    module: str
+    arguments: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "summary.json").exists()
+
+
+def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
+    """Run the jobs that are not finished, so many at a time, each on its share of the cores."""
+    waiting = [job for job in jobs if not job.is_finished]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
+    start, num_done, total = time.monotonic(), 0, len(waiting)
+    note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
+    try:
+        while waiting or running:
+            for place in range(num_processes):
+                if place not in running and waiting:
+                    job = waiting.pop(0)
+                    running[place] = _start(job, cores[place::num_processes]), job, time.monotonic()
+            time.sleep(0.2)
+            for place, (process, job, begun) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[place]
+                num_done += 1
+                now = time.monotonic()
+                left = (now - start) / num_done * (total - num_done)
+                how = "done" if process.returncode == 0 else f"failed: {failure(job.folder)}"
+                note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
+    except KeyboardInterrupt:
+        for process, *_ in running.values():  # Ctrl-C reached them too: they save and stop
+            process.wait()
+        note(f"stopped: go on with the same settings and --resume --out={out}")
+        raise
+    finally:
+        for process, *_ in running.values():
+            if process.poll() is None:
+                process.terminate()
+
+
+def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
+    with files.writing(job.folder):
+        job.folder.mkdir(parents=True, exist_ok=True)
+        log = (job.folder / "log.txt").open("w")
+    everything = os.sched_getaffinity(0) if cores else set()
+    if cores:
+        os.sched_setaffinity(0, cores)  # which the process inherits
+    try:
+        with log:
+            command = [sys.executable, "-m", job.module, *job.arguments]
+            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    finally:
+        if cores:
+            os.sched_setaffinity(0, everything)
+
+
+def failure(folder: Path) -> str:
+    """Return why a cell has no results, from what its process said last."""
+    if (folder / "summary.json").exists():
+        return ""
+    with contextlib.suppress(OSError):
+        lines = [line for line in (folder / "log.txt").read_text().splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
+    return "it was not run"
+
+
+def open_folder(
+    out: Path, kind: str, record: Mapping[str, Any], runs: Sequence[str], *, resume: bool, overwrite: bool
+) -> None:
+    """Write <kind>.json, or check that what goes on is the same.
+
+    Args:
+      out: the folder.
+      kind: what is in it, as "comparison".
+      record: what makes two of a kind the same.
+      runs: patterns of the run folders that --overwrite removes.
+    Raises:
+      UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.
+    """
+    path = out / f"{kind}.json"
+    if not path.exists() or overwrite:
+        if resume:
+            raise UsageError(f"--resume: {out} holds no {kind}")
+        if overwrite:
+            for path_of_run in (found for pattern in runs for found in out.glob(pattern)):
+                shutil.rmtree(path_of_run)
+        files.write_json(path, record)
+        return
+    if not resume:
+        raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
+    earlier = json.loads(path.read_bytes())
+    for key, now in json.loads(json.dumps(record)).items():
+        if earlier.get(key) != now:
+            raise UsageError(f"--resume: {key} was {earlier.get(key)} in {out} and is {now} now")

@@ -1,0 +1,45 @@
+"""Runs as processes: what is finished is not run again, and a folder goes on with the same settings alone."""
+
+import pytest
+
+from experiments import files, jobs
+from experiments.files import UsageError
+from experiments.jobs import Job
+
+
+def test_only_unfinished_jobs_are_run(tmp_path, monkeypatch):
+    both = [Job(name, tmp_path / name, "experiments.online", ()) for name in ("done", "waiting")]
+    finish = lambda job: files.write_json(job.folder / "summary.json", {})
+    finish(both[0])
+    started = []
+
+    class Process:
+        returncode = 0
+
+        def poll(self):
+            finish(both[1])
+            return 0
+
+    monkeypatch.setattr(jobs, "_start", lambda job, cores: started.append(job) or Process())
+    jobs.run_all(both, 2, tmp_path)
+    assert started == both[1:]
+    jobs.run_all(both, 2, tmp_path)
+    assert len(started) == 1
+
+
+def test_a_folder_goes_on_with_the_same_alone(tmp_path):
+    opened = lambda record, folder=tmp_path, **how: jobs.open_folder(
+        folder, "comparison", record, ("cells/*",), **{"resume": False, "overwrite": False} | how
+    )
+    record = {"seeds": (0, 3), "methods": ("impala", "frodo")}
+    opened(record)
+    with pytest.raises(UsageError, match="holds a comparison: --resume"):
+        opened(record)
+    opened(record, resume=True)
+    with pytest.raises(UsageError, match=r"methods was \['impala', 'frodo'\] .* is \['impala'\] now"):
+        opened(record | {"methods": ("impala",)}, resume=True)
+    with pytest.raises(UsageError, match="holds no comparison"):
+        opened(record, folder=tmp_path / "other", resume=True)
+    (tmp_path / "cells" / "one").mkdir(parents=True)
+    opened(record | {"seeds": (1,)}, overwrite=True)
+    assert not (tmp_path / "cells" / "one").exists()
