@@ -58,6 +58,7 @@ class HostEnvironment(abc.ABC):
     observation_shape: tuple[int, ...]  # of one environment
     observation_dtype: np.dtype
     num_actions: int
+    is_complete = False  # whether it has shown all that it was made for: the run ends then
 
     @abc.abstractmethod
     def reset(self) -> TimeStep:
@@ -186,7 +187,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     if suite == "toy" and (toy := names.make(rest)):
         return toy
     if suite == "bsuite" and rest in _bsuite_ids():
-        environments = [_make_bsuite(rest, environment_seed) for environment_seed in _environment_seeds(seed, num_envs)]
+        environments = [make_bsuite(rest, environment_seed) for environment_seed in _environment_seeds(seed, num_envs)]
         return DmEnvBatch(environments, name)
     if suite == "envpool" and rest in _envpool_ids():
         return EnvpoolEnvironment(rest, num_envs, seed)
@@ -245,7 +246,7 @@ def _bsuite_ids() -> Sequence[str]:
     return sweep.SWEEP
 
 
-def _make_bsuite(bsuite_id: str, seed: int) -> dm_env.Environment:
+def make_bsuite(bsuite_id: str, seed: int) -> dm_env.Environment:
     """Make one environment of bsuite with the settings of its id, and a seed where its randomness takes one."""
     from bsuite import bsuite, sweep
 

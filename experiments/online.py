@@ -54,6 +54,14 @@ def run(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str
     return summary | {"figures": figures} | bound
 
 
+def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
+    """Return the settings of an agent with a rule by its name, or with one that goes on from a discovered one."""
+    if init_meta_params:
+        config, _ = rules.load(init_meta_params, presets.disco(env))
+        return dataclasses.replace(config, init_meta_params=init_meta_params)
+    return presets.with_rule(presets.disco(env) if rule == "disco" else presets.for_environment(env), rule)
+
+
 def print_summary(summary: Mapping[str, Any]) -> None:
     """Print what a run came to, and where its curves are."""
     shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
@@ -68,12 +76,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    preset = presets.disco(FLAGS.env) if FLAGS.rule == "disco" else presets.for_environment(FLAGS.env)
-    preset = presets.with_rule(preset, FLAGS.rule)
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
-        preset = rules.load(FLAGS.init_meta_params, presets.disco(FLAGS.env))[0]
-        preset = dataclasses.replace(preset, init_meta_params=FLAGS.init_meta_params)
+    preset = configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
     print_summary(run(config, options, experiment="online", name=name, label=config.rule.name))

@@ -208,6 +208,58 @@ def sensitivity(
         figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
 
 
+def radar(path: Path, by_sweep: Mapping[str, Mapping[str, float]], title: str) -> None:
+    """Write a PNG with the score of each sweep for each tag, on rays from 0 to 1; a tag without a score is left out."""
+    with _figure((7, 6.5), path) as figure:
+        axes = figure.add_subplot(projection="polar", theta_offset=np.pi / 2, theta_direction=-1)
+        tags = list(next(iter(by_sweep.values())))
+        angles = dict(zip(tags, np.linspace(0, 2 * np.pi, len(tags), endpoint=False), strict=True))
+        for number, (label, scores) in enumerate(by_sweep.items()):
+            known = [tag for tag in tags if np.isfinite(scores[tag])]
+            x, y = ([of[tag] for tag in [*known, *known[:1]]] for of in (angles, scores))
+            colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+            axes.plot(x, y, color=colour, linestyle=style, marker="o", linewidth=1.8, label=label, clip_on=False)
+            axes.fill(x, y, color=colour, alpha=0.12)
+        scored = {tag for scores in by_sweep.values() for tag in tags if np.isfinite(scores[tag])}
+        names = [tag.replace("_", "\n") + "\n(no score)" * (tag not in scored) for tag in tags]
+        axes.set_xticks(list(angles.values()), names)
+        for text, angle in zip(axes.get_xticklabels(), angles.values(), strict=True):
+            side = np.sin(angle)
+            text.set_horizontalalignment("center" if abs(side) < 0.3 else "left" if side > 0 else "right")
+        axes.set(ylim=(0, 1), yticks=(0.25, 0.5, 0.75, 1), title=title)
+        axes.tick_params("y", labelsize=8, labelcolor="0.35")
+        axes.grid(alpha=0.35)
+        axes.spines["polar"].set_alpha(0.35)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+
+
+def bars(path: Path, names: Sequence[str], by_sweep: Mapping[str, Mapping[str, tuple[float, str]]]) -> None:
+    """Write a PNG with a bar for the score of each sweep in each experiment.
+
+    Args:
+      path: the file.
+      names: the experiments, from top to bottom.
+      by_sweep: for each sweep the score by experiment, and what it lacks to be bsuite's: then it is pale, and says so.
+    """
+    height = 0.8 / len(by_sweep)
+    with _figure((8.5, 1.6 + max(0.24 * len(by_sweep), 0.3) * len(names)), path) as figure:
+        axes = figure.subplots()
+        for number, (label, scores) in enumerate(by_sweep.items()):
+            axes.barh(0, 0, color=COLOURS[number % len(COLOURS)], label=label)  # for the legend
+            for name, (score, missing) in scores.items():
+                y = names.index(name) + (number - (len(by_sweep) - 1) / 2) * height
+                has_score = np.isfinite(score)
+                if has_score:
+                    axes.barh(y, score, height, color=COLOURS[number % len(COLOURS)], alpha=0.45 if missing else 1)
+                text = (f"{score:.2f}" if has_score else "no score") + f"   {missing}" * bool(missing)
+                axes.text(score + 0.01 if has_score else 0.01, y, text, va="center", fontsize=8)
+        axes.set(yticks=range(len(names)), yticklabels=names, xlim=(0, 1.45), xticks=np.linspace(0, 1, 5))
+        axes.set(xlabel="score", title="bsuite: score by experiment (pale: not over all ids and episodes)")
+        axes.grid(alpha=0.25, axis="x")
+        axes.invert_yaxis()
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+
+
 @contextlib.contextmanager
 def _panels(
     path: Path, by_panel: Mapping[str, Any], title: str, xlabel: str, ylabel: str, labels: Collection[str]

@@ -12,6 +12,7 @@ import pathlib
 import resource
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,9 +35,19 @@ CHUNK, CHUNKS = 100, 20  # iterations between log points of fused runs, at most,
 ROWS = 200  # log points of a seed of host runs, at most
 
 
-def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str) -> dict[str, Any]:
+def train(
+    config: OnlineConfig,
+    options: RunOptions,
+    *,
+    experiment: str,
+    name: str,
+    make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
+) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
+    Args:
+      config, options, experiment, name: what, how, and where (`folder`).
+      make: makes the environment from its name, the size of the batch and a seed.
     Returns:
       the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
       for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
@@ -45,7 +56,7 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
       RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
-    environment = make_environment(config.env, config.batch_size, options.seeds[0])
+    environment = make(config.env, config.batch_size, options.seeds[0])
     is_host = isinstance(environment, HostEnvironment)
     meta_params = rules.initial_meta_params(config)
     learner = _make_learner(config, environment, meta_params)
@@ -55,7 +66,7 @@ def train(config: OnlineConfig, options: RunOptions, *, experiment: str, name: s
         if isinstance(environment, Environment):
             _train_fused(run, config, environment, meta_params)
         else:
-            _train_on_host(run, config, environment, learner)
+            _train_on_host(run, config, environment, learner, make)
         summary = _summary(run, seeds_at_once=len(options.seeds) if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
@@ -109,8 +120,8 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_
         run.stop_if_interrupted(states, step)
 
 
-def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment, learner: Learner) -> None:
-    """Run one seed after the other, each with its own environments and actor thread."""
+def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment, learner: Learner, make) -> None:
+    """Run one seed after the other, each with its own environments and actor thread, until it is complete."""
     seeds, steps = run.options.seeds, run.options.steps
     steps_per_iteration = online.steps_per_iteration(config, learner.is_meta)
 
@@ -132,7 +143,7 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
     for index in range(state["index"], len(seeds)):
         if index > state["index"]:
             state = initial_state(index)
-        environment = _make_host_environment(config, seeds[index] + state["step"])
+        environment = make(config.env, config.batch_size, seeds[index] + state["step"])
         policy = learner.rule.policy
         window: list[dict[str, Any]] = []
         returns: list[float] = []
@@ -149,7 +160,8 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
             config.num_fresh(learner.is_meta),
             config.validation_unroll if learner.is_meta else 0,
         ) as actor:
-            while state["step"] < steps:
+            is_last = state["step"] >= steps
+            while not is_last:
                 experience = actor.get()
                 before = state["learner"]
                 others = before._replace(experience=before.experience._replace(replay=()))
@@ -162,8 +174,9 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
                 returns.extend(experience.returns)
                 step = state["step"] + steps_per_iteration
                 state = {"index": index, "step": step, "actor_key": experience.key, "learner": learner_state}
-                done = index * steps + min(step, steps)
-                if step >= next_row or step >= steps:
+                is_last = step >= steps or environment.is_complete
+                done = (index + 1) * steps if is_last else index * steps + step
+                if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
                     stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
                     rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, clock, _reduced(stacked))
@@ -174,12 +187,6 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
                 progress.update(done, text)
                 run.save_if_due(state, done, is_end=done == steps * len(seeds))
                 run.stop_if_interrupted(state, done)
-
-
-def _make_host_environment(config: OnlineConfig, seed: int) -> HostEnvironment:
-    environment = make_environment(config.env, config.batch_size, seed)
-    assert isinstance(environment, HostEnvironment)
-    return environment
 
 
 def _acting_params(state: LearnerState) -> Params:

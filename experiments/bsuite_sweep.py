@@ -1,0 +1,181 @@
+"""The behaviour suite bsuite for any rule in any regime, scored by bsuite's own functions.
+
+    python -m experiments.bsuite_sweep --rule=impala
+    python -m experiments.bsuite_sweep --rule=frodo --ids=catch,deep_sea/0,memory_len/3 --seeds=1
+    python -m experiments.bsuite_sweep --rule=disco103 --ids=all --steps=1.1e6 --processes=8
+    python -m experiments.bsuite_sweep --init_meta_params=FILE --beside=results/bsuite/impala,results/bsuite/frodo
+
+--rule is a hand-made rule or one that is learned online, by its name as for `online`; or disco103 or a file that
+`discover` wrote, as for `evaluate`: the rule stays as it is. --init_meta_params=disco103 or a file goes on learning it.
+
+bsuite's protocol is one environment whose episodes are recorded at certain numbers, up to 1,000 or 10,000: so the agent
+has a batch of 1, whatever its preset says, and the run ends when that many episodes have. It also ends after --steps
+environment steps; then the score is that of fewer episodes, and says so. 1.1e6 steps are enough for all episodes of all
+ids. By default one id of each experiment is run (FEW); that is not bsuite's score either, which is over all of them.
+
+Each id is a run folder <out>/ids/<id>/, made by a process of its own, whose messages are in log.txt; its record is in
+<out>/records/, as bsuite's `csv_load` reads it. --resume goes on with the ids that are not finished, from their
+beginning, since the counts of bsuite's environments are not in a checkpoint; it may name other ids, which are added.
+Writes scores.csv, of each experiment, radar.png, by bsuite's tags, and bars.png; --beside draws other sweeps over them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+from bsuite import sweep
+from bsuite.utils import datasets, wrappers
+
+from agents.environments import DmEnvBatch, make_bsuite
+from experiments import bsuite_scores, command_line, evaluate, online, plots, training
+from experiments.bsuite_scores import EXPERIMENTS, Recorder, record_path
+from experiments.command_line import RunOptions
+from experiments.files import RunError, UsageError
+from experiments.jobs import Job, failure, open_folder, run_all
+from experiments.logs import note, table
+from frodo.online import OnlineConfig
+from frodo.rule import RULES
+
+# One id of each experiment, neither the easiest nor out of reach: noise of 1, rewards times 30, the smallest deep sea,
+# a best horizon of 10, memory of 2 steps and of 2 bits, umbrella chains of 5 steps and with 5 distractors.
+INDEX = {
+    "discounting_chain": 2,
+    "memory_len": 1,
+    "memory_size": 1,
+    "umbrella_distract": 4,
+    "umbrella_length": 4,
+    **{name: 8 for name in EXPERIMENTS if name.endswith("_noise")},
+    **{name: 12 for name in EXPERIMENTS if name.endswith("_scale")},
+}
+FEW = tuple(f"{name}/{INDEX.get(name, 0)}" for name in EXPERIMENTS)
+
+
+class RecordedBsuite(DmEnvBatch):
+    """One environment of bsuite, recorded as bsuite does; complete when as many episodes ended as bsuite asks for."""
+
+    def __init__(self, bsuite_id: str, seed: int, path: Path):
+        self._recorder, self._num_episodes = Recorder(path), sweep.EPISODES[bsuite_id]
+        environment = wrappers.Logging(make_bsuite(bsuite_id, seed), self._recorder)
+        super().__init__([environment], f"bsuite/{bsuite_id}")
+
+    @property
+    def is_complete(self) -> bool:  # type: ignore[override]
+        rows = self._recorder.rows
+        return bool(rows) and rows[-1]["episode"] >= self._num_episodes
+
+
+def parse_ids(text: str) -> tuple[str, ...]:
+    """Return the ids of "few", "all", or of a list of ids and experiments; UsageError if one is not bsuite's."""
+    named = {"few": FEW, "all": sweep.SWEEP, **{bsuite_id: (bsuite_id,) for bsuite_id in sweep.SWEEP}}
+    named |= {name: tuple(x for x in sweep.SWEEP if x.split("/")[0] == name) for name in EXPERIMENTS}
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if part not in named:
+            hint = command_line.did_you_mean(part, list(named)) or ": give few, all, or such as catch or catch/0"
+            raise UsageError(f"--ids={text}: {part!r} is no id and no experiment of bsuite{hint}")
+    return tuple(dict.fromkeys(bsuite_id for part in parts for bsuite_id in named[part]))
+
+
+def configure(bsuite_id: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
+    """Return the settings of the agent, with one environment; a UsageError for a rule that does not act."""
+    is_online = init_meta_params or rule in RULES
+    env = f"bsuite/{bsuite_id}"
+    config = online.configure(env, rule, init_meta_params) if is_online else evaluate.configure(rule, env)
+    if config.rule.kind == "prediction":
+        raise UsageError(f"--rule={rule}: it predicts values and does not act")
+    return dataclasses.replace(config, batch_size=1)
+
+
+def id_folder(out: Path, bsuite_id: str) -> Path:
+    return out / "ids" / bsuite_id.replace("/", "_")
+
+
+def run_id(bsuite_id: str, config: OnlineConfig, options: RunOptions, out: Path) -> None:
+    """Run one id in this process, from its beginning."""
+    path = record_path(out / "records", bsuite_id)
+    path.unlink(missing_ok=True)
+    options = dataclasses.replace(options, out=str(id_folder(out, bsuite_id)), overwrite=True)
+    make = lambda name, num_envs, seed: RecordedBsuite(bsuite_id, seed, path)
+    training.train(config, options, experiment="bsuite", name=bsuite_id, make=make)
+
+
+def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:
+    """Write scores and figures of all ids in the folder that are finished; returns a table, and notes what is missing.
+
+    Args:
+      out: the sweep's folder.
+      label: its name in the figures.
+      ids: those that should be there.
+      beside: the folders of other sweeps, which are drawn too.
+    Raises:
+      RunError: if there is no score at all.
+    """
+    finished = [x for x in sweep.SWEEP if not failure(id_folder(out, x))]
+    for bsuite_id in ids:
+        folder = id_folder(out, bsuite_id)
+        if reason := failure(folder) or (
+            "" if record_path(out / "records", bsuite_id).exists() else "no episode ended"
+        ):
+            note(f"no score of {bsuite_id}: {reason}")
+    own = bsuite_scores.scores(bsuite_scores.read_records(out / "records", finished))
+    if not own:
+        raise RunError(f"no id has a score; what the runs said is in {out}/ids/*/log.txt")
+    sweeps = {label: own} | {folder.name: bsuite_scores.read(folder / "scores.csv") for folder in beside}
+    bsuite_scores.write(out / "scores.csv", own)
+    is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.missing for x in scores) for scores in sweeps.values())
+    title = "bsuite: mean score by tag" + "\nnot over all experiments, ids and episodes" * (not is_whole)
+    plots.radar(out / "radar.png", {name: bsuite_scores.by_tag(one) for name, one in sweeps.items()}, title)
+    names = [name for name in EXPERIMENTS if any(x.experiment == name for scores in sweeps.values() for x in scores)]
+    by_name = {name: {x.experiment: (x.score, x.missing) for x in scores} for name, scores in sweeps.items()}
+    plots.bars(out / "bars.png", names, by_name)
+    return table([{"experiment": one.experiment, "score": one.score, "missing": one.missing or "-"} for one in own])
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    if FLAGS.init_meta_params:
+        command_line.not_both("rule", "init_meta_params")
+    label = Path(FLAGS.init_meta_params or FLAGS.rule).stem + "_online" * bool(FLAGS.init_meta_params)
+    ids = parse_ids(FLAGS.only or FLAGS.ids)
+    settings = functools.partial(configure, rule=FLAGS.rule, init_meta_params=FLAGS.init_meta_params)
+    config, options = command_line.parse_options(argv, settings(ids[0]))
+    if len(options.seeds) > 1:
+        raise UsageError(f"--seeds={FLAGS.seeds}: bsuite has one run of each id: give one seed")
+    out = Path(options.out or Path("results", "bsuite", label))
+    if FLAGS.only:
+        run_id(ids[0], config, options, out)
+        return
+    beside = [Path(folder) for folder in FLAGS.beside.split(",") if folder]
+    for folder in beside:
+        bsuite_scores.read(folder / "scores.csv")
+    changed = {name: FLAGS[name].value for name in sorted(FLAGS) if name.startswith("config.") and FLAGS[name].present}
+    record = {"rule": FLAGS.rule, "init_meta_params": FLAGS.init_meta_params}
+    record |= {"seeds": options.seeds, "steps": options.steps, "settings": changed}
+    open_folder(out, "sweep", record, ("ids/*",), resume=options.resume, overwrite=options.overwrite)
+    if any(bsuite_id.startswith("mnist") for bsuite_id in ids):
+        with contextlib.suppress(OSError):  # which each run then says
+            datasets.load_mnist()  # downloads it, before several processes would at once
+    arguments = [x for x in sys.argv[1:] if x not in ("--resume", "--overwrite")]
+    jobs = [
+        Job(x, id_folder(out, x), "experiments.bsuite_sweep", (*arguments, f"--out={out}", f"--only={x}")) for x in ids
+    ]
+    run_all(jobs, FLAGS.processes, out)
+    print(report(out, label, ids, beside))
+    note(f"scores and figures: {out}/scores.csv, radar.png, bars.png")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("rule", "impala", "Rule, of `online` by its name; disco103, or the file of a discovered one.")
+    flags.DEFINE_string("init_meta_params", "", "Begin with this rule, and learn it further: disco103, or a file.")
+    flags.DEFINE_string("ids", "few", "few (one of each experiment), all, or ids and experiments of bsuite.")
+    flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
+    flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")
+    flags.DEFINE_integer("processes", os.cpu_count() or 1, "Ids at a time.", lower_bound=1)
+    without = ("env", "batch_size", "rule.name", "init_meta_params", "is_frozen")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without)
+    command_line.start(main)
