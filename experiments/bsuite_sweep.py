@@ -12,6 +12,8 @@ bsuite's protocol is one environment whose episodes are recorded at certain numb
 has a batch of 1, whatever its preset says, and the run ends when that many episodes have. It also ends after --steps
 environment steps; then the score is that of fewer episodes, and says so. 1.1e6 steps are enough for all episodes of all
 ids. By default one id of each experiment is run (FEW); that is not bsuite's score either, which is over all of them.
+On two cores these take about ten minutes with IMPALA, twice that with FRODO, and hours with DiscoRL's targets, whose
+agent learns from 64 replayed trajectories after each of its own.
 
 Each id is a run folder <out>/ids/<id>/, made by a process of its own, whose messages are in log.txt; its record is in
 <out>/records/, as bsuite's `csv_load` reads it. --resume goes on with the ids that are not finished, from their
@@ -125,7 +127,11 @@ def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) ->
     own = bsuite_scores.scores(bsuite_scores.read_records(out / "records", finished))
     if not own:
         raise RunError(f"no id has a score; what the runs said is in {out}/ids/*/log.txt")
-    sweeps = {label: own} | {folder.name: bsuite_scores.read(folder / "scores.csv") for folder in beside}
+    labels = [label, *(folder.name for folder in beside)]
+    if len(set(labels)) < len(labels):
+        labels = [label, *map(str, beside)]
+    others = [bsuite_scores.read(folder / "scores.csv") for folder in beside]
+    sweeps = dict(zip(labels, [own, *others], strict=True))
     bsuite_scores.write(out / "scores.csv", own)
     is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.missing for x in scores) for scores in sweeps.values())
     title = "bsuite: mean score by tag" + "\nnot over all experiments, ids and episodes" * (not is_whole)
