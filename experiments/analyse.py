@@ -40,7 +40,7 @@ def confidence(agent: Trained, path: Path, title: str) -> Rows:
         "policy entropy\n(nats)": ["policy_entropy"],
         "confidence\n1 − H / log N": ["y_confidence", "z_confidence"],
     }
-    with plots._figure((9, 7.5), path) as figure:
+    with plots.new_figure((9, 7.5), path) as figure:
         all_axes = figure.subplots(len(panels), sharex=True)
         for axes, (label, names) in zip(all_axes, panels.items(), strict=True):
             for name, colour in zip(names, plots.COLOURS, strict=False):
@@ -74,7 +74,7 @@ def saliency(agent: Trained, path: Path, title: str) -> Rows:
         "y": "|∂ log max y / ∂o|",
         "z": "|∂ log max z(a) / ∂o|",
     }
-    with plots._figure((2.2 * len(images), 2.4 * len(steps) + 1), path) as figure:
+    with plots.new_figure((2.2 * len(images), 2.4 * len(steps) + 1), path) as figure:
         grid = figure.subplots(len(steps), len(images), squeeze=False)
         for column, (name, shown) in zip(grid.T, images.items(), strict=True):
             for axes, step, image in zip(column, steps, shown, strict=True):
@@ -98,7 +98,7 @@ def probes(agent: Trained, path: Path, title: str) -> Rows:
     scores = probing.probes(agent, trajectory, lambda done: note(f"probes: {done} of 5 kinds of inputs"))
     panels = {"entropy": "test R²", "large_reward": "test accuracy"}
     names = {"entropy": "policy entropy in k steps", "large_reward": "a large reward within k steps"}
-    with plots._figure((10, 5), path) as figure:
+    with plots.new_figure((10, 5), path) as figure:
         for axes, (quantity, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
             lines = {name: getattr(one, quantity) for name, one in scores.items()}
             if quantity == "large_reward":
@@ -138,7 +138,7 @@ def horizon(agent: Trained, path: Path, title: str) -> Rows:
     moved = predictions.horizon(agent, trajectory, num_steps, progress.update)
     k = np.arange(1, num_steps)
     names = {"z": "ẑ", "policy": "π̂", "y": "ŷ"}
-    with plots._figure((11, 4.4), path) as figure:
+    with plots.new_figure((11, 4.4), path) as figure:
         for axes, (name, symbol) in zip(figure.subplots(1, len(names)), names.items(), strict=True):
             mean, _ = plots.mean_and_interval(moved[name].T)
             axes.plot(k, moved[name], color=plots.COLOURS[0], linewidth=0.7, alpha=0.4)

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter
 from scipy.special import stdtrit
 
 from experiments.files import write
@@ -69,7 +69,7 @@ def curves(
     Raises:
       DiskError: if the disk refuses the write.
     """
-    with _figure((7.5, 5.5), path) as figure:
+    with new_figure((7.5, 5.5), path) as figure:
         axes = figure.subplots()
         _draw(axes, series)
         for number, (label, level) in enumerate((hlines or {}).items()):
@@ -93,7 +93,7 @@ def curves(
 
 def estimates(path: Path, by_name: Mapping[str, Mapping[str, Estimate]]) -> None:
     """Write a PNG with a panel for each statistic: for each method a point, and a line for its interval."""
-    with _figure((9, 1.2 + 0.35 * max(map(len, by_name.values()))), path) as figure:
+    with new_figure((9, 1.2 + 0.35 * max(map(len, by_name.values()))), path) as figure:
         for axes, (name, own) in zip(figure.subplots(1, len(by_name), sharey=True), by_name.items(), strict=True):
             for row, estimate in enumerate(own.values()):
                 colour = COLOURS[row % len(COLOURS)]
@@ -147,70 +147,9 @@ def profiles(path: Path, thresholds: np.ndarray, by_panel: Mapping[str, Mapping[
                 )
 
 
-def sensitivity(
-    path: Path,
-    rows: Sequence[Mapping[str, Any]],
-    corrections: Sequence[Mapping[str, Any]],
-    inputs: Sequence[str],
-    learned: str,
-    formulas: Mapping[str, Mapping[str, np.ndarray]],
-    title: str,
-) -> None:
-    """Write a PNG with a panel for each input: the derivative by k, mean over seeds, of hand-made rules at the end of a
-    lifetime, of the learned one also on the way; crosses for formulas. The last panel is of corrections by ρ."""
-    times = sorted({row["env_steps"] for row in rows})
-    others = [rule for rule in dict.fromkeys(row["rule"] for row in rows) if rule != learned]
-    chosen = [(learned, time) for time in dict.fromkeys([*times[:: max(1, len(times) // 4)], times[-1]])]
-    looks = {
-        (learned, time): {
-            "color": mpl.colormaps["viridis"](0.9 - 0.9 * time / max(1, times[-1])),
-            "marker": "o",
-            "label": f"{learned}, {EngFormatter(sep='')(time)} steps",
-        }
-        for _, time in chosen
-    }
-    looks |= {
-        (rule, times[-1]): {"color": "0.3", "linestyle": ("--", ":")[i % 2], "label": rule}
-        for i, rule in enumerate(others)
-    }
-    with _figure((14, 4.4), path) as figure:
-        *panels, last = figure.subplots(1, len(inputs) + 1)
-        for axes, name in zip(panels, inputs, strict=True):
-            for (rule, time), look in looks.items():
-                own = [
-                    row for row in rows if (row["rule"], row["env_steps"]) == (rule, time) and row[name] == row[name]
-                ]
-                k = sorted({row["k"] for row in own})  # where it is not nan
-                axes.plot(k, [np.mean([row[name] for row in own if row["k"] == x]) for x in k], **look)
-            for label, formula in formulas.items():
-                if name in formula:
-                    axes.plot(1 + np.arange(len(formula[name])), formula[name], "kx", label=label)
-            axes.set(xlabel="k steps ahead", ylabel=f"∂G/∂{name}", title=name)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.grid(alpha=0.25)
-        for rule in (learned, *others):
-            own = [row for row in corrections if row["rule"] == rule]
-            colour = looks[rule, times[-1]]["color"]
-            marker = "o" if rule == learned else "+x"[others.index(rule) % 2]
-            last.scatter(
-                [x["rho"] for x in own], [x["reward"] for x in own], 12, color=colour, marker=marker, label=rule
-            )
-        last.set(
-            xlabel="ρ = π / μ of the first action",
-            ylabel="∂G/∂reward at k = 1",
-            title="off-policy, at the end",
-            xscale="log",
-        )
-        last.legend(fontsize=8)
-        last.grid(alpha=0.25)
-        figure.suptitle(title)
-        handles = panels[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
-
-
 def radar(path: Path, by_sweep: Mapping[str, Mapping[str, float]], title: str) -> None:
     """Write a PNG with the score of each sweep for each tag, on rays from 0 to 1; a tag without a score is left out."""
-    with _figure((7, 6.5), path) as figure:
+    with new_figure((7, 6.5), path) as figure:
         axes = figure.add_subplot(projection="polar", theta_offset=np.pi / 2, theta_direction=-1)
         tags = list(next(iter(by_sweep.values())))
         angles = dict(zip(tags, np.linspace(0, 2 * np.pi, len(tags), endpoint=False), strict=True))
@@ -242,7 +181,7 @@ def bars(path: Path, names: Sequence[str], by_sweep: Mapping[str, Mapping[str, t
       by_sweep: for each sweep the score by experiment, and what it lacks to be bsuite's: then it is pale, and says so.
     """
     height = 0.8 / len(by_sweep)
-    with _figure((8.5, 1.6 + max(0.24 * len(by_sweep), 0.3) * len(names)), path) as figure:
+    with new_figure((8.5, 1.6 + max(0.24 * len(by_sweep), 0.3) * len(names)), path) as figure:
         axes = figure.subplots()
         for number, (label, scores) in enumerate(by_sweep.items()):
             axes.barh(0, 0, color=COLOURS[number % len(COLOURS)], label=label)  # for the legend
@@ -267,7 +206,7 @@ def _panels(
     """Give axes, what belongs there and each label's colour, of panels two in a row."""
     num_rows = (len(by_panel) + 1) // 2
     colours = dict(zip(labels, itertools.cycle(COLOURS), strict=False))
-    with _figure((10, 0.8 + 3.3 * num_rows), path) as figure:
+    with new_figure((10, 0.8 + 3.3 * num_rows), path) as figure:
         grid = figure.subplots(num_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
         yield [(axes, own, colours) for axes, own in zip(grid, by_panel.values(), strict=False)]
         for axes, name in zip(grid, by_panel, strict=False):
@@ -283,7 +222,7 @@ def _panels(
 
 
 @contextlib.contextmanager
-def _figure(size: tuple[float, float], path: Path | str) -> Iterator[Figure]:
+def new_figure(size: tuple[float, float], path: Path | str) -> Iterator[Figure]:
     """Give a figure, and write what was drawn into it as a PNG, whole or not at all."""
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, layout="constrained")
