@@ -29,7 +29,15 @@ setup(
     ],
     extras_require={
         "compare": ["pandas<3", "rliable>=1.2"],
-        "dev": ["frodo-rl[compare]", "mypy>=1.15", "pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"],
+        "dev": [
+            "frodo-rl[compare]",
+            "ipykernel>=7",
+            "mypy>=1.15",
+            "nbclient>=0.10",
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+        ],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },

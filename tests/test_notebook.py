@@ -1,0 +1,23 @@
+"""The notebook runs from its first cell to its last, in a kernel of its own, with short runs."""
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    if not os.environ.get("DISCO103_WEIGHTS"):
+        pytest.skip("DISCO103_WEIGHTS does not name the published weights, which the notebook would download")
+    monkeypatch.setenv("NOTEBOOK_SCALE", "0.02")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(ROOT / "docs/discovered.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    pictures = [x for output in outputs if output.output_type == "execute_result" for x in output.data]
+    assert pictures.count("image/png") == 7 and pictures.count("image/gif") == 1
