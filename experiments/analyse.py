@@ -112,16 +112,9 @@ def probes(agent: Trained, path: Path, title: str) -> Rows:
             axes.set_xticks(range(len(probing.AHEAD)), probing.AHEAD)
             axes.set_xlim(-0.5, len(probing.AHEAD) - 0.5)
             axes.grid(alpha=0.25)
-        figure.suptitle(f"What can be read off predictions\n{title}")
+        figure.suptitle(f"What can be read off predictions\n{title}; 95 % Student-t intervals over five folds")
         handles = figure.axes[1].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=6, frameon=False)
-        figure.axes[0].annotate(
-            "Bars: 95 % Student-t interval over five folds. None where no episode lasts for k steps.",
-            (0, -0.2),
-            xycoords="axes fraction",
-            fontsize=8,
-            color="0.35",
-        )
     return [
         {"input": name, "k": k, "fold": fold, **{x: array[i, fold] for x, array in one._asdict().items()}}
         for name, one in scores.items()
