@@ -170,12 +170,12 @@ def test_the_horizon_is_a_mean_over_pairs_of_one_episode():
 def test_what_comes_is_known_up_to_the_end_of_an_episode():
     trajectory = random_trajectory(0, 6, 3)
     reward = np.zeros((6, 3))
-    reward[1, 0], reward[5, 0], reward[4, 1] = -2.0, 1.0, 0.9
+    reward[2, 0], reward[5, 0], reward[4, 1] = -2.0, 1.0, 0.9
     ahead = probes.future(trajectory._replace(reward=reward), np.arange(21.0).reshape(7, 3))
     one, two, four = range(3)
-    np.testing.assert_array_equal(ahead.is_large[:, 0, one], [0, 1, 0, 0, 0, 1])
-    np.testing.assert_array_equal(ahead.is_large[:, 0, two], [1, 1, 0, 0, 1, 1])
-    np.testing.assert_array_equal(ahead.is_large[:, 0, four], [1, 1, 1, 1, 1, 1])
+    np.testing.assert_array_equal(ahead.is_large[:, 0, one], [0, 0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(ahead.is_large[:, 0, two], [0, 0, 1, 0, 1, 1])
+    np.testing.assert_array_equal(ahead.is_large[:, 0, four], [0, 0, 1, 1, 1, 1])
     assert not ahead.is_large[:, 1].any()  # less than half of the largest
     np.testing.assert_array_equal(ahead.is_large_known[:, 0, four], [1, 1, 1, 0, 0, 0])
     np.testing.assert_array_equal(ahead.is_entropy_known[:, 0, one], [1, 0, 1, 1, 1, 1])
@@ -213,7 +213,8 @@ def test_the_program_draws(tmp_path, monkeypatch):
     monkeypatch.setattr(trained, "play", lambda agent, num_steps, batch_size, seed: experience(12, batch_size, agent))
     monkeypatch.setattr(analyse, "NUM_STEPS", 12)
     monkeypatch.setattr(analyse, "NUM_COLUMNS", 10)
-    monkeypatch.setattr(probes, "ROUNDS", 1)
+    shape = (len(probes.AHEAD), probes.NUM_FOLDS)
+    monkeypatch.setattr(probes, "cross_validate", lambda x, ahead: probes.Scores(*np.random.rand(3, *shape)))
     paths = analyse.run(tmp_path, list(analyse.FIGURES))
     assert [path.stem for path in paths] == ["confidence", "saliency", "probes", "horizon"]
     written = {path.name for path in (tmp_path / "analysis").iterdir()}
