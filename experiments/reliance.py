@@ -1,0 +1,54 @@
+"""What a rule owes to y and z: fresh agents with a frozen rule that sees them, and with one that sees zeros instead.
+
+    python -m experiments.reliance --rule=disco103 --env=toy/catch/5x5
+    python -m experiments.reliance --rule=results/discover/disco/rule.npz --env=toy/catch/5x5
+
+Hidden are the agent's y and z, and those of its slow copy, where the rule makes its `own` targets ŷ and ẑ, or where it
+makes `all`; `nothing` is the rule as it is. Source: Oh et al. 2025, Figure 4. Writes one run folder for each and, above
+them, reliance.png and summary.json, with the mean return of the last fifth of a run.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from experiments import command_line, evaluate, methods, plots, report
+from experiments.command_line import RunOptions
+from experiments.files import UsageError
+from frodo.online import OnlineConfig
+from meta.disco import HIDDEN
+
+LABELS = {"nothing": "as it is", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
+
+
+def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
+    """Run the three, draw them together and return the summary."""
+    if config.rule.name != "disco" or "predictions" in config.rule.disco.without:
+        raise UsageError(f"--rule: {config.init_meta_params or config.rule.name} has no y and z to hide")
+    hide = lambda hidden: dataclasses.replace(config.rule, disco=dataclasses.replace(config.rule.disco, hidden=hidden))
+    configs = {hidden: dataclasses.replace(config, rule=hide(hidden)) for hidden in HIDDEN}
+    folder, summary = methods.run_all(configs, options, experiment="reliance", metrics=("return",))
+    plots.curves(
+        folder / "reliance.png",
+        [report.curve(report.read(folder / name), "return")._replace(label=LABELS[name]) for name in configs],
+        title=f"{Path(config.init_meta_params).stem or 'random η'} on {config.env}",
+        xlabel="environment steps",
+        ylabel="mean return",
+    )
+    return summary
+
+
+def main(argv: list[str]) -> None:
+    config, options = command_line.parse_options(argv, evaluate.configure(flags.FLAGS.rule, flags.FLAGS.env))
+    methods.print_table(run(config, options), ("return",))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("env", "toy/catch/5x5", "Environment, as for experiments.online.")
+    flags.DEFINE_string("rule", "disco103", "disco103, or the file of a discovered rule with y and z.")
+    without = ("env", "rule.name", "rule.disco.hidden", "init_meta_params", "is_frozen")
+    command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)
+    command_line.start(main)
