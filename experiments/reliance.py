@@ -24,12 +24,17 @@ from meta.disco import HIDDEN
 LABELS = {"nothing": "as it is", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
 
 
-def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
-    """Run the three, draw them together and return the summary."""
+def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
+    """Return what is run, by the name of its folder; a UsageError if there is nothing to hide."""
     if config.rule.name != "disco" or "predictions" in config.rule.disco.without:
         raise UsageError(f"--rule: {config.init_meta_params or config.rule.name} has no y and z to hide")
     hide = lambda hidden: dataclasses.replace(config.rule, disco=dataclasses.replace(config.rule.disco, hidden=hidden))
-    configs = {hidden: dataclasses.replace(config, rule=hide(hidden)) for hidden in HIDDEN}
+    return {hidden: dataclasses.replace(config, rule=hide(hidden)) for hidden in HIDDEN}
+
+
+def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
+    """Run them, draw them together and return the summary."""
+    configs = make_configs(config)
     folder, summary = methods.run_all(configs, options, experiment="reliance", metrics=("return",))
     plots.curves(
         folder / "reliance.png",

@@ -1,0 +1,43 @@
+"""Rules that see y and z, and rules that do not, side by side."""
+
+import dataclasses
+import json
+
+import pytest
+
+from agents.replay import ReplayConfig
+from experiments import evaluate, reliance
+from experiments.command_line import RunOptions
+from experiments.files import UsageError
+from meta.disco import HIDDEN, DiscoConfig
+
+
+def small(**disco):
+    config = evaluate.configure("disco", "toy/catch/4x3")
+    rule = dataclasses.replace(
+        config.rule, disco=DiscoConfig(prediction_size=4, max_value=3, lstm=4, lifetime_lstm=2, **disco)
+    )
+    network = dataclasses.replace(config.network, hidden=(4,), action_model=3)
+    return dataclasses.replace(config, unroll=6, rule=rule, network=network, replay=ReplayConfig())
+
+
+def test_runs_differ_in_what_is_hidden_and_in_nothing_else():
+    configs = [dataclasses.asdict(config) for config in reliance.make_configs(small()).values()]
+    assert [config["rule"]["disco"].pop("hidden") for config in configs] == list(HIDDEN) and len(configs) == 3
+    assert configs[0] == configs[1] == configs[2]
+
+
+def test_they_are_drawn_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(reliance, "HIDDEN", ("own",))  # one is enough
+    summary = reliance.run(small(), RunOptions((0, 1), 60, out=str(tmp_path)))
+    assert set(summary) == {"own"} and (tmp_path / "reliance.png").exists()
+    assert json.loads((tmp_path / "own/config.json").read_bytes())["config"]["rule"]["disco"]["hidden"] == "own"
+
+
+def test_a_rule_without_y_and_z_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="has no y and z to hide"):
+        reliance.run(small(without=("predictions",)), RunOptions((0,), 60, out=str(tmp_path)))
+    config = evaluate.configure("frodo", "toy/catch")
+    with pytest.raises(UsageError, match="--rule: frodo has no y and z to hide"):
+        reliance.run(config, RunOptions((0,), 60, out=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
