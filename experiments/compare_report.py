@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import files, plots, report, statistics
+from experiments import files, pages, plots, report, statistics
 from experiments.comparison import METHODS, Comparison, cell_folder
 from experiments.files import UsageError
 from experiments.jobs import failure
@@ -19,17 +19,6 @@ from experiments.scores import normalised, reference_scores
 from frodo.rule import LEARNED_RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
-STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem }
-img { background: #fff; max-width: 100%; height: auto }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { border-bottom: 1px solid #8886; padding: .3rem .6rem; text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
-pre { overflow-x: auto; font-size: .8rem }
-@media print { body { max-width: none; font-size: 11px } details { display: none } figure, tr { break-inside: avoid } }
-"""
 
 
 def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -> str:
@@ -193,20 +182,22 @@ def _page(
         "<h2>Targets and regimes</h2><p>Interquartile mean of the normalised scores.</p>",
         _matrix(comparison, aggregates, mark),
         "<h2>Returns</h2><p>Mean over seeds, smallest to largest.</p>",
-        _html_table(["method", *comparison.envs], [_return_row(comparison, out, finals, m, mark) for m in METHODS]),
+        pages.table(
+            ["method", *comparison.envs], [_return_row(comparison, finals, m, mark) for m in comparison.methods]
+        ),
     ]
     if improvements:
         over = next(iter(aggregates))
         parts += [
             "<h2>Probability of improvement</h2>",
-            _html_table(["method", f"over {mark(over)}"], [[mark(x), _interval(y)] for x, y in improvements.items()]),
+            pages.table(["method", f"over {mark(over)}"], [[mark(x), _interval(y)] for x, y in improvements.items()]),
         ]
     parts += ["<h2>Cost</h2><p>Before the lifetime to discover η, and a lifetime, mean over environments.</p>"]
     parts.append(_cost_table(comparison, costs, mark))
     for name, caption in figures.items():
         data = base64.b64encode((out / "report" / name).read_bytes()).decode()
-        parts.append(f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">')
-        parts.append(f"<figcaption>{html.escape(caption)}</figcaption></figure>")
+        parts.append(f'<figure><div class="wide"><img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">')
+        parts.append(f"</div><figcaption>{html.escape(caption)}</figcaption></figure>")
     parts += _missing(comparison, out, finals, seen)
     parts.append("<h2>Configurations</h2>")
     for env, method in finals:
@@ -215,12 +206,7 @@ def _page(
         parts.append(
             f"<details><summary>{html.escape(f'{METHODS[method].label} on {env}')}</summary><pre>{text}</pre></details>"
         )
-    body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Online against population</title><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+    return pages.page("Online against population", parts)
 
 
 def _matrix(comparison: Comparison, aggregates: Mapping, mark) -> str:
@@ -239,10 +225,10 @@ def _matrix(comparison: Comparison, aggregates: Mapping, mark) -> str:
             ]
             cells.append("; ".join(known) or "–")
         rows.append([targets, *cells])
-    return _html_table(["targets", *regimes], rows)
+    return pages.table(["targets", *regimes], rows, "wide matrix")
 
 
-def _return_row(comparison: Comparison, out: Path, finals: Mapping, method: str, mark) -> list[str]:
+def _return_row(comparison: Comparison, finals: Mapping, method: str, mark) -> list[str]:
     cells = [mark(method)]
     for env in comparison.envs:
         values = finals.get((env, method))
@@ -260,7 +246,7 @@ def _cost_table(comparison: Comparison, costs: Sequence[Mapping[str, Any]], mark
                 "unknown" if own[0][name] is None else quantity(np.mean([row[name] for row in own])) for name in columns
             ]
             rows.append([mark(method), *values, own[0]["note"]])
-    return _html_table(["method", *columns, ""], rows)
+    return pages.table(["method", *columns, ""], rows)
 
 
 def _missing(comparison: Comparison, out: Path, finals: Mapping, seen: Mapping[str, Sequence[str]]) -> list[str]:
@@ -286,9 +272,3 @@ def _missing(comparison: Comparison, out: Path, finals: Mapping, seen: Mapping[s
 
 def _interval(estimate: statistics.Estimate) -> str:
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    line = lambda tag, cells: "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-    body = "".join(line("td", row) for row in rows)
-    return f'<div class="wide"><table><thead>{line("th", header)}</thead><tbody>{body}</tbody></table></div>'
