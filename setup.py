@@ -24,6 +24,8 @@ setup(
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.25",
+        "pandas",
+        "pillow",
         "rlax>=0.1.8",
         "scipy>=1.14",
     ],

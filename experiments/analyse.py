@@ -1,4 +1,4 @@
-"""What the predictions of an agent with DiscoRL's targets are: how sure, of what they depend, what is in them.
+"""What the predictions of an agent with DiscoRL's targets are: how sure, on what they depend, what is in them.
 
     python -m experiments.analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
 
@@ -14,7 +14,7 @@ import numpy as np
 from absl import flags
 from matplotlib.ticker import MaxNLocator
 
-from experiments import command_line, files, plots, predictions, trained
+from experiments import command_line, files, plots, predictions, trained, watch
 from experiments import probes as probing
 from experiments.files import UsageError
 from experiments.logs import Progress, note
@@ -65,7 +65,8 @@ def saliency(agent: Trained, path: Path, title: str) -> Rows:
     length = int(is_last.argmax()) + 1 if is_last.any() else NUM_STEPS
     steps = np.unique(np.linspace(0, length - 1, NUM_FRAMES).round().astype(int))
     gradients = predictions.saliency(agent, trajectory, observations, steps)
-    images = {"observation": np.stack([_frame(observations[t, 0]) for t in steps])}
+    frames = watch.pictures(observations[steps, 0])
+    images = {"observation": np.stack([_channels(observations[t, 0])[0] for t in steps]) if frames is None else frames}
     for name, x in gradients.items():
         images[name] = np.stack([np.sum(_channels(np.abs(one)), axis=0) for one in x])
     titles = {
@@ -78,17 +79,22 @@ def saliency(agent: Trained, path: Path, title: str) -> Rows:
         grid = figure.subplots(len(steps), len(images), squeeze=False)
         for column, (name, shown) in zip(grid.T, images.items(), strict=True):
             for axes, step, image in zip(column, steps, shown, strict=True):
-                axes.imshow(image, cmap="gray" if name == "observation" else "inferno", vmin=0, aspect="auto")
-                axes.set(xticks=[], yticks=[], xlabel="" if name == "observation" else f"up to {image.max():.2g}")
+                axes.set(xticks=[], yticks=[])
                 if name == "observation":
+                    axes.imshow(image, cmap="gray", aspect="auto")
                     axes.set_ylabel(f"step {step}")
+                    continue
+                axes.imshow(image, cmap="inferno", vmin=0, aspect="auto")
+                axes.set_xlabel(f"up to {image.max():.2g}")
             column[0].set_title(titles.get(name, name), fontsize=11)
         unit = "nats, of the value in units of reward, per unit of intensity"
         figure.suptitle(f"What predictions depend on: {unit}\n{title}")
+    shade = images.pop("observation")
+    columns = {"observation": shade.mean(axis=-1) if frames is not None else shade, **images}
     return [
-        {"step": step, "row": row, "column": column, **{name: x[i, row, column] for name, x in images.items()}}
+        {"step": step, "row": row, "column": column, **{name: x[i, row, column] for name, x in columns.items()}}
         for i, step in enumerate(steps)
-        for row, column in np.ndindex(images["observation"].shape[1:])
+        for row, column in np.ndindex(columns["observation"].shape[1:])
     ]
 
 
@@ -187,12 +193,6 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
 def _channels(x: np.ndarray) -> np.ndarray:
     """An observation as images, [channels, rows, columns]; a vector is one row."""
     return np.reshape(x, (-1, *np.atleast_2d(x).shape[-2:]))
-
-
-def _frame(observation: np.ndarray) -> np.ndarray:
-    """One image of an observation: the newest of frames, else a shade for each channel."""
-    images = _channels(observation)
-    return images[-1] if images.dtype == np.uint8 else np.tensordot(np.arange(1, len(images) + 1), images, 1)
 
 
 def main(argv: list[str]) -> None:

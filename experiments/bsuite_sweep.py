@@ -101,7 +101,7 @@ def run_id(bsuite_id: str, config: OnlineConfig, options: RunOptions, out: Path)
     """Run one id in this process, from its beginning."""
     path = record_path(out / "records", bsuite_id)
     path.unlink(missing_ok=True)
-    options = dataclasses.replace(options, out=str(id_folder(out, bsuite_id)), overwrite=True)
+    options = dataclasses.replace(options, out=str(id_folder(out, bsuite_id)), resume=False, overwrite=True)
     make = lambda name, num_envs, seed: RecordedBsuite(bsuite_id, seed, path)
     training.train(config, options, experiment="bsuite", name=bsuite_id, make=make)
 
@@ -162,7 +162,8 @@ def main(argv: list[str]) -> None:
     changed = {name: FLAGS[name].value for name in sorted(FLAGS) if name.startswith("config.") and FLAGS[name].present}
     record = {"rule": FLAGS.rule, "init_meta_params": FLAGS.init_meta_params}
     record |= {"seeds": options.seeds, "steps": options.steps, "settings": changed}
-    open_folder(out, "sweep", record, ("ids/*",), resume=options.resume, overwrite=options.overwrite)
+    results = ("ids/*", "records/*", "scores.csv", "*.png")
+    open_folder(out, "sweep", record, results, resume=options.resume, overwrite=options.overwrite)
     if any(bsuite_id.startswith("mnist") for bsuite_id in ids):
         with contextlib.suppress(OSError):  # which each run then says
             datasets.load_mnist()  # downloads it, before several processes would at once

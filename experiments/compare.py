@@ -2,7 +2,8 @@
 
     python -m experiments.compare --discover
     python -m experiments.compare --scalar_rule=FILE --disco_rule=FILE
-    python -m experiments.compare --envs=toy/catch,toy/grid_world/46 --budget=1e6 --seeds=0-4 --processes=2
+    python -m experiments.compare --scalar_rule=FILE --disco_rule=FILE --seeds=0-4 \\
+        --envs=toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,toy/grid_world/50,bsuite/catch/0,envpool/CartPole-v1
 
 FILE is a rule that `discover` found, in other environments than those of the comparison; --discover makes both rules
 first, in half an hour of two cores.
@@ -92,7 +93,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     else:
         seen = check(comparison, options.allow_seen)
     record = dataclasses.asdict(comparison)
-    runs = ("cells/*/*", "rules/*")
+    runs = ("cells/*/*", "rules/*", "report/*")
     open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
     if options.is_discovering:
         run_all(discovery_jobs(options.out), options.num_processes, options.out)

@@ -80,7 +80,7 @@ def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
 
 
 def failure(folder: Path) -> str:
-    """Return why a cell has no results, from what its process said last."""
+    """Return why a run has no results, from what its process said last."""
     if (folder / "summary.json").exists():
         return ""
     with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ def failure(folder: Path) -> str:
 
 
 def open_folder(
-    out: Path, kind: str, record: Mapping[str, Any], runs: Sequence[str], *, resume: bool, overwrite: bool
+    out: Path, kind: str, record: Mapping[str, Any], results: Sequence[str], *, resume: bool, overwrite: bool
 ) -> None:
     """Write <kind>.json, or check that what goes on is the same.
 
@@ -99,7 +99,7 @@ def open_folder(
       out: the folder.
       kind: what is in it, as "comparison".
       record: what makes two of a kind the same.
-      runs: patterns of the run folders that --overwrite removes.
+      results: patterns of what --overwrite removes.
     Raises:
       UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.
     """
@@ -108,13 +108,14 @@ def open_folder(
         if resume:
             raise UsageError(f"--resume: {out} holds no {kind}")
         if overwrite:
-            for path_of_run in (found for pattern in runs for found in out.glob(pattern)):
-                shutil.rmtree(path_of_run)
+            for old in [found for pattern in results for found in out.glob(pattern)]:
+                with files.writing(old):
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
         files.write_json(path, record)
         return
     if not resume:
         raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
     earlier = json.loads(path.read_bytes())
-    for key, now in json.loads(json.dumps(record)).items():
+    for key, now in json.loads(json.dumps(files.plain(record))).items():
         if earlier.get(key) != now:
             raise UsageError(f"--resume: {key} was {earlier.get(key)} in {out} and is {now} now")

@@ -1,4 +1,4 @@
-"""What DiscoRL's predictions y and z are like in a trained agent: how sure, of what they depend, how they bootstrap.
+"""What DiscoRL's predictions y and z are like in a trained agent: how sure, on what they depend, how they bootstrap.
 
 Source: Oh et al. 2025, Figure 4.
 """
@@ -26,22 +26,25 @@ def values(predictions: Predictions) -> Array:
     return expected_values({"q": to_scalars(predictions["q"])}, predictions["policy"])
 
 
+def certainty(logits: Array) -> Array:
+    """1 − H / log N, [..., N] -> [...]: 0 where all N categories are as probable, 1 where one is certain."""
+    return 1 - entropy(logits) / jnp.log(logits.shape[-1])
+
+
 def confidence(trained: Trained, trajectory: Trajectory) -> dict[str, Array]:
     """How sure the agent is along a trajectory.
 
     Returns:
       reward, value, policy entropy (nats), and the confidence of y and of z at the taken action, each [T, B].
-      Confidence is negative entropy as in the paper, scaled to 1 − H / log N: 0 where all N categories are as
-      probable, 1 where one is certain.
+      Confidence is negative entropy as in the paper, scaled (`certainty`).
     """
     predictions = jax.jit(trained.learner.agent.unroll)(trained.agent.params, trajectory)
-    of = lambda logits: 1 - entropy(logits) / jnp.log(logits.shape[-1])
     return {
         "reward": trajectory.reward,
         "value": values(predictions)[:-1],
         "policy_entropy": entropy(predictions["policy"])[:-1],
-        "y_confidence": of(predictions["y"][:-1]),
-        "z_confidence": of(taken_vectors(predictions["z"], trajectory)),
+        "y_confidence": certainty(predictions["y"][:-1]),
+        "z_confidence": certainty(taken_vectors(predictions["z"], trajectory)),
     }
 
 

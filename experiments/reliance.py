@@ -4,8 +4,8 @@
     python -m experiments.reliance --rule=results/discover/disco/rule.npz --env=toy/catch/5x5
 
 Hidden are the agent's y and z, and those of its slow copy, where the rule makes its `own` targets ŷ and ẑ, or where it
-makes `all`; `nothing` is the rule as it is. Source: Oh et al. 2025, Figure 4. Writes one run folder for each and, above
-them, reliance.png and summary.json, with the mean return of the last fifth of a run.
+makes `all`; `nothing` is a rule that sees them. Source: Oh et al. 2025, Figure 4. Writes one run folder for each and,
+above them, reliance.png and summary.json, with the mean return of the last fifth of a run.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from experiments.files import UsageError
 from frodo.online import OnlineConfig
 from meta.disco import HIDDEN
 
-LABELS = {"nothing": "as it is", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
+LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
 
 
 def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder; a UsageError if there is nothing to hide."""
-    if config.rule.name != "disco" or "predictions" in config.rule.disco.without:
+    if config.rule.name != "disco" or "y_z" in config.rule.disco.without:
         raise UsageError(f"--rule: {config.init_meta_params or config.rule.name} has no y and z to hide")
     hide = lambda hidden: dataclasses.replace(config.rule, disco=dataclasses.replace(config.rule.disco, hidden=hidden))
     return {hidden: dataclasses.replace(config, rule=hide(hidden)) for hidden in HIDDEN}

@@ -2,12 +2,12 @@
 
     python -m experiments.sensitivity --env=toy/catch --steps=1e6
 
-An agent lives online, and at ten times of its life the first target of each of its trajectories, G₀, is differentiated
-with respect to the reward, the discount and the value of the next observation at step k, beside those of TD(λ) and of
-V-trace on the same trajectories. Does it bootstrap (∂G/∂v), how far, and what does it do with rewards? At the end of
-its life, the probability with which the first action was chosen is changed: what becomes of the reward that followed
-says how it corrects off-policy data. Writes results/sensitivity/<env>_<rule>/ with sensitivity.csv, off_policy.csv and
-sensitivity.png, and of two seeds or more their mean.
+An agent lives online, and eleven times from its start to its end the first target of each of its trajectories, G₀, is
+differentiated with respect to the reward, the discount and the value of the next observation at step k, beside those of
+TD(λ) and of V-trace on the same trajectories. Does it bootstrap (∂G/∂v), how far, and what does it do with rewards? At
+the end of its life, the probability with which the first action was chosen is changed: what becomes of the reward that
+followed says how it corrects off-policy data. Writes results/sensitivity/<env>_<rule>/ with sensitivity.csv,
+off_policy.csv and sensitivity.png, and of two seeds or more their mean.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 trained = load(Path("results/evaluate/toy_catch_8x8_disco103"))
 trajectory, observations = play(trained, num_steps=50, batch_size=2, seed=0)
-predictions, targets = look(trained, trajectory)
+clipped, predictions, slow = rule_inputs(trained, trajectory)
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy as np
 
 from agents import acting
 from agents.environments import HostEnvironment, make_environment
-from agents.types import Array, Params, Predictions, Targets, Trajectory
+from agents.types import Array, Params, Predictions, Trajectory
 from experiments import files
 from experiments.checkpoints import Checkpoints
 from experiments.files import UsageError
@@ -45,13 +45,13 @@ def load(folder: Path, seed: int | None = None) -> Trained:
         record = json.loads((folder / "config.json").read_bytes())
         config = files.from_plain(OnlineConfig, record["config"])
         config.validate()
-    except FileNotFoundError:
+        seeds = record["seeds"]
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} holds no run: there is no config.json") from None
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{folder} holds no run of an agent that this version knows: {error}") from None
     if not has_checkpoint(folder):
         raise UsageError(f"{folder} holds a run without a checkpoint")
-    seeds = record["seeds"]
     environment = make_environment(config.env, config.batch_size, 0)
     checkpoints = Checkpoints(folder / "checkpoints")
     if isinstance(environment, Environment):
@@ -129,18 +129,6 @@ def _play_on_host(
         core_state=first_core,
     )
     return trajectory, observations
-
-
-def look(trained: Trained, trajectory: Trajectory) -> tuple[Predictions, Targets]:
-    """What the agent predicts along a trajectory, and the targets that its rule gives it: [T + 1, B], [T, B]."""
-
-    @jax.jit
-    def run(trajectory):
-        clipped, predictions, slow = rule_inputs(trained, trajectory)
-        state = trained.agent.rule_state
-        return predictions, trained.learner.rule.apply(trained.meta_params, state, clipped, predictions, slow)[0]
-
-    return run(trajectory)
 
 
 def rule_inputs(trained: Trained, trajectory: Trajectory) -> tuple[Trajectory, Predictions, Predictions]:

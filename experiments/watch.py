@@ -4,7 +4,7 @@
 
 Reads the last checkpoint of a run folder, acts with it in a new environment, and writes RUN/episode.gif. Curves: the
 value of the state, Σₐ π(a) q(a) of agents that predict action values; the entropy of the policy that acts; and of
-DiscoRL's agents how sure they are of y and z: the largest probability of each, of z for the taken action. On
+DiscoRL's agents how sure they are of y, and of z for the taken action: 1 − H / log N (`predictions.certainty`). On
 environments written in JAX the last observation of an episode is not seen.
 """
 
@@ -35,6 +35,7 @@ from experiments import command_line, files, trained
 from experiments.files import RunError, UsageError
 from experiments.logs import Progress, note
 from experiments.plots import COLOURS
+from experiments.predictions import certainty
 from experiments.trained import Trained
 from meta.disco_inputs import to_scalars
 
@@ -81,9 +82,8 @@ def _curves(agent: Trained, trajectory: Trajectory) -> dict[str, Array]:
             q = to_scalars(predictions["q"]) if is_disco else predictions["q"]
             curves["value"] = expected_values({"q": q}, logits)[:-1]
         if is_disco and "y" in predictions:
-            confidence = lambda x: jax.nn.softmax(x).max(-1)
-            curves["y"] = confidence(predictions["y"][:-1])
-            curves["z"] = confidence(taken_vectors(predictions["z"], trajectory))
+            curves["y"] = certainty(predictions["y"][:-1])
+            curves["z"] = certainty(taken_vectors(predictions["z"], trajectory))
         return curves
 
     return run(agent.agent.params, trajectory)

@@ -31,7 +31,7 @@ from meta.target_network import (
     initial_lifetime_state,
 )
 
-PARTS = ("predictions", "q", "aux_policy")  # predictions: y and z
+PARTS = ("y_z", "q", "aux_policy")
 HIDDEN = ("nothing", "own", "all")
 
 
@@ -56,7 +56,7 @@ class DiscoConfig:
     logit_cost: float = 1e-3  # of the squared mean logit of each target in the outer loss
     core: str = "lstm"  # what reads the trajectory, one of target_network.CORES
     without: tuple[str, ...] = ()  # ablation: what agents do not predict, and no target is made from; of PARTS
-    hidden: str = "nothing"  # ablation: y and z are zeros for 'own' targets ŷ and ẑ, or for 'all'; one of HIDDEN
+    hidden: str = "nothing"  # ablation: y and z are zeros as inputs of their 'own' targets or of 'all'; of HIDDEN
     skips_first_steps: bool = False  # losses leave out the first step of an episode, as those of the public code do
 
     def validate(self) -> None:
@@ -67,6 +67,8 @@ class DiscoConfig:
         choices.check("rule.disco.hidden", self.hidden, HIDDEN)
         for part in self.without:
             choices.check("rule.disco.without", part, PARTS)
+        if self.hidden != "nothing" and "y_z" in self.without:
+            raise ValueError(f"rule.disco.hidden is {self.hidden!r}, expected 'nothing' where there are no y and z")
         if self.core == "transformer" and self.lstm % FutureTransformer.NUM_HEADS:
             raise ValueError(
                 f"lstm is {self.lstm}, expected a multiple of {FutureTransformer.NUM_HEADS} for a transformer"
@@ -110,7 +112,7 @@ def make_network(config: DiscoConfig) -> Any:
     """Make the meta-network, hk.Transformed: Context, LifetimeState -> logits of π̂, ŷ and ẑ, LifetimeState."""
     vector = PredictionSpec((config.prediction_size,))
     target_spec = {"policy": PredictionSpec(is_per_action=True)}
-    if "predictions" not in config.without:
+    if "y_z" not in config.without:
         target_spec |= {"y": vector, "z": vector}
 
     def forward(context: Context, lifetime: LifetimeState):
@@ -151,7 +153,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         z, q = (
             PredictionSpec((size,), is_per_action=True) for size in (config.prediction_size, 2 * config.max_value + 1)
         )
-        parts = {"predictions": {"y": vector, "z": z}, "q": {"q": q}}
+        parts = {"y_z": {"y": vector, "z": z}, "q": {"q": q}}
         parts["aux_policy"] = {"aux_policy": PredictionSpec((num_actions,), is_per_action=True)}
         kept = (part for name, part in parts.items() if name not in config.without)
         return functools.reduce(operator.or_, kept, {"policy": PredictionSpec((num_actions,))})

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+
+nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,7 +17,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "docs/discovered.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     pictures = [x for output in outputs if output.output_type == "execute_result" for x in output.data]
     assert pictures.count("image/png") == 7 and pictures.count("image/gif") == 1

@@ -68,3 +68,11 @@ def test_the_examples_of_how_to_extend_learn(capsys):
         RULES.update(rules)
     ends = [float(end) for end in re.findall(r"-> ([\d.]+)", capsys.readouterr().out)]
     assert len(ends) == 3 and min(ends) > 0.9
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.md")) + [ROOT / "README.md"], ids=lambda path: path.name)
+def test_what_a_document_links_to_is_there(path):
+    text = path.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+    assert not re.findall(r"[A-Z]+_TEXT", text)

@@ -78,7 +78,7 @@ def test_resuming_is_as_never_stopped(tmp_path):
 
 @pytest.mark.parametrize(
     "ablation",
-    [{"without": ("predictions", "aux_policy"), "core": "transformer"}, {"without": ("q",)}],
+    [{"without": ("y_z", "aux_policy"), "core": "transformer"}, {"without": ("q",)}],
 )
 def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
     config = small("disco")

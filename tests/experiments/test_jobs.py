@@ -40,6 +40,9 @@ def test_a_folder_goes_on_with_the_same_alone(tmp_path):
         opened(record | {"methods": ("impala",)}, resume=True)
     with pytest.raises(UsageError, match="holds no comparison"):
         opened(record, folder=tmp_path / "other", resume=True)
+    opened({"limit": float("inf")}, folder=tmp_path / "inf")
+    opened({"limit": float("inf")}, folder=tmp_path / "inf", resume=True)
     (tmp_path / "cells" / "one").mkdir(parents=True)
+    (tmp_path / "cells" / ".hidden").touch()
     opened(record | {"seeds": (1,)}, overwrite=True)
-    assert not (tmp_path / "cells" / "one").exists()
+    assert not list((tmp_path / "cells").iterdir())

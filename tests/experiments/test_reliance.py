@@ -36,7 +36,7 @@ def test_they_are_drawn_together(tmp_path, monkeypatch):
 
 def test_a_rule_without_y_and_z_is_refused(tmp_path):
     with pytest.raises(UsageError, match="has no y and z to hide"):
-        reliance.run(small(without=("predictions",)), RunOptions((0,), 60, out=str(tmp_path)))
+        reliance.run(small(without=("y_z",)), RunOptions((0,), 60, out=str(tmp_path)))
     config = evaluate.configure("frodo", "toy/catch")
     with pytest.raises(UsageError, match="--rule: frodo has no y and z to hide"):
         reliance.run(config, RunOptions((0,), 60, out=str(tmp_path)))

@@ -29,7 +29,9 @@ def test_a_trained_agent_acts_and_is_looked_at(env, tmp_path):
     assert observations.shape == trajectory.observation.shape == (13, 2, *observations.shape[2:])
     assert trajectory.discount.shape == (12, 2) and not trajectory.discount.all()
     np.testing.assert_array_equal(trajectory.is_first[0], True)
-    predictions, targets = trained.look(agent, trajectory)
+    clipped, predictions, slow = trained.rule_inputs(agent, trajectory)
+    rule_state = agent.agent.rule_state
+    targets, _ = agent.learner.rule.apply(agent.meta_params, rule_state, clipped, predictions, slow)
     assert predictions["policy"].shape == (13, 2, 3) and targets.shape == (12, 2)
     logits = jnp.where(trajectory.valid[..., None], trajectory.behaviour_logits, 0)
     same = jnp.where(trajectory.valid[..., None], predictions["policy"][:-1], 0)
@@ -49,6 +51,9 @@ def test_seeds_differ_and_one_that_is_not_there_is_named(tmp_path):
 def test_what_is_no_run_is_named(tmp_path):
     with pytest.raises(UsageError, match="holds no run: there is no config.json"):
         trained.load(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file holds no run: there is no config.json"):
+        trained.load(tmp_path / "file")
     (tmp_path / "config.json").write_text('{"config": {"env": "toy/catch"}')
     with pytest.raises(UsageError, match="holds no run of an agent"):
         trained.load(tmp_path)

@@ -191,14 +191,18 @@ def gradient_to_predictions(config):
         total = rule.loss(targets, agent, trajectory)
         return jnp.sum(total + (rule.loss_without_meta(targets, agent, trajectory) if rule.loss_without_meta else 0))
 
-    def outputs(agent, name):
-        return jnp.sum(jnp.square(getattr(rule.apply(meta_params, state, trajectory, agent, target)[0], name)))
+    def outputs(both, name):
+        return jnp.sum(jnp.square(getattr(rule.apply(meta_params, state, trajectory, *both)[0], name)))
 
     names = [name for name in ("policy", "y", "z") if name in agent]
-    gradients = jax.jit(lambda agent: (jax.grad(losses)(agent), [jax.grad(outputs)(agent, name) for name in names]))
+    gradients = jax.jit(
+        lambda agent: (jax.grad(losses)(agent), [jax.grad(outputs)((agent, target), name) for name in names])
+    )
     moved, sees = jax.tree.map(lambda x: bool(jnp.any(x != 0)), gradients(agent))
     of_nonzero = lambda gradient: {name for name, is_nonzero in gradient.items() if is_nonzero}
-    return set(agent), of_nonzero(moved), dict(zip(names, map(of_nonzero, sees), strict=True))
+    for fast, slow in sees:  # the slow copy's y and z are seen where the agent's are
+        assert of_nonzero(fast) == of_nonzero(slow)
+    return set(agent), of_nonzero(moved), {name: of_nonzero(fast) for name, (fast, _) in zip(names, sees, strict=True)}
 
 
 EVERYTHING = {"policy", "y", "z", "q", "aux_policy"}
@@ -207,10 +211,10 @@ EVERYTHING = {"policy", "y", "z", "q", "aux_policy"}
 @pytest.mark.parametrize(
     ("without", "left", "core", "lifetime_lstm"),
     [
-        (("predictions",), {"policy", "q", "aux_policy"}, "lstm", 3),
+        (("y_z",), {"policy", "q", "aux_policy"}, "lstm", 3),
         (("q",), {"policy", "y", "z", "aux_policy"}, "lstm", 0),
         (("aux_policy",), {"policy", "y", "z", "q"}, "transformer", 3),
-        (("predictions", "q", "aux_policy"), {"policy"}, "transformer", 0),
+        (("y_z", "q", "aux_policy"), {"policy"}, "transformer", 0),
     ],
 )
 def test_what_a_rule_is_without_is_neither_predicted_nor_learned_nor_seen(without, left, core, lifetime_lstm):
@@ -243,10 +247,11 @@ def test_hiding_leaves_the_policy_target_or_the_weights_as_they_are():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"without": ("y",)}, "rule.disco.without is 'y', expected one of predictions, q, aux_policy"),
+        ({"without": ("y",)}, "rule.disco.without is 'y', expected one of y_z, q, aux_policy"),
         ({"hidden": "al"}, r"rule.disco.hidden is 'al', expected one of nothing, own, all \(did you mean 'all'"),
         ({"core": "transformr"}, "rule.disco.core is 'transformr'.*did you mean 'transformer'"),
         ({"core": "transformer", "lstm": 6}, "lstm is 6, expected a multiple of 4"),
+        ({"hidden": "own", "without": ("y_z",)}, "rule.disco.hidden is 'own', expected 'nothing'"),
         ({"lifetime_lstm": -1}, "lifetime_lstm is -1, expected an integer of at least 0"),
     ],
 )
