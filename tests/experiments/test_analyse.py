@@ -236,7 +236,8 @@ def test_what_cannot_be_analysed_is_named(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="without a checkpoint"):
         analyse.run(tmp_path, ["horizon"], out=str(out))
     other = presets.with_rule(presets.for_environment("toy/catch"), "impala")
-    monkeypatch.setattr(trained, "load", lambda folder, seed: trained.Trained(other, 0, *(None,) * 3))
+    learner = Learner(None, make_rule(other.rule), *(None,) * (len(Learner._fields) - 2))
+    monkeypatch.setattr(trained, "load", lambda folder, seed: trained.Trained(other, 0, learner, None, None))
     with pytest.raises(UsageError, match="of the rule impala: its agent does not predict q, y, z"):
         analyse.run(tmp_path, ["horizon"], out=str(out))
     assert not out.exists()
