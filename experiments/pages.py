@@ -22,6 +22,8 @@ pre { overflow-x: auto; font-size: .8rem }
   body { max-width: none; font-size: 10px }
   img { min-width: 0; max-height: 22cm; object-fit: contain }
   th, td { padding: .1rem .3rem; white-space: normal }
+  .matrix th, .matrix td { min-width: 0 }
+  .wide { overflow: visible }
   details, h2:last-of-type { display: none }
   figure, tr { break-inside: avoid }
 }

@@ -5,7 +5,7 @@
 An agent lives online, and eleven times from its start to its end the first target of each of its trajectories, G₀, is
 differentiated with respect to the reward, the discount and the value of the next observation at step k, beside those of
 TD(λ) and of V-trace on the same trajectories. Does it bootstrap (∂G/∂v), how far, and what does it do with rewards? At
-the end of its life, the probability with which the first action was chosen is changed: what becomes of the reward that
+the end of its life, the probabilities of the first action are changed: what becomes of the reward that
 followed says how it corrects off-policy data. Writes results/sensitivity/<env>_<rule>/ with sensitivity.csv,
 off_policy.csv and sensitivity.png, and of two seeds or more their mean.
 """
@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 from absl import flags
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from agents import acting, td
 from agents.environments import make_environment
-from agents.impala import ActorCriticTargets, behaviour_log_probability, log_probability
+from agents.impala import ActorCriticTargets
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments import command_line, files, plots, rules
@@ -91,17 +91,19 @@ def off_policy(
 ) -> dict[str, Array]:
     """Differentiate first targets with respect to the first reward, by how the first action was chosen.
 
-    The behaviour policy's logit of that action is changed by a number drawn from −2 to 2.
+    ρ is drawn from 1/4 to 4, and the more probable of π(A|S) and μ(A|S) is 0.8: whatever the agent's policy is, both
+    are changed to that.
 
     Returns:
       of each trajectory, [B]: ρ = π(A|S) / μ(A|S) of the first step, ∂G₀/∂reward, which is min(1, ρ) for V-trace, and
       whether that step is valid.
     """
-    shift = jax.random.uniform(key, trajectory.action.shape[1:], minval=-2, maxval=2)
-    taken = jax.nn.one_hot(trajectory.action[0], trajectory.behaviour_logits.shape[-1])
-    logits = trajectory.behaviour_logits.at[0].add(shift[:, None] * taken)
-    trajectory = trajectory._replace(behaviour_logits=logits)
-    log_rho = log_probability(rule.policy(predictions), trajectory) - behaviour_log_probability(trajectory)
+    action = trajectory.action[0]
+    rho = jnp.exp(jax.random.uniform(key, action.shape, minval=-np.log(4), maxval=np.log(4)))
+    mu = _chosen_with(trajectory.behaviour_logits[0], action, 0.8 * jnp.minimum(1, 1 / rho))
+    pi = _chosen_with(predictions["policy"][0], action, 0.8 * jnp.minimum(1, rho))
+    trajectory = trajectory._replace(behaviour_logits=trajectory.behaviour_logits.at[0].set(mu))
+    predictions = {**predictions, "policy": predictions["policy"].at[0].set(pi)}
 
     def first_target(change: float) -> Array:
         changed = trajectory._replace(reward=trajectory.reward.at[0].add(change))
@@ -109,7 +111,15 @@ def off_policy(
         return _values(targets)[0]
 
     slope = (first_target(STEP) - first_target(-STEP)) / (2 * STEP)
-    return {"rho": jnp.exp(log_rho[0]), "reward": slope, "valid": trajectory.valid[0]}
+    return {"rho": rho, "reward": slope, "valid": trajectory.valid[0]}
+
+
+def _chosen_with(logits: Array, action: Array, probability: Array) -> Array:
+    """Logits [B, A] by which the action [B] has that probability, and the others the same ones among themselves."""
+    is_taken = jax.nn.one_hot(action, logits.shape[-1], dtype=bool)
+    others = jax.nn.logsumexp(jnp.where(is_taken, -jnp.inf, logits), axis=-1)
+    own = jnp.log(probability) - jnp.log1p(-probability) + others
+    return jnp.where(is_taken, own[:, None], logits)
 
 
 def _values(targets: Any) -> Array:
@@ -253,6 +263,8 @@ def draw(
             title="off-policy, at the end",
             xscale="log",
         )
+        last.set_xticks((0.25, 0.5, 1, 2, 4), ("¼", "½", "1", "2", "4"))
+        last.xaxis.set_minor_locator(NullLocator())
         last.legend(fontsize=8)
         last.grid(alpha=0.25)
         figure.suptitle(title)
