@@ -25,7 +25,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from experiments import bsuite_scores, command_line, evaluate, online, plots, tr
 from experiments.bsuite_scores import EXPERIMENTS, Recorder, record_path
 from experiments.command_line import RunOptions
 from experiments.files import RunError, UsageError
-from experiments.jobs import Job, failure, open_folder, run_all
+from experiments.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.logs import note, table
 from frodo.online import OnlineConfig
 from frodo.rule import RULES
@@ -167,10 +166,8 @@ def main(argv: list[str]) -> None:
     if any(bsuite_id.startswith("mnist") for bsuite_id in ids):
         with contextlib.suppress(OSError):  # which each run then says
             datasets.load_mnist()  # downloads it, before several processes would at once
-    arguments = [x for x in sys.argv[1:] if x not in ("--resume", "--overwrite")]
-    jobs = [
-        Job(x, id_folder(out, x), "experiments.bsuite_sweep", (*arguments, f"--out={out}", f"--only={x}")) for x in ids
-    ]
+    arguments = (*own_arguments(), f"--out={out}")
+    jobs = [Job(x, id_folder(out, x), "experiments.bsuite_sweep", (*arguments, f"--only={x}")) for x in ids]
     run_all(jobs, FLAGS.processes, out)
     print(report(out, label, ids, beside))
     note(f"scores and figures: {out}/scores.csv, radar.png, bars.png")

@@ -16,7 +16,6 @@ which needs nothing else, the same figures as PNG, and scores.csv, statistics.cs
 
 import dataclasses
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from experiments import command_line, compare_report, discover, statistics, trai
 from experiments.command_line import RunOptions
 from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, refuse_seen
 from experiments.files import UsageError
-from experiments.jobs import Job, open_folder, run_all
+from experiments.jobs import Job, open_folder, own_arguments, run_all
 from experiments.runs import has_checkpoint
 
 
@@ -123,7 +122,7 @@ def main(argv: list[str]) -> None:
         run_cell(comparison, out, *FLAGS.only.split(":"))
         return
     options = Options(out, FLAGS.processes, FLAGS.discover, FLAGS.allow_seen, FLAGS.resume, FLAGS.overwrite)
-    print(run(comparison, options, [x for x in sys.argv[1:] if x not in ("--resume", "--overwrite")]))
+    print(run(comparison, options, own_arguments()))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def read_cell(comparison: Comparison, out: Path, env: str, method: str) -> repor
 
 
 def _finished(comparison: Comparison, out: Path) -> list[tuple[str, str]]:
-    return [cell for cell in comparison.cells() if (cell_folder(out, *cell) / "summary.json").exists()]
+    return [cell for cell in comparison.cells() if not failure(cell_folder(out, *cell))]
 
 
 def _score_rows(comparison: Comparison, finals: Mapping[tuple[str, str], np.ndarray]) -> list[dict[str, Any]]:
@@ -217,13 +217,8 @@ def _matrix(comparison: Comparison, aggregates: Mapping, mark) -> str:
         cells = []
         for regime in regimes:
             here = [name for name, method in chosen.items() if (method.targets, method.regime) == (targets, regime)]
-            known = [
-                f"{mark(name)}: {_interval(aggregates[name]['IQM'])}"
-                if name in aggregates
-                else f"{mark(name)}: missing"
-                for name in here
-            ]
-            cells.append("; ".join(known) or "–")
+            score = lambda name: _interval(aggregates[name]["IQM"]) if name in aggregates else "missing"
+            cells.append("; ".join(f"{mark(name)}: {score(name)}" for name in here) or "–")
         rows.append([targets, *cells])
     return pages.table(["targets", *regimes], rows, "wide matrix")
 

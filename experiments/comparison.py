@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import evaluate, population_config, rules
+from experiments import evaluate, online, population_config, rules
 from experiments.files import UsageError
 from experiments.scores import reference_scores
 from frodo import presets
 from frodo.online import OnlineConfig
 
-DISCO_BATCH = (
-    8  # environments of agents with DiscoRL's targets: four times the public code's, with as many updates less
-)
+DISCO_BATCH = 8  # environments of Disco103's agents: four times the public code's, with as many updates less
 
 
 class Method(NamedTuple):
@@ -37,7 +35,7 @@ class Method(NamedTuple):
 
 
 def _hand_made(name: str) -> Callable[[str, str], OnlineConfig]:
-    return lambda env, rule: presets.with_rule(presets.for_environment(env), name)
+    return lambda env, rule: online.configure(env, name)
 
 
 def _with_batch(config: OnlineConfig) -> OnlineConfig:
@@ -46,8 +44,7 @@ def _with_batch(config: OnlineConfig) -> OnlineConfig:
 
 
 def _adapted(env: str, rule: str) -> OnlineConfig:
-    config, _ = rules.load(rule, presets.disco(env))
-    return _with_batch(dataclasses.replace(config, init_meta_params=rule))
+    return _with_batch(online.configure(env, "", rule))
 
 
 def _disco_from_random(env: str, rule: str) -> OnlineConfig:

@@ -26,7 +26,12 @@ class Job(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / "summary.json").exists()
+        return not failure(self.folder)
+
+
+def own_arguments() -> list[str]:
+    """Return this program's arguments, which its jobs are given too, but for what becomes of the folder."""
+    return [argument for argument in sys.argv[1:] if argument not in ("--resume", "--overwrite")]
 
 
 def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:

@@ -72,8 +72,7 @@ def curves(
     with new_figure((7.5, 5.5), path) as figure:
         axes = figure.subplots()
         _draw(axes, series)
-        for number, (label, level) in enumerate((hlines or {}).items()):
-            axes.axhline(level, color="0.35", linestyle=STYLES[1 + number % 3], linewidth=1.2, label=label)
+        _levels(axes, hlines or {})
         axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axes.margins(x=0.01)
         values = np.concatenate([np.ravel(one.y) for one in series] + [np.array([*(hlines or {}).values()])])
@@ -129,8 +128,7 @@ def panels(
                 else:
                     band = mean - half_width, mean + half_width
                     axes.fill_between(one.x, *band, color=colours[one.label], alpha=0.2, linewidth=0)
-            for number, (label, level) in enumerate(hlines.items()):
-                axes.axhline(level, color="0.35", linestyle=STYLES[1 + number], linewidth=1.2, label=label)
+            _levels(axes, hlines)
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
@@ -239,6 +237,11 @@ def _draw(axes: Axes, series: Sequence[Series], linewidth: float = 1.8) -> None:
         seeds = f"{len(one.y)} seed{'s' if len(one.y) > 1 else ''}"
         axes.plot(one.x, mean, color=colour, linestyle=style, linewidth=linewidth, label=f"{one.label} ({seeds})")
         axes.fill_between(one.x, mean - half_width, mean + half_width, color=colour, alpha=0.2, linewidth=0)
+
+
+def _levels(axes: Axes, hlines: Mapping[str, float]) -> None:
+    for number, (label, level) in enumerate(hlines.items()):
+        axes.axhline(level, color="0.35", linestyle=STYLES[1 + number % 3], linewidth=1.2, label=label)
 
 
 def _inset(axes: Axes, series: Sequence[Series]) -> None:

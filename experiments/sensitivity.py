@@ -205,7 +205,7 @@ def run(config: OnlineConfig, options: RunOptions) -> Path:
     figure = folder / "sensitivity.png"
     title = f"{config.rule.name} on {config.env}: what the target of a step depends on"
     formula = td_lambda_derivatives(config.rule.discount, TD_LAMBDA, config.unroll)
-    draw(figure, rows, corrections, INPUTS, config.rule.name, {f"{TD}, formula": formula}, title)
+    draw(figure, rows, corrections, config.rule.name, formula, title)
     return figure
 
 
@@ -213,40 +213,38 @@ def draw(
     path: Path,
     rows: Sequence[Mapping[str, Any]],
     corrections: Sequence[Mapping[str, Any]],
-    inputs: Sequence[str],
     learned: str,
-    formulas: Mapping[str, Mapping[str, np.ndarray]],
+    formula: Mapping[str, np.ndarray],
     title: str,
 ) -> None:
     """Write a PNG with a panel for each input: the derivative by k, mean over seeds, of hand-made rules at the end of a
-    lifetime, of the learned one also on the way; crosses for formulas. The last panel is of corrections by ρ."""
+    lifetime, of the learned one also on the way; crosses for the formula of TD(λ). The last panel
+    is of corrections by ρ."""
     times = sorted({row["env_steps"] for row in rows})
     others = [rule for rule in dict.fromkeys(row["rule"] for row in rows) if rule != learned]
-    chosen = [(learned, time) for time in dict.fromkeys([*times[:: max(1, len(times) // 4)], times[-1]])]
     looks = {
         (learned, time): {
             "color": mpl.colormaps["viridis"](0.9 - 0.9 * time / max(1, times[-1])),
             "marker": "o",
             "label": f"{learned}, {EngFormatter(sep='')(time)} steps",
         }
-        for _, time in chosen
+        for time in dict.fromkeys([*times[:: max(1, len(times) // 4)], times[-1]])
     }
     looks |= {
         (rule, times[-1]): {"color": "0.3", "linestyle": ("--", ":")[i % 2], "label": rule}
         for i, rule in enumerate(others)
     }
     with plots.new_figure((14, 4.4), path) as figure:
-        *panels, last = figure.subplots(1, len(inputs) + 1)
-        for axes, name in zip(panels, inputs, strict=True):
+        *panels, last = figure.subplots(1, len(INPUTS) + 1)
+        for axes, name in zip(panels, INPUTS, strict=True):
             for (rule, time), look in looks.items():
                 own = [
                     row for row in rows if (row["rule"], row["env_steps"]) == (rule, time) and row[name] == row[name]
                 ]
                 k = sorted({row["k"] for row in own})  # where it is not nan
                 axes.plot(k, [np.mean([row[name] for row in own if row["k"] == x]) for x in k], **look)
-            for label, formula in formulas.items():
-                if name in formula:
-                    axes.plot(1 + np.arange(len(formula[name])), formula[name], "kx", label=label)
+            if name in formula:
+                axes.plot(1 + np.arange(len(formula[name])), formula[name], "kx", label=f"{TD}, formula")
             axes.set(xlabel="k steps ahead", ylabel=f"∂G/∂{name}", title=name)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.25)

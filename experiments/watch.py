@@ -19,7 +19,6 @@ import jax
 import matplotlib as mpl
 import numpy as np
 from absl import flags
-from jax.scipy.special import entr
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -29,6 +28,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from agents.impala import entropy
 from agents.q_learning import expected_values, taken_vectors
 from agents.types import Array, Trajectory
 from experiments import command_line, files, trained
@@ -75,7 +75,7 @@ def _curves(agent: Trained, trajectory: Trajectory) -> dict[str, Array]:
         predictions = agent.learner.agent.unroll(params, trajectory)
         logits = agent.learner.rule.policy(predictions)
         is_disco = agent.config.rule.name == "disco"
-        curves = {"entropy": entr(jax.nn.softmax(logits)).sum(-1)[:-1]}
+        curves = {"entropy": entropy(logits)[:-1]}
         if "value" in predictions:
             curves["value"] = predictions["value"][:-1]
         elif "q" in predictions:

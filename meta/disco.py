@@ -7,7 +7,6 @@ Source: Oh et al. 2025, Methods; every constant is that of the published rule, D
 
 import dataclasses
 import functools
-import operator
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -105,7 +104,9 @@ class DiscoTargets(NamedTuple):
 
 
 def _sizes(config: DiscoConfig) -> TargetNetworkConfig:
-    return TargetNetworkConfig(config.lstm, config.lifetime_lstm, config.action_embedding, 0.3, config.core)
+    return TargetNetworkConfig(
+        config.lstm, config.lifetime_lstm, config.action_embedding, head_stddev=0.3, core=config.core
+    )
 
 
 def make_network(config: DiscoConfig) -> Any:
@@ -150,13 +151,14 @@ def disco(config: DiscoConfig) -> UpdateRule:
     network = make_network(config)
 
     def spec(num_actions: int) -> TargetSpec:
-        z, q = (
-            PredictionSpec((size,), is_per_action=True) for size in (config.prediction_size, 2 * config.max_value + 1)
-        )
-        parts = {"y_z": {"y": vector, "z": z}, "q": {"q": q}}
-        parts["aux_policy"] = {"aux_policy": PredictionSpec((num_actions,), is_per_action=True)}
-        kept = (part for name, part in parts.items() if name not in config.without)
-        return functools.reduce(operator.or_, kept, {"policy": PredictionSpec((num_actions,))})
+        kept = {"policy": PredictionSpec((num_actions,))}
+        if "y_z" not in config.without:
+            kept |= {"y": vector, "z": PredictionSpec(vector.shape, is_per_action=True)}
+        if "q" not in config.without:
+            kept["q"] = PredictionSpec((2 * config.max_value + 1,), is_per_action=True)
+        if "aux_policy" not in config.without:
+            kept["aux_policy"] = PredictionSpec((num_actions,), is_per_action=True)
+        return kept
 
     def init() -> DiscoState:
         return DiscoState(initial_lifetime_state(_sizes(config)), initial_average(), initial_average())
