@@ -87,16 +87,9 @@ class Run:
         command_line.run_is_open = True
 
     def _begin(self) -> None:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise UsageError(f"--out={self.folder} is a file: name a folder")
-        ours = [self.folder / name for name in ("config.json", "metrics.csv", "summary.json", "checkpoints")]
-        if any(path.exists() for path in ours) and not self.options.overwrite:
-            raise UsageError(
-                f"{self.folder} holds a run: --resume goes on with it, --overwrite replaces it, "
-                "--out names another folder"
-            )
+        check_free(self.folder, self.options)
         with writing(self.folder):
-            for path in ours:
+            for path in _parts(self.folder):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         write_json(self._config_path, self._record)
 
@@ -240,6 +233,20 @@ class Run:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""
         write_json(self.folder / "summary.json", summary)
+
+
+def check_free(folder: Path, options: RunOptions) -> None:
+    """Raise a UsageError where a run cannot begin because the folder holds one."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out={folder} is a file: name a folder")
+    if any(path.exists() for path in _parts(folder)) and not options.overwrite:
+        raise UsageError(
+            f"{folder} holds a run: --resume goes on with it, --overwrite replaces it, --out names another folder"
+        )
+
+
+def _parts(folder: Path) -> list[Path]:
+    return [folder / name for name in ("config.json", "metrics.csv", "summary.json", "checkpoints")]
 
 
 def has_checkpoint(folder: Path) -> bool:
