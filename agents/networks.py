@@ -17,7 +17,7 @@ rematerialised, which keeps activations of the whole trajectory out of memory.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -66,8 +66,9 @@ class Agent(NamedTuple):
       initial_state: batch size -> core state [B, ...].
       step: params, prepared observation [B, ...], is_first [B], core state -> predictions [B, ...], core state.
       unroll: params, trajectory -> predictions [T + 1, B, ...].
-      unroll_taken: the same, but with an action model the predictions that are one for each action are made for the
-        taken action alone, [T + 1, B, 1, ...], of T + 1 a meaningless one: what a loss needs, at 1 / A of the cost.
+      unroll_taken: the same, twice: with an action model's predictions made for the taken action alone,
+        [T + 1, B, 1, ...], of T + 1 a meaningless one (what a loss needs, and its gradient at 1 / A of the cost), and
+        as `unroll` makes them; what the two have in common is computed once.
     """
 
     init: Callable[[Array, Array], Params]
@@ -75,7 +76,7 @@ class Agent(NamedTuple):
     initial_state: Callable[[int], CoreState]
     step: Callable[[Params, Array, Array, CoreState], tuple[Predictions, CoreState]]
     unroll: Callable[[Params, Trajectory], Predictions]
-    unroll_taken: Callable[[Params, Trajectory], Predictions]
+    unroll_taken: Callable[[Params, Trajectory], tuple[Predictions, Predictions]]
 
 
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
@@ -89,9 +90,10 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
     def heads_fn(
-        embedding: Array, is_first: Array, core_state: CoreState, action: Array | None = None
-    ) -> tuple[Predictions, CoreState]:
-        """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...], of the action model for action [T, B]."""
+        embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array]
+    ) -> tuple[list[dict[str, Array]], CoreState]:
+        """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...] for each of `actions`, those that the action
+        model is asked for, [N] or [T, B, N]."""
         if config.torso == "tabular":
             linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:
@@ -105,21 +107,26 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         if config.core:
             core = hk.ResetCore(hk.LSTM(config.core))
             embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), core_state)
-        predictions = {}
-        after_action = None
+        found: list[dict[str, Array]] = [{} for _ in actions]
+        after_actions = None
         for name, prediction in spec.items():
             if prediction.is_per_action and config.action_model:
-                if after_action is None:
-                    after_action = _action_model(config.action_model, num_actions, embedding, action)
-                hidden = activation(hk.Linear(config.action_model, name=f"{name}_hidden")(after_action))
-                out = hk.Linear(math.prod(prediction.shape), name=name)(hidden)
-                predictions[name] = jnp.reshape(out, (*out.shape[:-1], *prediction.shape))
-                continue
-            shape = (num_actions, *prediction.shape) if prediction.is_per_action else prediction.shape
-            predictions[name] = jnp.reshape(linear(math.prod(shape))(embedding), (*embedding.shape[:2], *shape))
-        return predictions, core_state
+                if after_actions is None:
+                    after = _action_model(config.action_model, num_actions, embedding)
+                    after_actions = [after(x) for x in actions]
+                hidden = hk.Linear(config.action_model, name=f"{name}_hidden")
+                head = hk.Linear(math.prod(prediction.shape), name=name)
+                outs = [head(activation(hidden(x))) for x in after_actions]
+                shape = prediction.shape
+            else:
+                shape = (num_actions, *prediction.shape) if prediction.is_per_action else prediction.shape
+                outs = [linear(math.prod(shape))(embedding)] * len(actions)
+            for predictions, out in zip(found, outs, strict=True):
+                predictions[name] = jnp.reshape(out, (*out.shape[:-1], *shape))
+        return found, core_state
 
     heads: Any = hk.without_apply_rng(hk.transform(heads_fn))
+    all_actions = jnp.arange(num_actions)
 
     def initial_state(batch_size: int) -> CoreState:
         zeros = jnp.zeros((batch_size, config.core), float)
@@ -132,25 +139,32 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         is_first = jnp.zeros(embedding.shape[:2], bool)
         return {
             "torso": torso_params,
-            "heads": heads.init(heads_key, embedding, is_first, initial_state(len(observation))),
+            "heads": heads.init(heads_key, embedding, is_first, initial_state(len(observation)), [all_actions]),
         }
 
     def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
         embedding = torso.apply(params["torso"], observation)
-        predictions, core_state = heads.apply(params["heads"], embedding[None], is_first[None], core_state)
+        (predictions,), core_state = heads.apply(
+            params["heads"], embedding[None], is_first[None], core_state, [all_actions]
+        )
         return {name: prediction[0] for name, prediction in predictions.items()}, core_state
 
-    def unroll(params: Params, trajectory: Trajectory, action: Array | None = None) -> Predictions:
+    def unroll_for(params: Params, trajectory: Trajectory, actions: Sequence[Array]) -> list[dict[str, Array]]:
         observation = trajectory.observation
         if is_image:
             embedding = jax.lax.map(jax.checkpoint(lambda frame: torso.apply(params["torso"], frame)), observation)
         else:
             merged = torso.apply(params["torso"], jnp.reshape(observation, (-1, *observation.shape[2:])))
             embedding = jnp.reshape(merged, (*observation.shape[:2], *merged.shape[1:]))
-        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state, action)[0]
+        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state, actions)[0]
 
-    def unroll_taken(params: Params, trajectory: Trajectory) -> Predictions:
-        return unroll(params, trajectory, jnp.concatenate([trajectory.action, trajectory.action[-1:]]))
+    def unroll(params: Params, trajectory: Trajectory) -> Predictions:
+        return unroll_for(params, trajectory, [all_actions])[0]
+
+    def unroll_taken(params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
+        taken = jnp.concatenate([trajectory.action, trajectory.action[-1:]])[..., None]
+        of_taken, of_all = unroll_for(params, trajectory, [taken, all_actions])
+        return of_taken, of_all
 
     def prepare(observation: Array) -> Array:
         if is_image and observation.ndim != 4:
@@ -164,23 +178,24 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     return Agent(init, prepare, initial_state, step, unroll, unroll_taken)
 
 
-def _action_model(size: int, num_actions: int, embedding: Array, action: Array | None) -> Array:
-    """One step of an LSTM for each action: embedding [T, B, F] -> hidden states [T, B, A, size].
+def _action_model(size: int, num_actions: int, embedding: Array) -> Callable[[Array], Array]:
+    """One step of an LSTM from embedding [T, B, F]: actions [N] or [T, B, N] -> hidden states [T, B, N, size].
 
-    With `action` [T, B] for that one alone, [T, B, 1, size]. Gates i, g, f, o, forget bias 1, as `hk.LSTM` has them.
-    The state before is the same for all actions, and the one-hot action picks a row of weights: the large product is
-    not repeated for each action.
+    Gates i, g, f, o, forget bias 1, as `hk.LSTM` has them. The state before is the same for all actions, and the
+    one-hot action picks a row of weights: the large product is not repeated for each action.
     """
-    actions = jnp.eye(num_actions) if action is None else jax.nn.one_hot(action[..., None], num_actions)
     w_init = hk.initializers.TruncatedNormal((num_actions + size) ** -0.5)
-    cell = hk.Linear(size, name="action_model_cell")(embedding)
+    cell = hk.Linear(size, name="action_model_cell")(embedding)[..., None, :]
     of_state = hk.Linear(4 * size, w_init=w_init, name="action_model_state")(jnp.tanh(cell))
-    of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")(
-        actions.astype(cell.dtype)
-    )
-    i, g, f, o = jnp.split(of_state[..., None, :] + of_action, 4, axis=-1)
-    new_cell = jax.nn.sigmoid(f + 1.0) * cell[..., None, :] + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+    of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")
+
+    def after(actions: Array) -> Array:
+        gates = of_state + of_action(jax.nn.one_hot(actions, num_actions, dtype=cell.dtype))
+        i, g, f, o = jnp.split(gates, 4, axis=-1)
+        new_cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+
+    return after
 
 
 def to_patches(frames: Array) -> Array:

@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from agents import choices
 from agents.networks import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
-from agents.types import Array, Params, Trajectory
+from agents.types import Array, Params, Predictions, Trajectory
 
 MODES = ("reverse", "remat", "mixed")
 
@@ -60,6 +60,14 @@ def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: 
     return carry, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, others)
 
 
+def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
+    """Return the predictions that the rule's losses take, and those that its targets are made from."""
+    if rule.is_loss_of_taken:
+        return agent.unroll_taken(params, trajectory)
+    predictions = agent.unroll(params, trajectory)
+    return predictions, predictions
+
+
 def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
     """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss and what else comes out of it.
 
@@ -81,12 +89,11 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         loss = reduced(rule.loss(targets, predictions, trajectory), trajectory)
         return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
 
-    unroll = agent.unroll_taken if rule.is_loss_of_taken else agent.unroll
-
     def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
-        predictions, pull = jax.vjp(lambda params: unroll(params, trajectory), params)
+        predictions, pull, known = jax.vjp(
+            lambda params: predict(agent, rule, params, trajectory), params, has_aux=True
+        )
         if rule.is_target_constant:
-            known = agent.unroll(params, trajectory) if rule.is_loss_of_taken else predictions
             of_loss = jax.grad(lambda p: losses(p, known, context, trajectory), has_aux=True)
         else:
             of_loss = jax.grad(lambda p: losses(p, p, context, trajectory), has_aux=True)
@@ -117,8 +124,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         def loss_fn(params, floats, epsilon):
             is_none = lambda x: x is None
             context_ = jax.tree.map(lambda x, y: y if x is None else x, floats, context, is_leaf=is_none)
-            predictions = unroll(params, trajectory)
-            known = agent.unroll(params, trajectory) if rule.is_loss_of_taken else predictions
+            predictions, known = predict(agent, rule, params, trajectory)
             known = _held(known) if rule.is_target_constant else known
             loss, (output, _) = losses(predictions, known, context_, trajectory)
             return loss + epsilon * _inner_product(of_output._replace(metrics={}), output._replace(metrics={}))

@@ -61,7 +61,6 @@ def make_lifetime_step(
       to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
     """
     gradient = gradients.inner_gradient(agent, rule, mode)
-    validation_unroll = agent.unroll_taken if rule.is_loss_of_taken else agent.unroll
     over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
 
     def update(carry, trajectory):
@@ -84,7 +83,8 @@ def make_lifetime_step(
         metrics = jax.tree.map(jnp.mean, metrics)
         if validation is None:
             return jnp.zeros(()), (state, metrics)
-        losses, outer_state = outer.loss(state.outer_state, validation_unroll(state.params, validation), validation)
+        predictions, _ = gradients.predict(agent, rule, state.params, validation)
+        losses, outer_state = outer.loss(state.outer_state, predictions, validation)
         loss = masked_reduce(losses, validation.valid, rule.reduction)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
         state = state._replace(outer_state=jax.lax.stop_gradient(outer_state))

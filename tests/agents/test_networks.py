@@ -1,5 +1,6 @@
 """Torsos against convolutions written differently, unrolling against stepping, and what a bad configuration says."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -200,7 +201,8 @@ def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidde
     linear = lambda name, x: x @ heads[name]["w"] + heads[name].get("b", 0.0)
     sigmoid = lambda x: 1 / (1 + np.exp(-x))
     predictions = jax.jit(agent.unroll)(params, trajectory)
-    taken = jax.jit(agent.unroll_taken)(params, trajectory)
+    taken, both = jax.jit(agent.unroll_taken)(params, trajectory)
+    chex.assert_trees_all_equal(both, predictions)
     for t, b in np.ndindex(6, 3):
         x = np.asarray(trajectory.observation[t, b]).ravel()
         embedding = linear("linear_1", np.maximum(0, linear("linear", x)))  # no activation after the last layer

@@ -268,7 +268,7 @@ IDENTITY = Agent(
     initial_state=None,
     step=None,
     unroll=lambda params, trajectory: params,
-    unroll_taken=lambda params, trajectory: params,
+    unroll_taken=lambda params, trajectory: (params, params),
 )
 
 
