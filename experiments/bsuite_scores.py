@@ -33,8 +33,8 @@ class Score:
     all_episodes: int  # that bsuite asks for
 
     @property
-    def missing(self) -> str:
-        """Say what it lacks to be bsuite's score, or ""."""
+    def part(self) -> str:
+        """Say of what it is the score, where that is not all: "1 of 20 ids, 50 % of episodes"."""
         ids = f"{self.ids} of {self.all_ids} ids" if self.ids < self.all_ids else ""
         share = 100 * self.episodes / self.all_episodes
         return ", ".join(filter(None, (ids, f"{share:.3g} % of episodes" if share < 100 else "")))
@@ -101,7 +101,7 @@ def by_tag(own: Sequence[Score]) -> dict[str, float]:
 
 def write(path: Path, own: Sequence[Score]) -> None:
     """Write scores.csv."""
-    files.write_csv(path, [dataclasses.asdict(one) | {"missing": one.missing} for one in own])
+    files.write_csv(path, [dataclasses.asdict(one) | {"part": one.part} for one in own])
 
 
 def read(path: Path) -> list[Score]:
@@ -111,7 +111,7 @@ def read(path: Path) -> list[Score]:
       UsageError: naming the file, if there is none or it is not what `write` writes.
     """
     try:
-        rows = pd.read_csv(path).drop(columns="missing").to_dict("records")
+        rows = pd.read_csv(path).drop(columns="part").to_dict("records")
         return [from_plain(Score, row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is no file of scores: name the folder of a finished sweep") from None

@@ -106,7 +106,7 @@ def run_id(bsuite_id: str, config: OnlineConfig, options: RunOptions, out: Path)
 
 
 def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:
-    """Write scores and figures of all ids in the folder that are finished; returns a table, and notes what is missing.
+    """Write scores and figures of all ids in the folder that are finished; returns a table, and notes what has none.
 
     Args:
       out: the sweep's folder.
@@ -132,13 +132,13 @@ def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) ->
     others = [bsuite_scores.read(folder / "scores.csv") for folder in beside]
     sweeps = dict(zip(labels, [own, *others], strict=True))
     bsuite_scores.write(out / "scores.csv", own)
-    is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.missing for x in scores) for scores in sweeps.values())
+    is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.part for x in scores) for scores in sweeps.values())
     title = "bsuite: mean score by tag" + "\nnot over all experiments, ids and episodes" * (not is_whole)
     plots.radar(out / "radar.png", {name: bsuite_scores.by_tag(one) for name, one in sweeps.items()}, title)
     names = [name for name in EXPERIMENTS if any(x.experiment == name for scores in sweeps.values() for x in scores)]
-    by_name = {name: {x.experiment: (x.score, x.missing) for x in scores} for name, scores in sweeps.items()}
+    by_name = {name: {x.experiment: (x.score, x.part) for x in scores} for name, scores in sweeps.items()}
     plots.bars(out / "bars.png", names, by_name)
-    return table([{"experiment": one.experiment, "score": one.score, "missing": one.missing or "-"} for one in own])
+    return table([{"experiment": one.experiment, "score": one.score, "part": one.part or "-"} for one in own])
 
 
 def main(argv: list[str]) -> None:

@@ -183,12 +183,12 @@ def bars(path: Path, names: Sequence[str], by_sweep: Mapping[str, Mapping[str, t
         axes = figure.subplots()
         for number, (label, scores) in enumerate(by_sweep.items()):
             axes.barh(0, 0, color=COLOURS[number % len(COLOURS)], label=label)  # for the legend
-            for name, (score, missing) in scores.items():
+            for name, (score, part) in scores.items():
                 y = names.index(name) + (number - (len(by_sweep) - 1) / 2) * height
                 has_score = np.isfinite(score)
                 if has_score:
-                    axes.barh(y, score, height, color=COLOURS[number % len(COLOURS)], alpha=0.45 if missing else 1)
-                text = (f"{score:.2f}" if has_score else "no score") + f"   {missing}" * bool(missing)
+                    axes.barh(y, score, height, color=COLOURS[number % len(COLOURS)], alpha=0.45 if part else 1)
+                text = (f"{score:.2f}" if has_score else "no score") + f"   {part}" * bool(part)
                 axes.text(score + 0.01 if has_score else 0.01, y, text, va="center", fontsize=8)
         axes.set(yticks=range(len(names)), yticklabels=names, xlim=(0, 1.45), xticks=np.linspace(0, 1, 5))
         axes.set(xlabel="score", title="bsuite: score by experiment (pale: not over all ids and episodes)")

@@ -53,7 +53,7 @@ def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tm
     assert own["catch"].score == pytest.approx(summary.BSUITE_INFO["catch"].score(catch))
     bandit = theirs[theirs.bsuite_id == "bandit/0"]
     assert own["bandit"].score == pytest.approx(summary.BSUITE_INFO["bandit"].score(bandit)) and own["bandit"].score > 0
-    assert own["bandit"].missing == f"1 of 20 ids, {bandit.episode.max() / 100:.3g} % of episodes"
+    assert own["bandit"].part == f"1 of 20 ids, {bandit.episode.max() / 100:.3g} % of episodes"
     for name in ("radar.png", "bars.png"):
         image = matplotlib.image.imread(tmp_path / name)[..., :3]
         assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # axes, text and the colour of the sweep
@@ -69,12 +69,12 @@ def test_scores_are_over_the_episodes_that_all_ids_have():
     )
     catch = scores(whole, half)["catch"]
     assert catch == Score("catch", pytest.approx((0.75 + 0) / 2), 2, 20, 100, 10000)
-    assert catch.missing == "2 of 20 ids, 1 % of episodes"
+    assert catch.part == "2 of 20 ids, 1 % of episodes"
     too_many = of_episodes("catch/0", [1000, 10000, 12000], total_regret=[0.0, 8000.0, 19200.0])
     assert scores(too_many)["catch"] == Score("catch", pytest.approx(0.5), 1, 20, 10000, 10000)
     everything = [of_episodes(f"catch/{i}", [10000], total_regret=0.4) for i in range(20)]
     assert scores(*everything)["catch"] == Score("catch", pytest.approx(0.75), 20, 20, 10000, 10000)
-    assert scores(*everything)["catch"].missing == ""
+    assert scores(*everything)["catch"].part == ""
 
 
 def test_scores_that_bsuite_cannot_compute_any_more_or_yet():
