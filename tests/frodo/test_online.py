@@ -13,11 +13,12 @@ from frodo import presets
 from frodo.online import OnlineConfig, make_fused, make_learner
 from frodo.rule import RuleConfig
 from meta.optimizers import OptimizerConfig
+from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 TINY = dataclasses.replace(
     presets.catch(),
     batch_size=2,

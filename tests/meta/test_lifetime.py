@@ -16,11 +16,12 @@ from agents.types import PredictionSpec
 from frodo.rule import RuleConfig, make_outer, make_rule
 from meta import gradients
 from meta.lifetime import init_agent_state, make_lifetime_step
+from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
 M, A = 2, 3
 # Most of the time here is the compiler's.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 CONFIG = RuleConfig(lstm=4, discount=0.9, entropy_cost=0.1)
 OUTER = make_outer(CONFIG, NetworkConfig(), {"value": PredictionSpec()})
 OUTER_LOSS = lambda predictions, trajectory: OUTER.loss((), predictions, trajectory)[0]

@@ -23,10 +23,11 @@ from meta import population
 from meta.disco import DiscoConfig
 from meta.optimizers import OptimizerConfig, adam
 from meta.population import AXIS, LifetimeConfig
+from tests.reference.frodo import FAST_COMPILATION
 from toy_envs.catch import Catch
 
 # Most of the time here is the compiler's.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 DISCO = DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=3)
 CONFIG = OnlineConfig(
     env="toy/catch",
@@ -65,12 +66,21 @@ def member_of(config: OnlineConfig, budgets=(10**6,), environment=ENVIRONMENT):
 
 
 def begin(config: OnlineConfig, num: int, **settings):
+    member, draw = drawn(config, num, **settings)
+    return member, *jit(draw)()
+
+
+def drawn(config: OnlineConfig, num: int, **settings):
+    """A member, and the function that draws η and its states [num, ...]."""
     agent, rule, member = member_of(config, **settings)
-    meta_params = rule.init_meta_params(jax.random.key(9), 3)
-    keys = jax.random.split(jax.random.key(0), num)
-    actors = jax.vmap(lambda key: acting.init_actor(ENVIRONMENT, agent, key, config.batch_size))(keys)
-    states = jax.vmap(member.init, in_axes=(0, None, 0))(keys, meta_params, actors)
-    return member, meta_params, states
+
+    def draw():
+        meta_params = rule.init_meta_params(jax.random.key(9), 3)
+        keys = jax.random.split(jax.random.key(0), num)
+        actors = jax.vmap(lambda key: acting.init_actor(ENVIRONMENT, agent, key, config.batch_size))(keys)
+        return meta_params, jax.vmap(member.init, in_axes=(0, None, 0))(keys, meta_params, actors)
+
+    return member, draw
 
 
 def group_step(member, num_devices=1, is_vmapped=False):
@@ -210,15 +220,15 @@ if len(sys.argv) > 2:
     jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[3]), initialization_timeout=60)
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from tests.meta.test_population import CONFIG, begin, group_step, jit, AXIS
+from tests.meta.test_population import CONFIG, begin, drawn, group_step, jit, AXIS
 member, meta_params, states = begin(CONFIG, 8)
 assert len(jax.devices()) == 8
 single = jit(lambda m, s: jax.lax.map(lambda x: member.step(m, x)[1], s))(meta_params, states)
 mesh = jax.make_mesh((8,), (AXIS,), (jax.sharding.AxisType.Auto,))
 if len(sys.argv) > 2:
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
-    draw = jit(lambda: begin(CONFIG, 8)[2], out_shardings=shard)
-    states, meta_params = draw(), jax.tree.map(np.asarray, meta_params)
+    states = jit(lambda: drawn(CONFIG, 8)[1]()[1], out_shardings=shard)()
+    meta_params = jax.tree.map(np.asarray, meta_params)
 _, updates, weight, *_ = group_step(member, 8)(meta_params, states)
 assert float(weight) == 8
 for x, y in zip(jax.tree.leaves(updates), jax.tree.leaves(single)):

@@ -167,7 +167,11 @@ def inner_loss(params, meta_params, targets, fixed_values, fixed_next, greedy, t
     return reduce(loss, trajectory, c.reduction)
 
 
-FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+FAST_COMPILATION = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 @functools.partial(
