@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -35,12 +36,22 @@ def own_arguments() -> list[str]:
 
 
 def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
-    """Run the jobs that are not finished, so many at a time, each on its share of the cores."""
+    """Run the jobs that are not finished, so many at a time, each on its share of the cores.
+
+    After Ctrl-C or SIGTERM the running ones save and stop, then it raises KeyboardInterrupt.
+    """
     waiting = [job for job in jobs if not job.is_finished]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
     start, num_done, total = time.monotonic(), 0, len(waiting)
     note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
+
+    def pass_on(number: int, frame: Any) -> None:
+        for process, _, _ in running.values():
+            process.terminate()  # they save and stop
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, pass_on)
     try:
         while waiting or running:
             for place in range(num_processes):
@@ -58,11 +69,12 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
                 how = "done" if process.returncode == 0 else f"failed: {failure(job.folder)}"
                 note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
     except KeyboardInterrupt:
-        for process, *_ in running.values():  # Ctrl-C reached them too: they save and stop
+        for process, *_ in running.values():  # Ctrl-C reached them too
             process.wait()
         note(f"stopped: go on with the same settings and --resume --out={out}")
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         for process, *_ in running.values():
             if process.poll() is None:
                 process.terminate()

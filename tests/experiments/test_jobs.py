@@ -1,5 +1,11 @@
 """Runs as processes: what is finished is not run again, and a folder goes on with the same settings alone."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from experiments import files, jobs
@@ -25,6 +31,21 @@ def test_only_unfinished_jobs_are_run(tmp_path, monkeypatch):
     assert started == both[1:]
     jobs.run_all(both, 2, tmp_path)
     assert len(started) == 1
+
+
+def test_sigterm_reaches_the_jobs(tmp_path, monkeypatch):
+    started = []
+
+    def start(job, cores):
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return started[0]
+
+    monkeypatch.setattr(jobs, "_start", start)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_all([Job("one", tmp_path, "experiments.online", ())], 1, tmp_path)
+    assert started[0].wait(10) == -signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_folder_goes_on_with_the_same_alone(tmp_path):
