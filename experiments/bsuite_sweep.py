@@ -39,6 +39,7 @@ from experiments.command_line import RunOptions
 from experiments.files import RunError, UsageError
 from experiments.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.logs import note, table
+from experiments.runs import folder_of
 from frodo.online import OnlineConfig
 from frodo.rule import RULES
 
@@ -151,7 +152,7 @@ def main(argv: list[str]) -> None:
     config, options = command_line.parse_options(argv, settings(ids[0]))
     if len(options.seeds) > 1:
         raise UsageError(f"--seeds={FLAGS.seeds}: bsuite has one run of each id: give one seed")
-    out = Path(options.out or Path("results", "bsuite", label))
+    out = folder_of(options, "bsuite", label)
     if FLAGS.only:
         run_id(ids[0], config, options, out)
         return

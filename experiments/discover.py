@@ -25,7 +25,7 @@ from experiments.command_line import RunOptions
 from experiments.files import UsageError
 from experiments.logs import CpuClock, Progress
 from experiments.population_config import DiscoverConfig
-from experiments.runs import Run, check_free
+from experiments.runs import Run, check_free, folder_of
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
@@ -38,10 +38,10 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
     if jax.process_index():  # process 0 has the run's folder
         folder = tempfile.TemporaryDirectory()
-        out = training.folder(options, experiment="discover", name=config.agent.rule.name)
+        out = folder_of(options, "discover", config.agent.rule.name)
         options = dataclasses.replace(options, out=folder.name, resume=False, resume_out=str(out))
     if not options.resume:
-        check_free(training.folder(options, experiment="discover", name=config.agent.rule.name), options)
+        check_free(folder_of(options, "discover", config.agent.rule.name), options)
     population = population_run.Population(config, options.seeds[0])
     state = population.init()  # before anything is written: the network may not suit an environment
     every = min(max(1, options.steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)

@@ -9,7 +9,7 @@ import numpy as np
 from experiments import files, logs, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
-from experiments.runs import has_checkpoint
+from experiments.runs import folder_of, has_checkpoint
 from frodo.online import OnlineConfig
 
 
@@ -33,7 +33,7 @@ def run_all(
       UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them,
         or if there is nothing to resume.
     """
-    folder = Path(options.out or Path("results", experiment))
+    folder = folder_of(options, experiment)
     begun = [name for name in configs if (folder / name / "config.json").exists()]
     if begun and not (options.resume or options.overwrite):
         raise UsageError(

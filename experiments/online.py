@@ -19,6 +19,7 @@ from absl import flags
 
 from experiments import command_line, logs, plots, report, rules, training
 from experiments.command_line import RunOptions
+from experiments.runs import folder_of
 from frodo import presets
 from frodo.online import OnlineConfig
 from frodo.rule import RULES
@@ -35,7 +36,7 @@ TITLES = {
 def run(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str, label: str) -> dict[str, Any]:
     """Train, and draw the learning curves into the run folder; returns the summary and, under "figures", the paths."""
     summary = training.train(config, options, experiment=experiment, name=name)
-    folder = training.folder(options, experiment=experiment, name=name)
+    folder = folder_of(options, experiment, name)
     bound = {}
     if config.env == "toy/catch" and config.rule.name != "disco":
         bound[f"{config.unroll}-step bound"] = Catch().look_ahead_bound(config.unroll)

@@ -64,7 +64,7 @@ class Run:
     def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any, is_extensible: bool = True):
         self.options = options
         self._is_extensible = is_extensible
-        self.folder = Path(options.out or Path("results", experiment, name))
+        self.folder = folder_of(options, experiment, name)
         self.interrupted = 0  # the number of the signal that asks the run to stop
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
         self._columns: list[str] = []
@@ -233,6 +233,11 @@ class Run:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""
         write_json(self.folder / "summary.json", summary)
+
+
+def folder_of(options: RunOptions, *names: str) -> Path:
+    """Return where results lie: results/<experiment>/<name>, unless options.out says otherwise."""
+    return Path(options.out or Path("results", *names))
 
 
 def check_free(folder: Path, options: RunOptions) -> None:

@@ -32,6 +32,7 @@ from experiments import command_line, files, plots, rules
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
 from experiments.logs import Progress, note
+from experiments.runs import folder_of
 from frodo import presets
 from frodo.online import OnlineConfig, make_fused
 from frodo.rule import make_rule
@@ -195,7 +196,7 @@ def run(config: OnlineConfig, options: RunOptions) -> Path:
         )
     if options.resume:
         raise UsageError("--resume: a measurement begins anew; --overwrite replaces one")
-    folder = Path(options.out or f"results/sensitivity/{config.env.replace('/', '_')}_{config.rule.name}")
+    folder = folder_of(options, "sensitivity", f"{config.env.replace('/', '_')}_{config.rule.name}")
     path = folder / "sensitivity.csv"
     if path.exists() and not options.overwrite:
         raise UsageError(f"{folder} holds a measurement: --overwrite replaces it, --out names another folder")

@@ -8,7 +8,6 @@ human_normalised on Atari, what the learner reports (means over iterations), and
 """
 
 import functools
-import pathlib
 import resource
 import sys
 import warnings
@@ -81,11 +80,6 @@ def _make_learner(
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), dtype)
     jax.eval_shape(lambda key: learner.init(key, learner.agent.prepare(observation)), jax.random.key(0))
     return learner
-
-
-def folder(options: RunOptions, *, experiment: str, name: str) -> pathlib.Path:
-    """Where a run's results lie."""
-    return pathlib.Path(options.out or pathlib.Path("results", experiment, name))
 
 
 def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_params: Params | None) -> None:
