@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from experiments.files import UsageError
 from experiments.logs import note
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of mallopt, from malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8  # of mallopt, from malloc.h
 
 
 def use_all_cores() -> None:
@@ -30,11 +30,13 @@ def keep_freed_memory() -> None:
     """Let the C library keep what XLA frees after every call, where it is glibc.
 
     By default large temporaries go back to the system, and to have them again as fresh pages takes up to a tenth of the
-    CPU time of large networks.
+    CPU time of large networks. All threads share what is kept: by default each has memory of its own, and every thread
+    that once wrote a checkpoint would keep the size of one.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        for parameter, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 2**26)):
+        settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26, _M_ARENA_MAX: 1}
+        for parameter, value in settings.items():
             mallopt(parameter, value)
 
 

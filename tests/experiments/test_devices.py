@@ -37,6 +37,32 @@ print(faults() - before)
 """
 
 
+THREADS = """
+import concurrent.futures, resource, threading, numpy as np
+from experiments import devices
+devices.keep_freed_memory()
+barrier, lock = threading.Barrier(8), threading.Lock()
+def use(_):
+    barrier.wait()
+    with lock:
+        np.ones(2**25, np.uint8)
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    list(pool.map(use, range(8)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has what this needs")
+def test_threads_share_freed_memory():
+    """Eight threads that need 32 MB one after another need 32 MB."""
+    command = [sys.executable, "-c"]
+    needs, alone = (
+        int(subprocess.run([*command, code], capture_output=True, text=True, check=True).stdout)
+        for code in (THREADS, THREADS.replace("2**25", "1"))
+    )
+    assert needs - alone < 64
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has what this needs")
 def test_freed_memory_is_kept():
     output = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
