@@ -82,7 +82,7 @@ def small(rule: str) -> DiscoverConfig:
     config = dataclasses.replace(
         config,
         rule=RuleConfig(name=rule, reduction="mean", lambda_=0.95, is_advantage_normalised=True, lstm=64),
-        network=NetworkConfig("mlp", (64, 64)),
+        network=NetworkConfig("mlp", (64, 64), head_stddev=0.01),
         optimizer=adam(1e-2, max_update=1.0),
         meta_optimizer=adam(5e-4, max_gradient_norm=1.0),
     )
