@@ -7,12 +7,13 @@
 results/discover/<rule>/. metrics.csv has one row per log point with `return/<env>`, the mean return of the episodes
 that ended, and `end_return/<env>`, that of the last meta-step of lifetimes that ended; summary.json their means over
 the last fifth of the run, and lifetimes and resets in all. rule.npz is η with its configuration, rules/<meta-step>.npz
-what it was on the way; discovery.png is the return at the end of lifetimes.
+what it was on the way; discovery.png is the return at the end of lifetimes, or of all episodes where no lifetime ends.
 """
 
 import dataclasses
 import re
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -83,21 +84,24 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         summary["cpu_seconds_per_meta_step"] = clock.seconds / max(1, options.steps - start)
         run.finish(summary)
     summary["rule"] = str(run.folder / "rule.npz")
-    curves = []
-    for env in dict.fromkeys(config.envs):
-        if np.isfinite(results.columns[f"end_return/{env}"]).any():
-            series = report.curve(results, f"end_return/{env}")
-            curves.append(series._replace(label=env, x=series.x / population.steps_per_meta_step))
-    if curves:
-        summary["figure"] = str(run.folder / "discovery.png")
-        plots.curves(
-            run.folder / "discovery.png",
-            curves,
-            title=f"Discovery of the rule {config.agent.rule.name}",
-            xlabel="meta-steps",
-            ylabel="mean return at the end of lifetimes",
-        )
+    if figure := draw(run.folder, config, population.steps_per_meta_step):
+        summary["figure"] = figure
     return summary
+
+
+def draw(folder: Path, config: DiscoverConfig, steps_per_meta_step: int) -> str:
+    """Draw the returns of a run that was written; returns the figure's path, "" where no episode ended."""
+    results = report.read(folder)
+    envs = list(dict.fromkeys(config.envs))
+    for prefix, ylabel in (("end_return", "mean return at the end of lifetimes"), ("return", "mean return")):
+        found = [env for env in envs if np.isfinite(results.columns[f"{prefix}/{env}"]).any()]
+        if found:
+            series = [(env, report.curve(results, f"{prefix}/{env}")) for env in found]
+            curves = [curve._replace(label=env, x=curve.x / steps_per_meta_step) for env, curve in series]
+            path, title = folder / "discovery.png", f"Discovery of the rule {config.agent.rule.name}"
+            plots.curves(path, curves, title=title, xlabel="meta-steps", ylabel=ylabel)
+            return str(path)
+    return ""
 
 
 def parse_envs(text: str) -> tuple[str, ...]:

@@ -105,6 +105,20 @@ def test_agents_on_the_host_beside_pure_ones(tmp_path):
     assert (tmp_path / "run" / "discovery.png").exists()
 
 
+@pytest.mark.parametrize(
+    "ends, ylabel", [(("", "0.5"), "mean return at the end of lifetimes"), (("", ""), "mean return")]
+)
+def test_where_no_lifetime_ends_the_curve_is_of_all_episodes(tmp_path, monkeypatch, ends, ylabel):
+    (tmp_path / "config.json").write_text("{}")
+    rows = [f"0,{step},-0.5,{end}" for step, end in zip((40, 80), ends, strict=True)]
+    header = "seed,env_steps,return/toy/catch/4x3,end_return/toy/catch/4x3"
+    (tmp_path / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
+    drawn = []
+    monkeypatch.setattr(discover.plots, "curves", lambda path, curves, **text: drawn.append(text["ylabel"]))
+    assert discover.draw(tmp_path, tiny(("toy/catch/4x3",)), 40) == str(tmp_path / "discovery.png")
+    assert drawn == [ylabel]
+
+
 def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
     with Population(tiny(("bsuite/catch/0",), budgets=(10**6,)), 0) as population:
         state = population.init()
