@@ -13,7 +13,7 @@ run: .venv/.installed
 	$(BIN)/python -m experiments.online --env=$(ENV) $(ARGS)
 
 test: .venv/.installed
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist=worksteal $(ARGS)
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .
