@@ -13,7 +13,6 @@ what it was on the way; discovery.png is the return at the end of lifetimes, or 
 import dataclasses
 import re
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -84,21 +83,20 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         summary["cpu_seconds_per_meta_step"] = clock.seconds / max(1, options.steps - start)
         run.finish(summary)
     summary["rule"] = str(run.folder / "rule.npz")
-    if figure := draw(run.folder, config, population.steps_per_meta_step):
+    if figure := draw(results, config, population.steps_per_meta_step):
         summary["figure"] = figure
     return summary
 
 
-def draw(folder: Path, config: DiscoverConfig, steps_per_meta_step: int) -> str:
-    """Draw the returns of a run that was written; returns the figure's path, "" where no episode ended."""
-    results = report.read(folder)
+def draw(results: report.Results, config: DiscoverConfig, steps_per_meta_step: int) -> str:
+    """Draw the returns into the run's folder; returns the figure's path, "" where no episode ended."""
     envs = list(dict.fromkeys(config.envs))
     for prefix, ylabel in (("end_return", "mean return at the end of lifetimes"), ("return", "mean return")):
         found = [env for env in envs if np.isfinite(results.columns[f"{prefix}/{env}"]).any()]
         if found:
             series = [(env, report.curve(results, f"{prefix}/{env}")) for env in found]
             curves = [curve._replace(label=env, x=curve.x / steps_per_meta_step) for env, curve in series]
-            path, title = folder / "discovery.png", f"Discovery of the rule {config.agent.rule.name}"
+            path, title = results.folder / "discovery.png", f"Discovery of the rule {config.agent.rule.name}"
             plots.curves(path, curves, title=title, xlabel="meta-steps", ylabel=ylabel)
             return str(path)
     return ""

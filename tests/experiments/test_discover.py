@@ -115,7 +115,9 @@ def test_where_no_lifetime_ends_the_curve_is_of_all_episodes(tmp_path, monkeypat
     (tmp_path / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
     drawn = []
     monkeypatch.setattr(discover.plots, "curves", lambda path, curves, **text: drawn.append(text["ylabel"]))
-    assert discover.draw(tmp_path, tiny(("toy/catch/4x3",)), 40) == str(tmp_path / "discovery.png")
+    assert discover.draw(discover.report.read(tmp_path), tiny(("toy/catch/4x3",)), 40) == str(
+        tmp_path / "discovery.png"
+    )
     assert drawn == [ylabel]
 
 
