@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
-from experiments import devices
+from experiments import devices, jobs
 from experiments.files import DiskError, RunError, UsageError
 from experiments.logs import note
 
@@ -129,6 +129,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 
+    jobs.stop_with_parent()
     devices.use_all_cores()
     devices.keep_freed_memory()
     app.run(guarded, flags_parser=_parse_flags)

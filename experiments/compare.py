@@ -15,6 +15,7 @@ which needs nothing else, the same figures as PNG, and scores.csv, statistics.cs
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,8 @@ from absl import flags
 
 from experiments import command_line, compare_report, discover, statistics, training
 from experiments.command_line import RunOptions
-from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, refuse_seen
-from experiments.files import UsageError
+from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, check_names, refuse_seen
+from experiments.files import RunError, UsageError
 from experiments.jobs import Job, open_folder, own_arguments, run_all
 from experiments.runs import has_checkpoint
 
@@ -86,19 +87,29 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
       arguments: the command line that says the same to the process of a cell.
     """
     statistics.require()
+    check_names(comparison)
     if options.is_discovering:
         for found in DISCOVERIES.values():
             refuse_seen(comparison, found.rule, discover.parse_envs(found.envs), options.allow_seen)
+        given = []
     else:
         seen = check(comparison, options.allow_seen)
-    record = dataclasses.asdict(comparison)
+        given = [path for path in comparison.files.values() if path]
+    digests = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in given}
+    record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs = ("cells/*/*", "rules/*", "report/*")
     open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
     if options.is_discovering:
         run_all(discovery_jobs(options.out), options.num_processes, options.out)
         seen = check(comparison, options.allow_seen)
-    run_all(cell_jobs(comparison, options.out, arguments), options.num_processes, options.out)
-    return compare_report.write(comparison, options.out, seen)
+    cells = cell_jobs(comparison, options.out, arguments)
+    run_all(cells, options.num_processes, options.out)
+    text = compare_report.write(comparison, options.out, seen)
+    if failed := [job.name for job in cells if not job.is_finished]:
+        raise RunError(
+            f"{len(failed)} of {len(cells)} cells failed, {failed[0]} first; why is in {text.splitlines()[-1]}"
+        )
+    return text
 
 
 def main(argv: list[str]) -> None:
@@ -119,7 +130,10 @@ def main(argv: list[str]) -> None:
     budget = command_line.parse_steps(FLAGS.budget)
     comparison = Comparison(discover.parse_envs(FLAGS.envs), budget, seeds, methods, rule_files)
     if FLAGS.only:
-        run_cell(comparison, out, *FLAGS.only.split(":"))
+        cells = {f"{env}:{method}": (env, method) for env, method in comparison.cells()}
+        if FLAGS.only not in cells:
+            raise UsageError(f"--only={FLAGS.only} is no cell{command_line.did_you_mean(FLAGS.only, list(cells))}")
+        run_cell(comparison, out, *cells[FLAGS.only])
         return
     options = Options(out, FLAGS.processes, FLAGS.discover, FLAGS.allow_seen, FLAGS.resume, FLAGS.overwrite)
     print(run(comparison, options, own_arguments()))

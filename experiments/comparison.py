@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from experiments import evaluate, online, population_config, rules
 from experiments.files import UsageError
-from experiments.scores import reference_scores
+from experiments.scores import BSUITE_CATCH, reference_scores
 from frodo import presets
 from frodo.online import OnlineConfig
+from toy_envs import names
 
 DISCO_BATCH = 8  # environments of Disco103's agents: four times the public code's, with as many updates less
 
@@ -120,17 +121,32 @@ def cell_folder(out: Path, env: str, method: str) -> Path:
     return out / "cells" / env.replace("/", "_") / method
 
 
+def check_names(comparison: Comparison) -> None:
+    """Raise a UsageError where a method or an environment, by whatever name, is there twice."""
+    known: dict[object, str] = {}
+    for name, identity in [(x, x) for x in comparison.methods] + [(env, _identity(env)) for env in comparison.envs]:
+        if identity in known:
+            same = f", which is {known[identity]}" if known[identity] != name else ""
+            raise UsageError(f"{name}{same} is to be compared twice: give it once")
+        known[identity] = name
+
+
 def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     """Refuse what cannot be compared, before anything is run.
 
     Returns:
       method -> the environments that its rule was discovered in.
     Raises:
-      UsageError: naming the first environment without scores to normalise by, rule file that is none, or rule that was
-        discovered in an environment that it is to be evaluated in, unless `allow_seen`.
+      UsageError: naming the first environment without scores to normalise by, rule file that is none or has other
+        targets, or rule that was discovered in an environment that it is to be evaluated in, unless `allow_seen`.
     """
     for env in comparison.envs:
         reference_scores(env)
+    for flag, discovery in DISCOVERIES.items():
+        if path := comparison.files[flag]:
+            found = rules.load(path, presets.disco(comparison.envs[0]))[0].rule.name
+            if (found == "disco") != (discovery.rule == "disco"):
+                raise UsageError(f"--{flag}={path} holds a rule named {found}, expected one as {discovery.rule} is")
     seen: dict[str, list[str]] = {}
     for method in comparison.methods:
         if rule := comparison.rule(method):
@@ -143,10 +159,21 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
 def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_seen: bool) -> list[str]:
     """Return the environments that a rule was discovered in and is to be evaluated in: a UsageError, unless allowed."""
     suites = tuple(env[:-1] for env in known if env.endswith("/*"))
-    seen = [env for env in comparison.envs if env in known or (suites and env.startswith(suites))]
+    identities = {_identity(env) for env in known}
+    seen = [env for env in comparison.envs if _identity(env) in identities or (suites and env.startswith(suites))]
     if seen and not allow_seen:
         raise UsageError(
             f"{rule} was discovered in {seen[0]}, which it would be evaluated in: leave the environment out, or say "
             "--allow_seen, which the report then marks"
         )
     return seen
+
+
+def _identity(env: str) -> object:
+    """What two names of one environment share: toy/catch is toy/catch/6x11, and bsuite's ids of Catch are seeds."""
+    suite, _, name = env.partition("/")
+    if suite == "toy":
+        return names.make(name) or env
+    if suite == "bsuite":
+        return BSUITE_CATCH if name.startswith("catch/") else (suite, name.partition("/")[0])
+    return env.lower()

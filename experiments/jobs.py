@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 from experiments import files
 from experiments.files import UsageError
 from experiments.logs import note
+
+IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
 
 
 class Job(NamedTuple):
@@ -38,46 +41,45 @@ def own_arguments() -> list[str]:
 def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
     """Run the jobs that are not finished, so many at a time, each on its share of the cores.
 
-    After Ctrl-C or SIGTERM the running ones save and stop, then it raises KeyboardInterrupt.
+    After Ctrl-C, SIGTERM or SIGHUP the running ones save and stop, then it raises KeyboardInterrupt.
     """
     waiting = [job for job in jobs if not job.is_finished]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
     start, num_done, total = time.monotonic(), 0, len(waiting)
     note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
-
-    def pass_on(number: int, frame: Any) -> None:
-        for process, _, _ in running.values():
-            process.terminate()  # they save and stop
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, pass_on)
+    is_asked_to_stop = threading.Event()
+    ask = lambda number, frame: is_asked_to_stop.set()
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        while waiting or running:
+        while (waiting or running) and not is_asked_to_stop.is_set():
             for place in range(num_processes):
                 if place not in running and waiting:
                     job = waiting.pop(0)
                     running[place] = _start(job, cores[place::num_processes]), job, time.monotonic()
-            time.sleep(0.2)
+            is_asked_to_stop.wait(0.2)
             for place, (process, job, begun) in list(running.items()):
                 if process.poll() is None:
                     continue
                 del running[place]
+                if process.returncode < 0:
+                    with files.writing(job.folder), (job.folder / "log.txt").open("a") as log:
+                        log.write(f"\nerror: it was ended by {signal.Signals(-process.returncode).name}\n")
                 num_done += 1
                 now = time.monotonic()
                 left = (now - start) / num_done * (total - num_done)
-                how = "done" if process.returncode == 0 else f"failed: {failure(job.folder)}"
+                how = "done" if job.is_finished else f"failed: {failure(job.folder)}"
                 note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
-    except KeyboardInterrupt:
-        for process, *_ in running.values():  # Ctrl-C reached them too
-            process.wait()
-        note(f"stopped: go on with the same settings and --resume --out={out}")
-        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         for process, *_ in running.values():
-            if process.poll() is None:
-                process.terminate()
+            process.terminate()  # it saves and stops
+        for process, *_ in running.values():
+            process.wait()
+    if is_asked_to_stop.is_set():
+        note(f"stopped: go on with the same settings and --resume --out={out}")
+        raise KeyboardInterrupt
 
 
 def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
@@ -90,10 +92,28 @@ def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
     try:
         with log:
             command = [sys.executable, "-m", job.module, *job.arguments]
-            return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                command,
+                env=os.environ | {IS_JOB: "1"},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
     finally:
         if cores:
             os.sched_setaffinity(0, everything)
+
+
+def stop_with_parent() -> None:
+    """In the process of a job: stop as after SIGTERM also where the one that started it is killed."""
+
+    def wait_for_its_end() -> None:
+        os.read(0, 1)  # nothing is ever written there
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(IS_JOB, ""):
+        threading.Thread(target=wait_for_its_end, daemon=True).start()
 
 
 def failure(folder: Path) -> str:

@@ -24,7 +24,8 @@ pre { overflow-x: auto; font-size: .8rem }
   th, td { padding: .1rem .3rem; white-space: normal }
   .matrix th, .matrix td { min-width: 0 }
   .wide { overflow: visible }
-  details, h2:last-of-type { display: none }
+  details { display: none }
+  h2:last-of-type::after { content: ": on the screen" }
   figure, tr { break-inside: avoid }
 }
 """

@@ -96,9 +96,17 @@ def estimates(path: Path, by_name: Mapping[str, Mapping[str, Estimate]]) -> None
         for axes, (name, own) in zip(figure.subplots(1, len(by_name), sharey=True), by_name.items(), strict=True):
             for row, estimate in enumerate(own.values()):
                 colour = COLOURS[row % len(COLOURS)]
-                axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=5, alpha=0.4)
+                axes.plot(
+                    [estimate.low, estimate.high],
+                    [row, row],
+                    color=colour,
+                    linewidth=5,
+                    alpha=0.4,
+                    solid_capstyle="butt",
+                )
                 axes.plot(estimate.value, row, "o", color=colour)
-            axes.set(title=name, yticks=range(len(own)), yticklabels=list(own), xlabel="normalised score")
+            title = f"{name}\n(less is better)" if name == "optimality gap" else name
+            axes.set(title=title, yticks=range(len(own)), yticklabels=list(own), xlabel="normalised score")
             axes.grid(alpha=0.25, axis="x")
         figure.axes[0].invert_yaxis()
 
@@ -208,10 +216,10 @@ def _panels(
         grid = figure.subplots(num_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
         yield [(axes, own, colours) for axes, own in zip(grid, by_panel.values(), strict=False)]
         for axes, name in zip(grid, by_panel, strict=False):
-            axes.set_title(name, fontsize=11)
             axes.grid(alpha=0.25)
             axes.margins(x=0.01)
-            axes.legend(fontsize=8)
+            place = dict(loc="lower left", bbox_to_anchor=(0, 1), alignment="left", ncols=2)
+            axes.legend(title=name, title_fontsize=11, fontsize=8, frameon=False, **place)
         for axes in grid[len(by_panel) :]:
             axes.set_axis_off()
         figure.suptitle(title)

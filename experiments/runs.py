@@ -20,6 +20,7 @@ def run(config, options):
 import contextlib
 import csv
 import dataclasses
+import fcntl
 import importlib.metadata
 import io
 import json
@@ -57,7 +58,8 @@ class Run:
       config: a dataclass, written to config.json.
       is_extensible: whether it may go on with more steps than it was begun with.
     Raises:
-      UsageError: if the folder holds a run and options do not say what is to become of it, or if it cannot be resumed.
+      UsageError: if the folder holds a run and options do not say what is to become of it, if it cannot be resumed, or
+        is another process's.
       DiskError: from every method, where the disk refuses a write.
     """
 
@@ -67,6 +69,7 @@ class Run:
         self.folder = folder_of(options, experiment, name)
         self.interrupted = 0  # the number of the signal that asks the run to stop
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
+        self._on_exit = contextlib.ExitStack()
         self._columns: list[str] = []
         self._seconds_before, self._start = 0.0, time.monotonic()
         self._record = {
@@ -89,9 +92,20 @@ class Run:
     def _begin(self) -> None:
         check_free(self.folder, self.options)
         with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock()
             for path in _parts(self.folder):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         write_json(self._config_path, self._record)
+
+    def _lock(self) -> None:
+        """Keep other processes out of the folder until this run is closed."""
+        self._on_exit.callback(os.close, descriptor := os.open(self.folder, os.O_RDONLY))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._on_exit.close()
+            raise UsageError(f"{self.folder} is being written by another process: wait for its end") from None
 
     def _continue(self) -> None:
         try:
@@ -112,11 +126,11 @@ class Run:
                 f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and its first "
                 "seeds are done: give the same number"
             )
+        self._lock()
         resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
         self._record = earlier | {"steps": self.options.steps, "resumed": [*earlier.get("resumed", []), resumed]}
 
     def __enter__(self) -> Self:
-        self._on_exit = contextlib.ExitStack()
         if threading.current_thread() is threading.main_thread():
             self._watch_signals()
         return self

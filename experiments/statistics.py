@@ -49,6 +49,12 @@ def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estim
     return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
 
 
+def means(values: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """Return the mean of each method's values, [num_seeds, 1]."""
+    estimates = _estimates(values, lambda x: np.array([np.mean(x)]))
+    return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
+
+
 def profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray) -> dict[str, Estimate]:
     """Return for each method the fraction of its runs with a score above each threshold."""
     return _estimates(scores, lambda x: np.mean(x[..., None] > thresholds, axis=(0, 1)))

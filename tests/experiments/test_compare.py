@@ -3,6 +3,10 @@
 import csv
 import json
 import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from experiments.files import UsageError
 from experiments.population_config import small
 from frodo.rule import make_rule
 
+ROOT = Path(__file__).parents[2]
 ENVS = ("toy/catch/4x3", "toy/grid_world/46")
 
 
@@ -31,7 +36,7 @@ def write_cell(out, env, method, returns, budget=1000, seeds=(0, 3)):
         for seed, value in zip(seeds, returns, strict=True):
             for i in range(1, 11):
                 file.write(f"{seed},{i},{i * budget // 10},0,0,{i},{value}\n")
-    files.write_json(folder / "summary.json", {})
+    files.write_json(folder / "summary.json", {"steps_per_cpu_second": 200 if method == "frodo" else 400})
 
 
 def scalar_rule(path, envs):
@@ -52,7 +57,7 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
     cell_folder(tmp_path, ENVS[1], "a2c").mkdir(parents=True)
     (cell_folder(tmp_path, ENVS[1], "a2c") / "log.txt").write_text("hello\nerror: the <disk> is full\nbye\n")
     text = compare_report.write(compared, tmp_path, {"frodo": ["toy/catch/4x3"]})
-    assert re.search(r"FRODO +0\.\d\d \[", text) and "A2C" not in text
+    assert re.search(r"FRODO \* +0\.\d\d \[", text) and "A2C" not in text
     page = (tmp_path / "report" / "index.html").read_text()
     for line in (
         "A2C on toy/grid_world/46: the &lt;disk&gt; is full",
@@ -70,9 +75,14 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
     with (tmp_path / "report" / "costs.csv").open() as file:
         costs = {(row["environment"], row["method"]): row for row in csv.DictReader(file)}
     frodo, frozen = costs[ENVS[0], "frodo"], costs[ENVS[0], "scalar_frozen"]
-    assert float(frodo["of them for η"]) == 1000 * 25 / 125 and frodo["env steps before"] == "0"
-    assert float(frodo["CPU s"]) == 10.0  # two seeds, one clock after the other
-    assert frozen["env steps before"] == "123" and frozen["CPU s before"] == "4.5"
+    assert float(frodo["env steps for η"]) == 1000 * 25 / 125 and frodo["env steps before"] == "0"
+    assert float(frodo["CPU s"]) == 1000 / 200
+    assert float(frodo["CPU s for η"]) == 1000 / 200 - 800 / 400  # what 800 steps cost where η is frozen
+    assert float(frodo["CPU s to compile, all seeds"]) == 20.0 - 2 * 1000 / 200  # one clock after the other
+    assert frozen["env steps before"] == "123" and frozen["CPU s before"] == "4.5" and frozen["CPU s for η"] == "0.0"
+    assert "before: 123 steps, 4.5 CPU s" in page and "during: 200 steps, 3 CPU s" in page
+    assert "0.3 [0.2, 0.4]" in page and "0.7 [0.6, 0.8] ←" in page
+    assert {row["is_seen"] for row in scores} == {"False"}
     before = page
     compare_report.write(compared, tmp_path, {"frodo": ["toy/catch/4x3"]})
     assert (tmp_path / "report" / "index.html").read_text() == before
@@ -100,6 +110,21 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(UsageError, match="rule.npz was discovered in toy/grid_world/46, which .* say --allow_seen"):
         comparison.check(seen, allow_seen=False)
     assert comparison.check(seen, allow_seen=True) == {"scalar_frozen": [ENVS[1]]}
+    for known, env in (
+        ("toy/catch", "toy/catch/6x11"),
+        ("toy/grid_world/046", "toy/grid_world/46"),
+        ("bsuite/catch/1", "bsuite/catch/0"),
+        ("toy/catch/10x5", "bsuite/catch/0"),
+    ):
+        with pytest.raises(UsageError, match=f"was discovered in {env}"):
+            comparison.refuse_seen(one(envs=(env,)), "rule", (known,), allow_seen=False)
+    other = one(disco_rule=scalar_rule(tmp_path / "other.npz", ("toy/catch",)))
+    with pytest.raises(UsageError, match="other.npz holds a rule named frodo, expected one as disco is"):
+        comparison.check(other, allow_seen=False)
+    with pytest.raises(UsageError, match="toy/catch/6x11, which is toy/catch is to be compared twice"):
+        comparison.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
+    with pytest.raises(UsageError, match="impala is to be compared twice"):
+        comparison.check_names(one(methods=("impala", "impala")))
     published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
     with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
         comparison.check(published, allow_seen=False)
@@ -131,3 +156,25 @@ def test_a_cell_is_a_run_of_its_method(tmp_path):
     record = json.loads((folder / "config.json").read_bytes())
     assert record["config"]["rule"]["name"] == "a2c" and record["config"]["env"] == ENVS[0] and record["steps"] == 4000
     assert compare_report.read_cell(compared, tmp_path, ENVS[0], "a2c").columns["env_steps"].max() <= 4000
+
+
+def test_a_killed_comparison_goes_on_with_the_unfinished_cells_and_gives_the_same_report(tmp_path):
+    def start(name, *more):
+        flags = f"--envs=toy/catch/4x3 --methods=impala,a2c --budget=400e3 --processes=1 --out={tmp_path / name}"
+        command = [sys.executable, "-m", "experiments.compare", *flags.split(), *more]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+    whole, killed = start("whole"), start("killed")
+    first, second = (cell_folder(tmp_path / "killed", "toy/catch/4x3", method) for method in ("impala", "a2c"))
+    while not (second / "metrics.csv").exists():
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.kill()
+    before = {path: path.stat().st_mtime_ns for path in first.rglob("*")}
+    assert whole.wait() == 0 and (first / "summary.json").exists() and not (second / "summary.json").exists()
+    assert start("killed", "--resume").wait() == 0
+    assert before == {path: path.stat().st_mtime_ns for path in first.rglob("*")}
+    assert "resumed" in json.loads((second / "config.json").read_bytes())
+    for name in ("scores.csv", "statistics.csv"):
+        reports = [(tmp_path / folder / "report" / name).read_bytes() for folder in ("whole", "killed")]
+        assert reports[0] == reports[1]

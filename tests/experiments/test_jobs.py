@@ -67,3 +67,10 @@ def test_a_folder_goes_on_with_the_same_alone(tmp_path):
     (tmp_path / "cells" / ".hidden").touch()
     opened(record | {"seeds": (1,)}, overwrite=True)
     assert not list((tmp_path / "cells").iterdir())
+
+
+def test_what_a_process_died_of_is_said(tmp_path, monkeypatch):
+    kill = lambda job, cores: subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    monkeypatch.setattr(jobs, "_start", kill)
+    jobs.run_all([Job("one", tmp_path, "experiments.online", ())], 1, tmp_path)
+    assert jobs.failure(tmp_path) == "it was ended by SIGKILL"

@@ -165,6 +165,15 @@ class TestFolder:
             "summary.json",
         ]
 
+    def test_another_process_may_not_write_it_at_the_same_time(self, tmp_path):
+        with Run(options(tmp_path), experiment="a", name="b", config=Config()):
+            for how in ("resume", "overwrite"):
+                with pytest.raises(UsageError, match="is being written by another process"):
+                    Run(options(tmp_path, **{how: True}), experiment="a", name="b", config=Config())
+            assert (tmp_path / "config.json").exists()
+        with Run(options(tmp_path, overwrite=True), experiment="a", name="b", config=Config()):
+            pass
+
     def test_floats_are_written_with_the_digits_they_have(self, tmp_path):
         with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
             one.finish(
