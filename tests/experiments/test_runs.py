@@ -344,7 +344,7 @@ class TestDisk:
     def test_ends_a_program_with_one_line(self):
         result = start("--out=/proc/nothing", program=PROGRAM)
         assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-        assert result.stderr.startswith("error: cannot write /proc/nothing/config.json: ")
+        assert result.stderr.startswith("error: cannot write /proc/nothing: ")
 
 
 class TestSignals:
