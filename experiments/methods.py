@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import files, logs, training
+from experiments import files, logs, plots, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
 from experiments.runs import folder_of, has_checkpoint
@@ -77,15 +77,25 @@ def run_all(
 
 
 def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
-    """Print what is known, then mean and standard deviation over seeds of each method's metrics, and its speed."""
-    rows = []
-    for name, entry in summary.items():
-        if not isinstance(entry, Mapping):
-            print(f"{name.replace('_', ' ')}  {entry:.4f}")
-            continue
+    """Print what is known, then of each method's metrics mean and standard deviation over seeds, and its speed.
+
+    Where there are several methods, also the mean difference from the first one, seed by seed, with the half-width of
+    its 95 % Student-t interval.
+    """
+    rows: list[dict[str, str]] = []
+    methods = {name: entry for name, entry in summary.items() if isinstance(entry, Mapping)}
+    for name in summary:
+        if name not in methods:
+            print(f"{name.replace('_', ' ')}  {summary[name]:.4f}")
+    first = next(iter(methods))
+    for name, entry in methods.items():
         row = {"method": name}
         for metric in metrics:
             std = entry[f"{metric}_std"]
             row[metric] = f"{entry[f'{metric}_mean']:.4f}" + (f" ± {std:.4f}" if std is not None else "")
+            if len(methods) > 1 and std is not None:
+                difference = np.subtract(entry[metric], methods[first][metric])[:, None]
+                mean, half_width = (float(x[0]) for x in plots.mean_and_interval(difference))
+                row[f"{metric} − {first}"] = f"{mean:.4f} ± {half_width:.4f}" if name != first else ""
         rows.append(row | {"steps/CPU s": logs.quantity(entry["steps_per_cpu_second"])})
     print(logs.table(rows))

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+import os
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 
 from agents.networks import make_agent
 from agents.replay import ReplayConfig
-from experiments import analyse, files, predictions, probes, trained
+from experiments import analyse, files, predictions, probes, rules, trained
 from experiments.files import UsageError
 from frodo import presets
 from frodo.online import Learner
@@ -150,6 +151,33 @@ def test_targets_do_not_move_across_an_episode_end():
                 assert x[s, t, b] == 0, (name, s, t, b)
             elif s - t < 2 and name != "policy":
                 assert x[s, t, b] > 0, (name, s, t, b)  # also where step s ends an episode
+
+
+def test_disco103_bootstraps_and_does_not_look_past_an_episode_end():
+    if not os.environ.get("DISCO103_WEIGHTS"):
+        pytest.skip("DISCO103_WEIGHTS does not name the published weights")
+    config = small()
+    config = dataclasses.replace(
+        config, init_meta_params="disco103", rule=dataclasses.replace(config.rule, disco=DiscoConfig())
+    )
+    rule = make_rule(config.rule)
+    num_steps, batch_size, ends = 6, 2, 3
+    trajectory = jax.tree.map(lambda x: x[:, :batch_size], random_trajectory(0, num_steps, 3))
+    no = np.zeros((num_steps, batch_size), bool)
+    discount = np.ones((num_steps, batch_size), np.float32)
+    discount[ends, 0] = 0.0
+    trajectory = trajectory._replace(discount=discount, truncated=no, valid=~no)
+    rng = np.random.default_rng(1)
+    shapes = {"policy": (3,), "y": (600,), "z": (3, 600), "q": (3, 601), "aux_policy": (3, 3)}
+    logits = lambda: {
+        k: jnp.asarray(rng.normal(size=(num_steps + 1, batch_size, *x)), jnp.float32) for k, x in shapes.items()
+    }
+    moved = predictions.moves(rule, rules.initial_meta_params(config), rule.init(), trajectory, logits(), logits())
+    for s, t, b in np.ndindex(num_steps, num_steps, batch_size):
+        if s < t - 1 or (b == 0 and t <= ends < s):
+            assert moved["z"][s, t, b] == 0, (s, t, b)
+        elif s - t < 3:
+            assert moved["z"][s, t, b] > 1e-9, (s, t, b)
 
 
 def test_the_horizon_is_a_mean_over_pairs_of_one_episode():
