@@ -58,8 +58,8 @@ def page(
         ]
     parts += [
         "<h2>Cost</h2><p>Before the lifetime to discover η, and a seed's lifetime, mean over environments. CPU time "
-        "for η is what is more than the other steps take with the same kind of targets frozen. Compilation, once for "
-        "all seeds of a cell, comes on top.</p>",
+        "for η is what is more than the other steps take with the same agent and η frozen (for FRODO, with IMPALA). "
+        "Compilation, once for all seeds of a cell, comes on top.</p>",
         _cost_table(comparison, costs, labels),
         "<h2>Rules</h2>",
         pages.table(["rule", "discovered in", ""], _rule_rows(comparison)),

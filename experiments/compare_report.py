@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments import compare_page, files, plots, report, statistics
 from experiments.compare_page import interval
-from experiments.comparison import FROZEN, METHODS, Comparison, cell_folder
+from experiments.comparison import METHODS, Comparison, cell_folder
 from experiments.files import UsageError
 from experiments.jobs import failure
 from experiments.logs import table
@@ -19,7 +19,6 @@ from experiments.scores import normalised, reference_scores
 from frodo.rule import LEARNED_RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
-FROZEN_METHODS = {method.targets: name for name, method in METHODS.items() if method.regime == FROZEN}
 
 
 def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -> str:
@@ -104,8 +103,8 @@ def _statistics_rows(aggregates: Mapping, improvements: Mapping, seen) -> list[d
 def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Results]) -> list[dict[str, Any]]:
     """For each cell, what η cost before the lifetime, and what a seed's lifetime cost, compilation left out.
 
-    Of the lifetime's CPU time, that for η is what is more than its other steps take in the same environment with the
-    same kind of targets frozen; nan where that is no part of the comparison.
+    Of the lifetime's CPU time, that for η is what is more than its other steps take in the same environment for the
+    method that does not learn η; nan where that is no part of the comparison.
     """
     rows = {}
     for (env, method), results in cells.items():
@@ -129,7 +128,7 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Result
             "CPU s to compile, all seeds": report.cpu_seconds(results) - seconds * len(comparison.seeds),
         }
     for (env, method), row in rows.items():
-        frozen = rows.get((env, FROZEN_METHODS.get(METHODS[method].targets, "")))
+        frozen = rows.get((env, METHODS[method].frozen))
         if math.isnan(row["CPU s for η"]) and frozen:
             others = (row["env steps"] - row["env steps for η"]) * frozen["CPU s"] / frozen["env steps"]
             row["CPU s for η"] = max(0.0, row["CPU s"] - others)

@@ -26,6 +26,7 @@ class Method(NamedTuple):
       targets, regime: its place in the matrix.
       rule: where η comes from: "" (none, or random), "disco103", or the flag that names a file.
       configure: environment, rule -> settings.
+      frozen: where it learns η, the method with the same agent that does not: of FRODO's it has no meta-network.
     """
 
     label: str
@@ -33,6 +34,7 @@ class Method(NamedTuple):
     regime: str
     rule: str
     configure: Callable[[str, str], OnlineConfig]
+    frozen: str = ""
 
 
 def _hand_made(name: str) -> Callable[[str, str], OnlineConfig]:
@@ -63,14 +65,16 @@ HAND_MADE, SCALAR, DISCO, PUBLISHED = "hand-made", "scalar G", "π, y, z", "π, 
 METHODS = {
     "impala": Method("IMPALA", HAND_MADE, NONE, "", _hand_made("impala")),
     "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c")),
-    "frodo": Method("FRODO", SCALAR, RANDOM, "", _hand_made("frodo")),
+    "frodo": Method("FRODO", SCALAR, RANDOM, "", _hand_made("frodo"), "impala"),
     "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
-    "scalar_adapted": Method("discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted),
-    "disco": Method("π, y, z online, from random η", DISCO, RANDOM, "", _disco_from_random),
+    "scalar_adapted": Method(
+        "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"
+    ),
+    "disco": Method("π, y, z online, from random η", DISCO, RANDOM, "", _disco_from_random, "disco_frozen"),
     "disco_frozen": Method("discovered π, y, z rule, frozen", DISCO, FROZEN, "disco_rule", _frozen),
-    "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted),
+    "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted, "disco_frozen"),
     "disco103_frozen": Method("Disco103, frozen", PUBLISHED, FROZEN, "disco103", _frozen),
-    "disco103_adapted": Method("Disco103, online", PUBLISHED, ADAPTED, "disco103", _adapted),
+    "disco103_adapted": Method("Disco103, online", PUBLISHED, ADAPTED, "disco103", _adapted, "disco103_frozen"),
 }
 
 
