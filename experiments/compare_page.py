@@ -89,7 +89,8 @@ def _matrix(comparison: Comparison, aggregates: Mapping, costs: Mapping, labels:
         text = f"{labels[name]}: {interval(aggregates[name]['IQM'])}"
         values = {key: _quantity(value) for key, value in costs[name].items()}
         if METHODS[name].regime in (FROZEN, ADAPTED):
-            text += f"; before: {values['env steps before']} steps, {values['CPU s before']} CPU s"
+            note = origin(comparison.rule(name) or "").note
+            text += "; before: " + (note or f"{values['env steps before']} steps, {values['CPU s before']} CPU s")
         if METHODS[name].regime in (RANDOM, ADAPTED):
             text += f"; during: {values['env steps for η']} steps, {values['CPU s for η']} CPU s"
         return text
