@@ -48,6 +48,19 @@ def rows(folder, without=CLOCKS):
         return [{key: value for key, value in row.items() if key not in without} for row in csv.DictReader(file)]
 
 
+def test_a_table_says_by_how_much_methods_differ_from_the_first(capsys):
+    entry = lambda values: {
+        "return": values,
+        "return_mean": np.mean(values),
+        "return_std": np.std(values, ddof=1),
+        "steps_per_cpu_second": 1e3,
+    }
+    methods.print_table({"a": entry([1.0, 2.0, 3.0]), "b": entry([0.0, 0.0, 1.5]), "bound": 0.27}, ("return",))
+    bound, header, first, second = capsys.readouterr().out.splitlines()
+    assert bound == "bound  0.2700" and "return − a" in header and first.count("±") == 1
+    assert "-1.5000 ± 1.2421" in second  # t(2) = 4.3027, times 0.5 / √3
+
+
 @pytest.mark.parametrize("make", [small_catch, presets.random_walk])
 def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
     config = make()
