@@ -103,9 +103,10 @@ def _statistics_rows(aggregates: Mapping, improvements: Mapping, seen) -> list[d
 def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Results]) -> list[dict[str, Any]]:
     """For each cell, what η cost before the lifetime, and what a seed's lifetime cost, compilation left out.
 
-    Of the lifetime's CPU time, that for η is what is more than its other steps take in the same environment for the
-    method that does not learn η; nan where that is no part of the comparison.
+    Of the lifetime's CPU time, that for η is what is more than its other steps take in the same environment with the
+    same agent for the method that does not learn η; nan where there is no such cell, or a run had a single row.
     """
+    same_agent = ("network", "batch_size", "unroll", "replay")
     rows = {}
     for (env, method), results in cells.items():
         config, rule = results.config["config"], comparison.rule(method)
@@ -114,7 +115,8 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Result
         fresh = (config["stride"] or config["num_updates"]) * config["unroll"]
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_meta else 0.0
         env_steps = float(results.columns["env_steps"].max())
-        seconds = env_steps / json.loads((results.folder / "summary.json").read_bytes())["steps_per_cpu_second"]
+        summary = json.loads((results.folder / "summary.json").read_bytes())
+        seconds = env_steps / (summary["steps_per_cpu_second"] or math.nan)
         rows[env, method] = {
             "environment": env,
             "method": method,
@@ -128,10 +130,13 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Result
             "CPU s to compile, all seeds": report.cpu_seconds(results) - seconds * len(comparison.seeds),
         }
     for (env, method), row in rows.items():
-        frozen = rows.get((env, METHODS[method].frozen))
-        if math.isnan(row["CPU s for η"]) and frozen:
-            others = (row["env steps"] - row["env steps for η"]) * frozen["CPU s"] / frozen["env steps"]
-            row["CPU s for η"] = max(0.0, row["CPU s"] - others)
+        other = env, METHODS[method].frozen
+        if math.isnan(row["CPU s for η"]) and other in rows:
+            one, two = (cells[cell].config["config"] for cell in ((env, method), other))
+            if all(one[name] == two[name] for name in same_agent):
+                per_step = rows[other]["CPU s"] / rows[other]["env steps"]
+                own = row["CPU s"] - (row["env steps"] - row["env steps for η"]) * per_step
+                row["CPU s for η"] = float(np.maximum(0.0, own))
     return list(rows.values())
 
 

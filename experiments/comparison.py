@@ -149,8 +149,8 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     for flag, discovery in DISCOVERIES.items():
         if path := comparison.files[flag]:
             found = rules.load(path, presets.disco(comparison.envs[0]))[0].rule.name
-            if (found == "disco") != (discovery.rule == "disco"):
-                raise UsageError(f"--{flag}={path} holds a rule named {found}, expected one as {discovery.rule} is")
+            if found != discovery.rule:
+                raise UsageError(f"--{flag}={path} holds a rule named {found}, expected {discovery.rule}")
     seen: dict[str, list[str]] = {}
     for method in comparison.methods:
         if rule := comparison.rule(method):

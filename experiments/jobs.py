@@ -18,6 +18,7 @@ from experiments.files import UsageError
 from experiments.logs import note
 
 IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
+is_job = False  # whether it is one
 
 
 class Job(NamedTuple):
@@ -48,16 +49,17 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
     running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
     start, num_done, total = time.monotonic(), 0, len(waiting)
     note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
-    is_asked_to_stop = threading.Event()
-    ask = lambda number, frame: is_asked_to_stop.set()
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    asked: list[int] = []  # to stop, by signals
+    ask = lambda number, frame: asked.append(number)
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]  # but for those that nohup, say, has turned off
+    before = {number: signal.signal(number, ask) for number in signals if signal.getsignal(number) != signal.SIG_IGN}
     try:
-        while (waiting or running) and not is_asked_to_stop.is_set():
+        while (waiting or running) and not asked:
             for place in range(num_processes):
                 if place not in running and waiting:
                     job = waiting.pop(0)
                     running[place] = _start(job, cores[place::num_processes]), job, time.monotonic()
-            is_asked_to_stop.wait(0.2)
+            time.sleep(0.2)
             for place, (process, job, begun) in list(running.items()):
                 if process.poll() is None:
                     continue
@@ -71,14 +73,15 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
                 how = "done" if job.is_finished else f"failed: {failure(job.folder)}"
                 note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for process, *_ in running.values():
             process.terminate()  # it saves and stops
         for process, *_ in running.values():
             process.wait()
-    if is_asked_to_stop.is_set():
-        note(f"stopped: go on with the same settings and --resume --out={out}")
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:
+        with contextlib.suppress(OSError):  # a terminal that is closed
+            note(f"stopped: go on with the same settings and --resume --out={out}")
         raise KeyboardInterrupt
 
 
@@ -112,7 +115,9 @@ def stop_with_parent() -> None:
         os.read(0, 1)  # nothing is ever written there
         os.kill(os.getpid(), signal.SIGTERM)
 
-    if os.environ.pop(IS_JOB, ""):
+    global is_job
+    is_job = bool(os.environ.pop(IS_JOB, ""))
+    if is_job:
         threading.Thread(target=wait_for_its_end, daemon=True).start()
 
 

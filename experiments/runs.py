@@ -38,7 +38,7 @@ from typing import Any, Self
 
 import jax
 
-from experiments import command_line
+from experiments import command_line, jobs
 from experiments.checkpoints import Checkpoints
 from experiments.command_line import RunOptions
 from experiments.files import UsageError, plain, write_json, writing
@@ -99,10 +99,10 @@ class Run:
         write_json(self._config_path, self._record)
 
     def _lock(self) -> None:
-        """Keep other processes out of the folder until this run is closed."""
+        """Keep other processes out of the folder until this run is closed; a job waits for the end of another."""
         self._on_exit.callback(os.close, descriptor := os.open(self.folder, os.O_RDONLY))
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if jobs.is_job else fcntl.LOCK_NB))
         except BlockingIOError:
             self._on_exit.close()
             raise UsageError(f"{self.folder} is being written by another process: wait for its end") from None

@@ -29,6 +29,7 @@ def write_cell(out, env, method, returns, budget=1000, seeds=(0, 3)):
     """A finished run whose return is the same at each of ten log points."""
     folder = cell_folder(out, env, method)
     config = {"env": env, "stride": 0, "num_updates": 5, "unroll": 20, "validation_unroll": 25, "is_frozen": False}
+    config |= {"network": {}, "batch_size": 2, "replay": {}}
     config["rule"] = {"name": "frodo" if method == "frodo" else "impala"}
     files.write_json(folder / "config.json", {"config": config, "steps": budget, "seeds": seeds})
     with (folder / "metrics.csv").open("w") as file:
@@ -54,6 +55,7 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
         for method, returns in (("impala", (0.2, 0.4)), ("frodo", (0.6, 0.8)), ("scalar_frozen", (0.7, 0.1))):
             write_cell(tmp_path, env, method, [scale * value for value in returns])
     write_cell(tmp_path, ENVS[0], "a2c", (np.nan, 0.1))
+    files.write_json(cell_folder(tmp_path, ENVS[0], "a2c") / "summary.json", {"steps_per_cpu_second": None})  # one row
     cell_folder(tmp_path, ENVS[1], "a2c").mkdir(parents=True)
     (cell_folder(tmp_path, ENVS[1], "a2c") / "log.txt").write_text("hello\nerror: the <disk> is full\nbye\n")
     text = compare_report.write(compared, tmp_path, {"frodo": ["toy/catch/4x3"]})
@@ -119,7 +121,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         with pytest.raises(UsageError, match=f"was discovered in {env}"):
             comparison.refuse_seen(one(envs=(env,)), "rule", (known,), allow_seen=False)
     other = one(disco_rule=scalar_rule(tmp_path / "other.npz", ("toy/catch",)))
-    with pytest.raises(UsageError, match="other.npz holds a rule named frodo, expected one as disco is"):
+    with pytest.raises(UsageError, match="other.npz holds a rule named frodo, expected disco"):
         comparison.check(other, allow_seen=False)
     with pytest.raises(UsageError, match="toy/catch/6x11, which is toy/catch is to be compared twice"):
         comparison.check_names(one(envs=("toy/catch", "toy/catch/6x11")))

@@ -48,6 +48,19 @@ def test_sigterm_reaches_the_jobs(tmp_path, monkeypatch):
     assert started[0].wait(10) == -signal.SIGTERM and signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_that_was_turned_off_stays_so(tmp_path, monkeypatch):
+    def start(job, cores):
+        os.kill(os.getpid(), signal.SIGHUP)
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
+
+    monkeypatch.setattr(jobs, "_start", start)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        jobs.run_all([Job("one", tmp_path, "experiments.online", ())], 1, tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_folder_goes_on_with_the_same_alone(tmp_path):
     opened = lambda record, folder=tmp_path, **how: jobs.open_folder(
         folder, "comparison", record, ("cells/*",), **{"resume": False, "overwrite": False} | how
