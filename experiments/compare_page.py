@@ -62,7 +62,7 @@ def page(
         "Compilation, once for all seeds of a cell, comes on top.</p>",
         _cost_table(comparison, costs, labels),
         "<h2>Rules</h2>",
-        pages.table(["rule", "discovered in", ""], _rule_rows(comparison)),
+        pages.table(["rule", "discovered in", ""], _rule_rows(comparison), "wide matrix"),
     ]
     for name, caption in figures.items():
         data = base64.b64encode((out / "report" / name).read_bytes()).decode()
