@@ -107,7 +107,7 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Result
     same agent for the method that does not learn η; nan where there is no such cell, or a run had a single row.
     """
     same_agent = ("network", "batch_size", "unroll", "replay")
-    rows = {}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for (env, method), results in cells.items():
         config, rule = results.config["config"], comparison.rule(method)
         where = origin(rule) if rule else None
