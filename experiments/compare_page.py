@@ -38,6 +38,7 @@ def page(
       seen: method -> environments that its rule was discovered in.
       labels: method -> its name, marked where its rule has seen an environment.
     """
+    means = _mean_costs(comparison, costs)
     parts = [
         "<h1>Online against population</h1>",
         f"<p>{len(comparison.envs)} environments, {quantity(comparison.budget)} environment steps for each agent, "
@@ -46,7 +47,7 @@ def page(
         "of stratified bootstraps over seeds: with few seeds they are too narrow.</p>",
         "<h2>Targets and regimes</h2><p>Interquartile mean of the normalised scores; what η cost before the lifetime, "
         "and what of a lifetime, mean over environments.</p>",
-        _matrix(comparison, aggregates, _mean_costs(comparison, costs), labels),
+        _matrix(comparison, aggregates, means, labels),
         "<h2>Returns</h2><p>Mean over seeds and its interval; ← is the highest mean.</p>",
         pages.table(["method", *comparison.envs], _return_rows(comparison, finals, labels)),
     ]
@@ -60,7 +61,7 @@ def page(
         "<h2>Cost</h2><p>Before the lifetime to discover η, and a seed's lifetime, mean over environments. CPU time "
         "for η is what is more than the other steps take with the same agent and η frozen (for FRODO, with IMPALA). "
         "Compilation, once for all seeds of a cell, comes on top.</p>",
-        _cost_table(comparison, costs, labels),
+        _cost_table(means, {row["method"]: row["note"] for row in costs}, labels),
         "<h2>Rules</h2>",
         pages.table(["rule", "discovered in", ""], _rule_rows(comparison), "wide matrix"),
     ]
@@ -126,9 +127,7 @@ def _mean_costs(comparison: Comparison, costs: Sequence[Mapping[str, Any]]) -> d
     return found
 
 
-def _cost_table(comparison: Comparison, costs: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> str:
-    means = _mean_costs(comparison, costs)
-    notes = {row["method"]: row["note"] for row in costs}
+def _cost_table(means: Mapping, notes: Mapping[str, str], labels: Mapping[str, str]) -> str:
     rows = [[labels[method], *map(_quantity, own.values()), notes[method]] for method, own in means.items()]
     return pages.table(["method", *next(iter(means.values()), {}), ""], rows)
 
