@@ -51,6 +51,7 @@ def run(config: OnlineConfig, options: RunOptions, *, experiment: str, name: str
                 xlabel="environment steps",
                 ylabel=TITLES[metric],
                 hlines=bound if "return" in metric else None,
+                log=metric == report.DIFFERENCE,
             )
     return summary | {"figures": figures} | bound
 

@@ -57,6 +57,7 @@ def curves(
     ylabel: str,
     hlines: Mapping[str, float] | None = None,
     inset: Sequence[Series] = (),
+    log: bool = False,
 ) -> None:
     """Write a PNG with learning curves and a legend, whole or not at all.
 
@@ -66,6 +67,7 @@ def curves(
       title, xlabel, ylabel: with units.
       hlines: levels to compare with, by their name in the legend.
       inset: what is drawn smaller in the upper right corner: the same methods in the same order, over a window of x.
+      log: whether the vertical axis is logarithmic; values are positive.
     Raises:
       DiskError: if the disk refuses the write.
     """
@@ -78,7 +80,11 @@ def curves(
         values = np.concatenate([np.ravel(one.y) for one in series] + [np.array([*(hlines or {}).values()])])
         if np.isfinite(values).any():  # bands may reach further than any seed
             low, high = np.nanmin(values), np.nanmax(values)
-            axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
+            if log:
+                axes.set_yscale("log")
+                axes.set_ylim(low / 1.2, high * 1.2)
+            else:
+                axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
         axes.grid(alpha=0.25)
         if any(np.max(one.x, initial=0) >= 1e4 for one in series):
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -2,10 +2,13 @@
 
 Draws one metric of every run over its environment steps, with confidence bands over seeds, and prints a table of final
 numbers: for each seed the mean over the last fifth of the run, then mean and standard deviation (n - 1) over seeds.
+Runs that differ in nothing but their seeds are one curve: a population has one seed, so several have a folder each.
 """
 
 import csv
 import json
+import os.path
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +23,7 @@ from experiments.plots import Series, curves
 
 FINAL_FRACTION = 0.2  # of a run
 X = "env_steps"
+DIFFERENCE = "target_difference"  # always positive, with rare values far above the others
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
 
 
@@ -49,6 +53,31 @@ def read(folder: Path) -> Results:
     if not rows:
         raise UsageError(f"{folder} holds a run without metrics")
     return Results(folder, config, dict(zip(header, values, strict=True)))
+
+
+def pool(everything: Sequence[Results]) -> list[Results]:
+    """Return the runs, with those that differ in seeds alone as one, named by what their folders' names share."""
+    groups: list[list[Results]] = []
+    for results in everything:
+        for group in groups:
+            others = {seed for one in group for seed in one.columns["seed"]}
+            if _setup(results) == _setup(group[0]) and others.isdisjoint(results.columns["seed"]):
+                group.append(results)
+                break
+        else:
+            groups.append([results])
+    return [_joined(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _setup(results: Results) -> list:
+    return [results.config.get(name) for name in ("experiment", "steps", "config")]
+
+
+def _joined(group: Sequence[Results]) -> Results:
+    prefix = os.path.commonprefix([str(one.folder) for one in group])
+    names = [name for name in group[0].columns if all(name in one.columns for one in group)]
+    columns = {name: np.concatenate([one.columns[name] for one in group]) for name in names}
+    return Results(Path(re.sub(r"[\W_\d]+$", "", prefix)), group[0].config, columns)
 
 
 def curve(results: Results, metric: str) -> Series:
@@ -97,7 +126,7 @@ def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
     """
     if not folders:
         raise UsageError("name the results folders to compare: python -m experiments.report DIR...")
-    everything = [read(Path(folder)) for folder in folders]
+    everything = pool([read(Path(folder)) for folder in folders])
     having = [results for results in everything if metric in results.columns]
     if not having:
         known = sorted({name for results in everything for name in results.columns} - set(NO_METRICS))
@@ -109,7 +138,8 @@ def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
     if len({one.label for one in series}) < len(series):
         series = [one._replace(label=str(results.folder)) for one, results in zip(series, having, strict=True)]
     title = ", ".join(sorted({str(results.config.get("experiment", "")) for results in having}))
-    curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric)
+    log = metric == DIFFERENCE
+    curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric, log=log)
     return [final_numbers(results, metric) for results in having]
 
 

@@ -1,6 +1,7 @@
 """Figures and the report: intervals against SciPy, curves that are there, and what is said of runs that cannot be
 shown."""
 
+import json
 import os
 import subprocess
 import sys
@@ -73,14 +74,12 @@ def folder(tmp_path):
     return make_run(tmp_path / "run")
 
 
-def make_run(folder, metric="return"):
-    options = RunOptions(seeds=(0, 1), steps=20, out=str(folder))
+def make_run(folder, metric="return", seeds=(0, 1)):
+    options = RunOptions(seeds=seeds, steps=20, out=str(folder))
     with Run(options, experiment="catch", name="a", config=Config()) as run:
         for i in range(20):
             counts = {"update": i, "env_steps": 5 * i, "env_frames": 5 * i}
-            run.log(
-                [counts | {"seed": seed, metric: i + 10 * seed, "late": None if i < 10 else 1.0} for seed in (0, 1)]
-            )
+            run.log([counts | {"seed": seed, metric: i + 10 * seed, "late": None if i < 10 else 1.0} for seed in seeds])
     return folder
 
 
@@ -91,6 +90,22 @@ def test_report_of_a_run(folder, tmp_path):
     ]
     assert (tmp_path / "out.png").stat().st_size > 10_000
     assert report.run([str(folder)], "late", str(tmp_path / "out.png"))[0]["late"] == 1.0
+
+
+def test_runs_that_differ_in_seeds_alone_are_one_curve(tmp_path):
+    folders = [make_run(tmp_path / f"run/{seed}", seeds=(seed,)) for seed in (2, 0, 1)]
+    folders += [make_run(tmp_path / "again", seeds=(0,))]
+    pooled, again = report.pool([report.read(folder) for folder in folders])
+    assert pooled.folder == tmp_path / "run"
+    np.testing.assert_array_equal(report.curve(pooled, "return").y, np.arange(20) + [[0], [10], [20]])
+    np.testing.assert_array_equal(report.final_values(pooled, "return"), [37.5, 17.5, 27.5])
+    assert again.folder == folders[-1]
+    row, _ = report.run(list(map(str, folders)), "return", str(tmp_path / "out.png"))
+    assert (row["seeds"], row["return"], row["std"]) == (3, 27.5, 10)
+    config = json.loads((folders[0] / "config.json").read_bytes())
+    (folders[0] / "config.json").write_text(json.dumps(config | {"config": {"other": 1}}))
+    other, pooled, again = report.pool([report.read(folder) for folder in folders])
+    assert [len(set(one.columns["seed"])) for one in (other, pooled, again)] == [1, 2, 1]
 
 
 def test_curve_holds_seeds_apart(folder):
