@@ -40,6 +40,7 @@ def confidence(agent: Trained, path: Path, title: str) -> Rows:
         "policy entropy\n(nats)": ["policy_entropy"],
         "confidence\n1 − H / log N": ["y_confidence", "z_confidence"],
     }
+    panels = {label: names for label, names in panels.items() if names[0] in columns}  # without q there is no value
     with plots.new_figure((9, 7.5), path) as figure:
         all_axes = figure.subplots(len(panels), sharex=True)
         for axes, (label, names) in zip(all_axes, panels.items(), strict=True):
@@ -101,7 +102,7 @@ def saliency(agent: Trained, path: Path, title: str) -> Rows:
 def probes(agent: Trained, path: Path, title: str) -> Rows:
     """Draw what probes predict of the future, and return a row for each input, k and fold."""
     trajectory, _ = trained.play(agent, NUM_PROBE_STEPS, NUM_COLUMNS, agent.seed)
-    scores = probing.probes(agent, trajectory, lambda done: note(f"probes: {done} of 5 kinds of inputs"))
+    scores = probing.probes(agent, trajectory, lambda name: note(f"probes of {name}: done"))
     panels = {"entropy": "test R²", "large_reward": "test accuracy"}
     names = {"entropy": "policy entropy in k steps", "large_reward": "a large reward within k steps"}
     with plots.new_figure((10, 5), path) as figure:
@@ -173,7 +174,7 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
             hint = command_line.did_you_mean(name, list(FIGURES))
             raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
     agent = trained.load(folder, seed)
-    missing = {"y", "z", "q"} - set(agent.learner.rule.spec(2))
+    missing = {"y", "z"} - set(agent.learner.rule.spec(2))
     if missing:
         names = ", ".join(sorted(missing))
         raise UsageError(

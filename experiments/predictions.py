@@ -21,9 +21,11 @@ from meta.disco_inputs import to_scalars
 TARGETS = ("policy", "y", "z")  # logits in DiscoTargets
 
 
-def values(predictions: Predictions) -> Array:
-    """Σₐ π(a|s) q(s, a), [...]."""
-    return expected_values({"q": to_scalars(predictions["q"])}, predictions["policy"])
+def values(predictions: Predictions) -> dict[str, Array]:
+    """Return Σₐ π(a|s) q(s, a), [...], as "value": nothing if the agent does not predict q."""
+    if "q" not in predictions:
+        return {}
+    return {"value": expected_values({"q": to_scalars(predictions["q"])}, predictions["policy"])}
 
 
 def certainty(logits: Array) -> Array:
@@ -35,13 +37,13 @@ def confidence(trained: Trained, trajectory: Trajectory) -> dict[str, Array]:
     """How sure the agent is along a trajectory.
 
     Returns:
-      reward, value, policy entropy (nats), and the confidence of y and of z at the taken action, each [T, B].
-      Confidence is negative entropy as in the paper, scaled (`certainty`).
+      reward, value (if there is q), policy entropy (nats), and the confidence of y and of z at the taken action, each
+      [T, B]. Confidence is negative entropy as in the paper, scaled (`certainty`).
     """
     predictions = jax.jit(trained.learner.agent.unroll)(trained.agent.params, trajectory)
     return {
         "reward": trajectory.reward,
-        "value": values(predictions)[:-1],
+        **{name: x[:-1] for name, x in values(predictions).items()},
         "policy_entropy": entropy(predictions["policy"])[:-1],
         "y_confidence": certainty(predictions["y"][:-1]),
         "z_confidence": certainty(taken_vectors(predictions["z"], trajectory)),
@@ -58,7 +60,7 @@ def saliency(trained: Trained, trajectory: Trajectory, observations: Array, step
       trajectory, observations: as `trained.play` returns them.
       steps: which ones, [N].
     Returns:
-      for policy, value, y and z the derivatives, [N, *observation], of frames in uint8 per unit of 255.
+      for policy, value (if there is q), y and z the derivatives, [N, *observation], of frames in uint8 per unit of 255.
     """
     agent, params = trained.learner.agent, trained.agent.params
     observations = observations[:, 0] / 255 if observations.dtype == np.uint8 else observations[:, 0] * 1.0
@@ -76,7 +78,7 @@ def saliency(trained: Trained, trajectory: Trajectory, observations: Array, step
         predictions = jax.tree.map(lambda x: x[0], agent.step(params, prepared, is_first[None], core)[0])
         return {
             "policy": jax.nn.log_softmax(predictions["policy"])[action],
-            "value": values(predictions),
+            **values(predictions),
             "y": jax.nn.log_softmax(predictions["y"]).max(),
             "z": jax.nn.log_softmax(predictions["z"][action]).max(),
         }

@@ -3,6 +3,7 @@
 Source: Oh et al. 2025, Figure 4, where more of the future is in y and z than in policy and value.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from experiments.trained import Trained
 
 AHEAD = (1, 2, 4, 8, 16)  # k
 NUM_FOLDS = 5
-HIDDEN, HIDDEN_OF_MANY, MANY = (128, 64, 32), (256, 256, 256), 512  # layers, those of many inputs, and what is many
+HIDDEN = {"policy": (128, 64, 32), "value": (128, 64, 32)}  # layers, by the kind of input
+HIDDEN_OF_OTHERS = (256, 256, 256)
 ROUNDS, UPDATES, BATCH, LEARNING_RATE = 20, 20, 128, 1e-3  # updates by Adam in each round; after it, whether to stop
 
 
@@ -42,7 +44,7 @@ class Scores(NamedTuple):
 
 
 def probes(
-    trained: Trained, trajectory: Trajectory, report: Callable[[int], None] = lambda done: None
+    trained: Trained, trajectory: Trajectory, report: Callable[[str], None] = lambda name: None
 ) -> dict[str, Scores]:
     """Predict what comes from y, z of all actions, z of the taken one, the policy, and the value: each by its own MLP.
 
@@ -52,26 +54,26 @@ def probes(
 
     Args:
       trajectory: [T, B], B a multiple of NUM_FOLDS.
-      report: is told how many kinds of inputs are done.
+      report: is told which kind of input is done.
     """
     predictions = jax.jit(trained.learner.agent.unroll)(trained.agent.params, trajectory)
     ahead = future(trajectory, np.asarray(entropy(predictions["policy"])))
     scores = {}
     for name, x in inputs(predictions, trajectory).items():
-        scores[name] = cross_validate(x, ahead)
-        report(len(scores))
+        scores[name] = cross_validate(x, ahead, HIDDEN.get(name, HIDDEN_OF_OTHERS))
+        report(name)
     return scores
 
 
 def inputs(predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
-    """For each kind of input [T, B, F]."""
+    """For each kind of input [T, B, F]; without q there is no value."""
     z = jax.nn.log_softmax(predictions["z"])
     return {
         "y": jax.nn.log_softmax(predictions["y"])[:-1],
         "z": jnp.reshape(z[:-1], (*trajectory.action.shape, -1)),
         "z of the action": taken_vectors(z, trajectory),
         "policy": jax.nn.log_softmax(predictions["policy"])[:-1],
-        "value": values(predictions)[:-1, :, None],
+        **{name: x[:-1, :, None] for name, x in values(predictions).items()},
     }
 
 
@@ -97,22 +99,21 @@ def future(trajectory: Trajectory, policy_entropy: np.ndarray) -> Future:
     return Future(*(np.stack(x, axis=-1) for x in zip(*columns, strict=True)))
 
 
-def cross_validate(x: Array, ahead: Future) -> Scores:
-    """Train and test one kind of input [T, B, F]: environment b is in fold b mod NUM_FOLDS."""
+def cross_validate(x: Array, ahead: Future, hidden: tuple[int, ...]) -> Scores:
+    """Train and test one kind of input, [T, B, F], with hidden layers: environment b is in fold b mod NUM_FOLDS."""
     y, known = np.stack([ahead.entropy, ahead.is_large]), np.stack([ahead.is_entropy_known, ahead.is_large_known])
     fold = lambda array: jnp.stack([array[:, i::NUM_FOLDS].reshape(-1, array.shape[-1]) for i in range(NUM_FOLDS)])
     join = lambda pair: jnp.concatenate([fold(pair[0]), fold(pair[1])], axis=-1)
-    scores = _cross_validate(fold(x), join(y.astype(np.float32)), join(known))
+    scores = _cross_validate(fold(x), join(y.astype(np.float32)), join(known), hidden)
     return Scores(*(np.array(score).T for score in scores))
 
 
-@jax.jit
-def _cross_validate(x: Array, y: Array, known: Array) -> tuple[Array, Array, Array]:
+@functools.partial(jax.jit, static_argnums=3)
+def _cross_validate(x: Array, y: Array, known: Array, hidden: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """x [folds, N, F], y and known [folds, N, 2 K], entropies before rewards -> scores, each [folds, K]."""
     num_outputs = y.shape[-1]
     is_class = jnp.arange(num_outputs) >= num_outputs // 2
-    sizes = HIDDEN_OF_MANY if x.shape[-1] > MANY else HIDDEN
-    network: Any = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP((*sizes, num_outputs))(x)))
+    network: Any = hk.without_apply_rng(hk.transform(lambda x: hk.nets.MLP((*hidden, num_outputs))(x)))
     optimizer = optax.adam(LEARNING_RATE)
 
     def losses(out, y, known):  # [N, 2 K] -> means over what is known, [2 K]

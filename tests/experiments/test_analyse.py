@@ -101,7 +101,7 @@ def test_saliency_is_the_change_with_a_pixel(core):
         log = {name: jax.nn.log_softmax(own[name]) for name in ("policy", "y", "z")}
         action = trajectory.action[3, 0]
         best = {"y": log["y"].max(), "z": log["z"][action].max()}
-        return {"policy": log["policy"][action], "value": predictions.values(own), **best}
+        return {"policy": log["policy"][action], **predictions.values(own), **best}
 
     up, down = changed(0.1), changed(-0.1)
     for name, gradient in found.items():
@@ -223,26 +223,31 @@ def test_probes_find_what_is_there_and_nothing_else():
     is_large = np.broadcast_to(x[..., 2:3] > 0.8, shape)
     ahead = probes.Future(np.broadcast_to(signal, shape).copy(), known, is_large, known)
     ahead.entropy[~known] = 1e3
-    scores = probes.cross_validate(jnp.asarray(x), ahead)
+    scores = probes.cross_validate(jnp.asarray(x), ahead, (128, 64, 32))
     kept = [0, 1, 2, 4]
     assert scores.entropy.shape == (len(probes.AHEAD), 5)
     assert (scores.entropy[kept] > 0.7).all() and scores.entropy[kept].mean() > 0.85
     assert (scores.large_reward[kept].mean(1) > scores.majority[kept].mean(1) + 0.08).all()
     assert scores.majority[kept].mean() == pytest.approx((~is_large).mean(), abs=0.02)
     assert all(np.isnan(x[3]).all() for x in scores)
-    nothing = probes.cross_validate(jnp.asarray(x), probes.Future(noise, known, noise > 1, known))
+    nothing = probes.cross_validate(jnp.asarray(x), probes.Future(noise, known, noise > 1, known), (128, 64, 32))
     assert abs(nothing.entropy[kept].mean()) < 0.1
     np.testing.assert_allclose(nothing.large_reward[kept].mean(), nothing.majority[kept].mean(), atol=0.03)
 
 
-def test_the_program_draws(tmp_path, monkeypatch):
-    agent = fresh(small())
+@pytest.mark.parametrize("without", [(), ("q",), ("aux_policy",)])
+def test_the_program_draws(tmp_path, monkeypatch, without):
+    config = small()
+    disco = dataclasses.replace(DISCO, without=without)
+    agent = fresh(dataclasses.replace(config, rule=dataclasses.replace(config.rule, disco=disco)))
     monkeypatch.setattr(trained, "load", lambda folder, seed: agent)
     monkeypatch.setattr(trained, "play", lambda agent, num_steps, batch_size, seed: experience(12, batch_size, agent))
     monkeypatch.setattr(analyse, "NUM_STEPS", 12)
     monkeypatch.setattr(analyse, "NUM_COLUMNS", 10)
     shape = (len(probes.AHEAD), probes.NUM_FOLDS)
-    monkeypatch.setattr(probes, "cross_validate", lambda x, ahead: probes.Scores(*np.random.rand(3, *shape)))
+    probed = []
+    random_scores = lambda x, ahead, hidden: probed.append(hidden) or probes.Scores(*np.random.rand(3, *shape))
+    monkeypatch.setattr(probes, "cross_validate", random_scores)
     paths = analyse.run(tmp_path, list(analyse.FIGURES))
     assert [path.stem for path in paths] == ["confidence", "saliency", "probes", "horizon"]
     written = {path.name for path in (tmp_path / "analysis").iterdir()}
@@ -250,6 +255,9 @@ def test_the_program_draws(tmp_path, monkeypatch):
     with (tmp_path / "analysis/confidence.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["is_last"] for row in rows] == list("000100010001")
+    has_value = "q" not in without
+    assert ("value" in rows[0]) == has_value
+    assert probed == [(256, 256, 256)] * 3 + [(128, 64, 32)] * (1 + has_value)
     with (tmp_path / "analysis/saliency.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 * 5 * 4 and min(float(row["z"]) for row in rows) >= 0
@@ -266,6 +274,6 @@ def test_what_cannot_be_analysed_is_named(tmp_path, monkeypatch):
     other = presets.with_rule(presets.for_environment("toy/catch"), "impala")
     learner = Learner(None, make_rule(other.rule), *(None,) * (len(Learner._fields) - 2))
     monkeypatch.setattr(trained, "load", lambda folder, seed: trained.Trained(other, 0, learner, None, None))
-    with pytest.raises(UsageError, match="of the rule impala: its agent does not predict q, y, z"):
+    with pytest.raises(UsageError, match="of the rule impala: its agent does not predict y, z"):
         analyse.run(tmp_path, ["horizon"], out=str(out))
     assert not out.exists()
