@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import files, logs, plots, training
+from experiments import files, logs, plots, report, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
 from experiments.runs import folder_of, has_checkpoint
@@ -28,7 +28,7 @@ def run_all(
 
     Returns:
       the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
-      seed, and steps_per_cpu_second.
+      seed, the same of the first metric's mean over the whole run as <metric>_over_run, and steps_per_cpu_second.
     Raises:
       UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them,
         or if there is nothing to resume.
@@ -61,14 +61,18 @@ def run_all(
             "env_steps": result["env_steps"],
             "steps_per_cpu_second": result["steps_per_cpu_second"],
         }
-        for metric in metrics:
-            values = np.array(result[metric])
+        by_metric = {metric: result[metric] for metric in metrics}
+        for metric in metrics[:1]:
+            whole = report.curve(report.read(folder / name), metric).y
+            by_metric[f"{metric}_over_run"] = np.nanmean(whole, axis=1).tolist()
+        for metric, of_seeds in by_metric.items():
+            values = np.array(of_seeds)
             entry |= {
                 f"{metric}_mean": float(values.mean()),
                 f"{metric}_std": float(values.std(ddof=1)) if len(values) > 1 else None,
                 f"{metric}_min": float(values.min()),
                 f"{metric}_max": float(values.max()),
-                metric: result[metric],
+                metric: of_seeds,
             }
         summary[name] = entry
     summary |= known or {}

@@ -183,6 +183,8 @@ def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path)
     entry = summary["a2c"]
     assert entry["sampled_return_mean"] == np.mean(entry["sampled_return"])
     assert entry["sampled_return_std"] == np.std(entry["sampled_return"], ddof=1)
+    own = np.array([float(row["sampled_return"]) for row in rows(tmp_path / "a2c", without=()) if row["seed"] == "1"])
+    assert entry["sampled_return_over_run"][1] == pytest.approx(own.mean())
     with pytest.raises(UsageError, match="holds no run"):
         methods.run_all(configs, options(tmp_path / "none", steps, resume=True), experiment="e", metrics=())
 
