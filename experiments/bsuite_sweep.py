@@ -37,9 +37,9 @@ from experiments import bsuite_scores, command_line, evaluate, online, plots, tr
 from experiments.bsuite_scores import EXPERIMENTS, Recorder, record_path
 from experiments.command_line import RunOptions
 from experiments.files import RunError, UsageError
+from experiments.folders import folder_of
 from experiments.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.logs import note, table
-from experiments.runs import folder_of
 from frodo.online import OnlineConfig
 from frodo.rule import RULES
 

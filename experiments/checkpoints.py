@@ -23,22 +23,24 @@ from experiments.logs import note
 
 
 class Checkpoints:
-    """A folder with the last `keep` complete checkpoints of a run."""
+    """A folder with the last `keep` complete checkpoints of a run; a reader changes nothing in it."""
 
-    def __init__(self, folder: Path, keep: int = 2):
+    def __init__(self, folder: Path, keep: int = 2, is_reader: bool = False):
         self.folder = folder.absolute()
         own = jax.process_index()  # of several processes each has its own run, and waits for no other
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
-            enable_async_checkpointing=False,
-            cleanup_tmp_directories=True,
-            create=False,
-            multiprocessing_options=ocp.options.MultiprocessingOptions(
-                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
-            ),
-        )
         with writing(folder), _quiet():
-            self.folder.mkdir(parents=True, exist_ok=True)
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=None if is_reader else keep,
+                enable_async_checkpointing=False,
+                cleanup_tmp_directories=not is_reader,
+                read_only=is_reader,
+                create=False,
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+                ),
+            )
+            if not is_reader:
+                self.folder.mkdir(parents=True, exist_ok=True)
             self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, step: int, state: Any, metadata: dict) -> None:
@@ -63,7 +65,7 @@ class Checkpoints:
                 raise ValueError(f"checkpoint {step} comes after {self._manager.latest_step()} in {self.folder}")
 
     def restore(self, template: Any) -> tuple[Any, int, dict]:
-        """Read the last good checkpoint; damaged ones that are newer are named on stderr and deleted.
+        """Read the last good checkpoint; damaged ones that are newer are named on stderr and, but by a reader, deleted.
 
         Args:
           template: a state of the same structure, shapes and dtypes; devices and shardings are taken from it.

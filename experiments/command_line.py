@@ -84,7 +84,7 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of "3", "0,1,2", "0-9" or "0-4,8"; UsageError if one is negative or given twice."""
+    """Return the seeds of "3", "0,1,2", "0-9" or "0-4,8", in order; UsageError if one is negative or given twice."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9}))?\s*", part)
@@ -95,7 +95,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         repeated = max(seeds, key=seeds.count)
         raise UsageError(f"--seeds={text}: seed {repeated} is given more than once; give each seed once")
-    return tuple(seeds)
+    return tuple(sorted(seeds))
 
 
 def parse_steps(text: str) -> int:

@@ -27,8 +27,8 @@ from experiments import command_line, compare_report, discover, statistics, trai
 from experiments.command_line import RunOptions
 from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, check_names, refuse_seen
 from experiments.files import RunError, UsageError
-from experiments.jobs import Job, open_folder, own_arguments, run_all
-from experiments.runs import has_checkpoint
+from experiments.folders import has_checkpoint
+from experiments.jobs import Job, failure, open_folder, own_arguments, run_all
 
 
 def run_cell(comparison: Comparison, out: Path, env: str, method: str) -> None:
@@ -91,6 +91,8 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     if options.is_discovering:
         for found in DISCOVERIES.values():
             refuse_seen(comparison, found.rule, discover.parse_envs(found.envs), options.allow_seen)
+        no_files = dict.fromkeys(comparison.files, "")
+        check(dataclasses.replace(comparison, files=no_files), options.allow_seen)
         given = []
     else:
         seen = check(comparison, options.allow_seen)
@@ -100,7 +102,11 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     runs = ("cells/*/*", "rules/*", "report/*")
     open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
     if options.is_discovering:
-        run_all(discovery_jobs(options.out), options.num_processes, options.out)
+        discoveries = discovery_jobs(options.out)
+        run_all(discoveries, options.num_processes, options.out)
+        for job in discoveries:
+            if why := failure(job.folder):
+                raise RunError(f"{job.name} failed: {why}")
         seen = check(comparison, options.allow_seen)
     cells = cell_jobs(comparison, options.out, arguments)
     run_all(cells, options.num_processes, options.out)

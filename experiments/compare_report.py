@@ -127,7 +127,7 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], report.Result
             "env steps for η": share * env_steps,
             "CPU s": seconds,
             "CPU s for η": math.nan if is_meta else 0.0,
-            "CPU s to compile, all seeds": report.cpu_seconds(results) - seconds * len(comparison.seeds),
+            "CPU s to compile, all seeds": float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds),
         }
     for (env, method), row in rows.items():
         other = env, METHODS[method].frozen

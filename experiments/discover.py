@@ -23,9 +23,10 @@ from agents.environments import make_environment
 from experiments import command_line, devices, logs, plots, population_config, population_run, report, rules, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
-from experiments.logs import CpuClock, Progress
+from experiments.folders import check_free, folder_of
+from experiments.logs import Progress
 from experiments.population_config import DiscoverConfig
-from experiments.runs import Run, check_free, folder_of
+from experiments.runs import Run
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
@@ -49,7 +50,6 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         state, start = population.scatter(*run.restore(population.gather(state)), state)
         population.start(state, start)
         progress = Progress(total=options.steps, start=start)
-        clock = CpuClock()
         window = []
         for step in range(start + 1, options.steps + 1):
             state, metrics = population.step(state)
@@ -59,7 +59,7 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
                 window = []
                 env_steps = step * population.steps_per_meta_step
                 first = {"seed": options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}
-                run.log([first | training.cost(clock) | row])
+                run.log([first | training.cost(run) | row])
                 skipped = f", {row['resets']} resets" if row["resets"] else ""
                 progress.update(step, f"return {np.mean(population.returns(row)):.3f}{skipped}")
             if step % max(1, options.steps // NUM_RULES) == 0 or step == options.steps:
@@ -74,13 +74,13 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
                     run.save(whole, step)
                     run.stop_if_interrupted(whole, step)
         results = report.read(run.folder)
-        origin = rules.Origin(config.envs, options.steps * population.steps_per_meta_step, report.cpu_seconds(results))
+        origin = rules.Origin(config.envs, options.steps * population.steps_per_meta_step, run.cpu_seconds())
         rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params), origin)
         names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]
         summary: dict[str, Any] = {name: float(report.final_values(results, name)[0]) for name in names}
         summary |= {name: int(results.columns[name][-1]) for name in ("lifetimes", "resets")}
         summary["meta_steps"] = options.steps
-        summary["cpu_seconds_per_meta_step"] = clock.seconds / max(1, options.steps - start)
+        summary["cpu_seconds_per_meta_step"] = run.cpu_seconds() / options.steps
         run.finish(summary)
     summary["rule"] = str(run.folder / "rule.npz")
     if figure := draw(results, config, population.steps_per_meta_step):

@@ -14,17 +14,6 @@ def note(text: str) -> None:
     print(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
-class CpuClock:
-    """CPU seconds of this process, all threads together, since the clock was made."""
-
-    def __init__(self) -> None:
-        self._start = time.process_time()
-
-    @property
-    def seconds(self) -> float:
-        return time.process_time() - self._start
-
-
 class Progress:
     """How far a run is: one line on stderr, rewritten on a terminal, else printed every 30 seconds.
 

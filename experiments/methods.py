@@ -9,7 +9,7 @@ import numpy as np
 from experiments import files, logs, plots, report, training
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
-from experiments.runs import folder_of, has_checkpoint
+from experiments.folders import clear, folder_of, has_checkpoint, locked
 from frodo.online import OnlineConfig
 
 
@@ -44,6 +44,11 @@ def run_all(
         raise UsageError(f"--resume: {folder} holds no run")
     for config in configs.values():
         config.validate()
+    if options.overwrite:  # all of them now: where this is stopped, none of the old runs is taken for a new one
+        for name in begun:
+            with locked(folder / name):
+                clear(folder / name)
+        (folder / "summary.json").unlink(missing_ok=True)
     summary: dict[str, Any] = {}
     for name, config in configs.items():
         can_go_on = has_checkpoint(folder / name)

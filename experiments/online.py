@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments import command_line, logs, plots, report, rules, training
 from experiments.command_line import RunOptions
-from experiments.runs import folder_of
+from experiments.folders import folder_of
 from frodo import presets
 from frodo.online import OnlineConfig
 from frodo.rule import RULES

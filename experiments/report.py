@@ -85,7 +85,7 @@ def curve(results: Results, metric: str) -> Series:
     seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
     x = steps[seed == seed[0]]
     y = []
-    for number in np.unique(seed):
+    for number in dict.fromkeys(seed):
         has_value = (seed == number) & ~np.isnan(values)
         known = steps[has_value], values[has_value]
         y.append(np.interp(x, *known, left=np.nan, right=np.nan) if has_value.any() else np.full(len(x), np.nan))
@@ -98,12 +98,6 @@ def final_values(results: Results, metric: str) -> np.ndarray:
     is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
     finals = [values[is_final & (seed == number)] for number in dict.fromkeys(seed)]
     return np.array([final.mean() if final.size else np.nan for final in finals])
-
-
-def cpu_seconds(results: Results) -> float:
-    """Return the CPU seconds of a whole run: the clock of `cpu_seconds` begins again where it was resumed."""
-    clock = results.columns["cpu_seconds"]
-    return float(clock[-1] + clock[:-1][np.diff(clock) < 0].sum())
 
 
 def final_numbers(results: Results, metric: str) -> dict[str, str | int | float]:

@@ -20,12 +20,10 @@ def run(config, options):
 import contextlib
 import csv
 import dataclasses
-import fcntl
 import importlib.metadata
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -38,10 +36,11 @@ from typing import Any, Self
 
 import jax
 
-from experiments import command_line, jobs
+from experiments import command_line
 from experiments.checkpoints import Checkpoints
 from experiments.command_line import RunOptions
 from experiments.files import UsageError, plain, write_json, writing
+from experiments.folders import check_free, clear, folder_of, locked
 from experiments.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -71,7 +70,7 @@ class Run:
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
         self._on_exit = contextlib.ExitStack()
         self._columns: list[str] = []
-        self._seconds_before, self._start = 0.0, time.monotonic()
+        self._start, self._cpu_start = time.monotonic(), time.process_time()
         self._record = {
             "experiment": experiment,
             "name": name,
@@ -93,19 +92,9 @@ class Run:
         check_free(self.folder, self.options)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock()
-            for path in _parts(self.folder):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            self._on_exit.enter_context(locked(self.folder))
+            clear(self.folder)
         write_json(self._config_path, self._record)
-
-    def _lock(self) -> None:
-        """Keep other processes out of the folder until this run is closed; a job waits for the end of another."""
-        self._on_exit.callback(os.close, descriptor := os.open(self.folder, os.O_RDONLY))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if jobs.is_job else fcntl.LOCK_NB))
-        except BlockingIOError:
-            self._on_exit.close()
-            raise UsageError(f"{self.folder} is being written by another process: wait for its end") from None
 
     def _continue(self) -> None:
         try:
@@ -126,7 +115,7 @@ class Run:
                 f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and its first "
                 "seeds are done: give the same number"
             )
-        self._lock()
+        self._on_exit.enter_context(locked(self.folder))
         resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
         self._record = earlier | {"steps": self.options.steps, "resumed": [*earlier.get("resumed", []), resumed]}
 
@@ -172,7 +161,11 @@ class Run:
 
     def seconds(self) -> float:
         """Return the wall-clock seconds of this run, earlier parts of a resumed one included."""
-        return self._seconds_before + time.monotonic() - self._start
+        return time.monotonic() - self._start
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of this run, all threads together, earlier parts of a resumed one included."""
+        return time.process_time() - self._cpu_start
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to metrics.csv; `seconds` is added.
@@ -206,7 +199,8 @@ class Run:
 
     def save(self, state: Any, step: int) -> None:
         """Write a checkpoint: a pytree of arrays, numbers and random keys, and the steps done."""
-        self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), "seconds": self.seconds()})
+        clocks = {"seconds": self.seconds(), "cpu_seconds": self.cpu_seconds()}
+        self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), **clocks})
         self._last_save = time.monotonic()
 
     def save_if_due(self, state: Any, step: int, is_end: bool) -> None:
@@ -235,11 +229,13 @@ class Run:
         with writing(self._metrics_path):
             if self._metrics_path.exists():
                 os.truncate(self._metrics_path, length)
-            (self.folder / "summary.json").unlink(missing_ok=True)  # no longer true of the run
+            for name in ("summary.json", "rule.npz"):  # no longer true of the run
+                (self.folder / name).unlink(missing_ok=True)
         if length:
             with self._metrics_path.open(newline="") as file:
                 self._columns = next(csv.reader(file))
-        self._seconds_before, self._start = metadata["seconds"], time.monotonic()
+        self._start = time.monotonic() - metadata["seconds"]
+        self._cpu_start = time.process_time() - metadata["cpu_seconds"]
         self._record["resumed"][-1]["step"] = step
         write_json(self._config_path, self._record)
         return state, step
@@ -247,30 +243,6 @@ class Run:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""
         write_json(self.folder / "summary.json", summary)
-
-
-def folder_of(options: RunOptions, *names: str) -> Path:
-    """Return where results lie: results/<experiment>/<name>, unless options.out says otherwise."""
-    return Path(options.out or Path("results", *names))
-
-
-def check_free(folder: Path, options: RunOptions) -> None:
-    """Raise a UsageError where a run cannot begin because the folder holds one."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out={folder} is a file: name a folder")
-    if any(path.exists() for path in _parts(folder)) and not options.overwrite:
-        raise UsageError(
-            f"{folder} holds a run: --resume goes on with it, --overwrite replaces it, --out names another folder"
-        )
-
-
-def _parts(folder: Path) -> list[Path]:
-    return [folder / name for name in ("config.json", "metrics.csv", "summary.json", "checkpoints")]
-
-
-def has_checkpoint(folder: Path) -> bool:
-    """Say whether the run in a folder can go on."""
-    return any((folder / "checkpoints").glob("[0-9]*"))
 
 
 def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -31,8 +31,8 @@ from agents.types import Array, Params, Predictions, Trajectory
 from experiments import command_line, files, plots, rules
 from experiments.command_line import RunOptions
 from experiments.files import UsageError
+from experiments.folders import folder_of
 from experiments.logs import Progress, note
-from experiments.runs import folder_of
 from frodo import presets
 from frodo.online import OnlineConfig, make_fused
 from frodo.rule import make_rule

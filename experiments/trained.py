@@ -19,7 +19,7 @@ from agents.types import Array, Params, Predictions, Trajectory
 from experiments import files
 from experiments.checkpoints import Checkpoints
 from experiments.files import UsageError
-from experiments.runs import has_checkpoint
+from experiments.folders import has_checkpoint
 from frodo.online import Learner, OnlineConfig, make_fused, make_learner
 from meta.lifetime import AgentState, clip_rewards
 from toy_envs.base import Environment
@@ -53,7 +53,7 @@ def load(folder: Path, seed: int | None = None) -> Trained:
     if not has_checkpoint(folder):
         raise UsageError(f"{folder} holds a run without a checkpoint")
     environment = make_environment(config.env, config.batch_size, 0)
-    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
     if isinstance(environment, Environment):
         fused = make_fused(config, environment)
         learner, chosen = fused.learner, seeds[0] if seed is None else seed

@@ -23,7 +23,7 @@ from agents.host_acting import HostActor
 from agents.types import Params
 from experiments import devices, files, report, rules, toys
 from experiments.files import RunError
-from experiments.logs import CpuClock, Progress
+from experiments.logs import Progress
 from experiments.runs import FIRST_COLUMNS, Run, RunOptions
 from frodo import online
 from frodo.online import Learner, LearnerState, OnlineConfig
@@ -98,13 +98,12 @@ def _train_fused(run: Run, config: OnlineConfig, environment: Environment, meta_
     states, start = run.restore(states)
     last = start + (iterations * fused.steps_per_iteration - start) // chunk_steps * chunk_steps
     progress = Progress(total=last * len(seeds), start=start * len(seeds))
-    clock = CpuClock()
     for step in range(start + chunk_steps, last + 1, chunk_steps):
         states, metrics = run_chunk(states)
         metrics = jax.device_get(metrics)  # of each name [seeds, iterations]
         _check(run, metrics, states.learner.agent.params)
         logged = _reduced(metrics) | jax.device_get(evaluate(states))
-        rows = _rows(config, seeds, step // fused.steps_per_iteration, step, clock, logged)
+        rows = _rows(config, seeds, step // fused.steps_per_iteration, step, run, logged)
         run.log(rows)
         progress.update(step * len(seeds), _text(rows))
         if step == last:
@@ -133,7 +132,6 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
 
     state, start = run.restore(initial_state(0))
     progress = Progress(total=steps * len(seeds), start=start)
-    clock = CpuClock()
     for index in range(state["index"], len(seeds)):
         if index > state["index"]:
             state = initial_state(index)
@@ -173,7 +171,7 @@ def _train_on_host(run: Run, config: OnlineConfig, environment: HostEnvironment,
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
                     stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
-                    rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, clock, _reduced(stacked))
+                    rows = _rows(config, (seeds[index],), step // steps_per_iteration, step, run, _reduced(stacked))
                     run.log(rows)
                     text = _text(rows)
                     next_row += max(steps_per_iteration, steps // ROWS)
@@ -198,20 +196,20 @@ def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return reduced
 
 
-def cost(clock: CpuClock) -> dict[str, Any]:
-    """What the process has needed so far."""
+def cost(run: Run) -> dict[str, Any]:
+    """What the run has needed so far, and its process at most."""
     kilobyte = 2**20 if sys.platform == "darwin" else 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // kilobyte
-    return {"cpu_seconds": round(clock.seconds, 3), "peak_memory_mb": peak}
+    return {"cpu_seconds": round(run.cpu_seconds(), 3), "peak_memory_mb": peak}
 
 
-def _rows(config: OnlineConfig, seeds, update: int, step: int, clock: CpuClock, logged) -> list[dict[str, Any]]:
+def _rows(config: OnlineConfig, seeds, update: int, step: int, run: Run, logged) -> list[dict[str, Any]]:
     suite, _, game = config.env.partition("/")
     shared = {
         "update": update,
         "env_steps": step,
         "env_frames": step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1),
-        **cost(clock),
+        **cost(run),
     }
     rows = [{"seed": seed, **shared, **{k: v[i] for k, v in logged.items()}} for i, seed in enumerate(seeds)]
     if suite == "atari":
@@ -266,5 +264,5 @@ def _steps_per_cpu_second(results: report.Results, seeds_at_once: int) -> float:
         rows = results.columns["seed"] == seed
         with np.errstate(divide="ignore"):
             rates.extend(np.diff(results.columns["env_steps"][rows]) / np.diff(results.columns["cpu_seconds"][rows]))
-    rates = [rate for rate in rates if 0 < rate < np.inf]  # the CPU clock of a resumed run starts again
+    rates = [rate for rate in rates if rate < np.inf]
     return seeds_at_once * float(np.median(rates)) if rates else float("nan")

@@ -13,6 +13,7 @@ import pytest
 
 from experiments.checkpoints import Checkpoints
 from experiments.files import DiskError, UsageError
+from experiments.folders import has_checkpoint
 
 
 class State(NamedTuple):
@@ -76,10 +77,33 @@ def test_the_last_two_are_kept(tmp_path):
 def test_an_interrupted_save_does_not_count(tmp_path):
     Checkpoints(tmp_path).save(1, {"x": jnp.array(1)}, {})
     os.makedirs(tmp_path / "5.orbax-checkpoint-tmp" / "state")
+    assert Checkpoints(tmp_path, is_reader=True).restore({"x": jnp.array(0)})[1] == 1
+    assert (tmp_path / "5.orbax-checkpoint-tmp" / "state").exists()  # it may be another process's
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.restore({"x": jnp.array(0)})[1] == 1
     checkpoints.save(2, {"x": jnp.array(2)}, {})
     assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_a_reader_leaves_what_is_damaged(tmp_path, capsys):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for step in (1, 2):
+        checkpoints.save(step, {"x": jnp.array(step)}, {})
+    for path in (tmp_path / "checkpoints" / "2").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    assert Checkpoints(tmp_path / "checkpoints", is_reader=True).restore({"x": jnp.array(0)})[1] == 1
+    assert (tmp_path / "checkpoints" / "2").exists() and "is damaged" in capsys.readouterr().err
+    assert Checkpoints(tmp_path / "checkpoints").restore({"x": jnp.array(0)})[1] == 1
+    assert not (tmp_path / "checkpoints" / "2").exists()
+
+
+def test_a_folder_has_a_checkpoint_once_it_is_whole(tmp_path):
+    assert not has_checkpoint(tmp_path)
+    os.makedirs(tmp_path / "checkpoints" / "5.orbax-checkpoint-tmp" / "state")
+    assert not has_checkpoint(tmp_path)
+    Checkpoints(tmp_path / "checkpoints").save(1, {"x": jnp.array(1)}, {})
+    assert has_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def write_cell(out, env, method, returns, budget=1000, seeds=(0, 3)):
     files.write_json(folder / "config.json", {"config": config, "steps": budget, "seeds": seeds})
     with (folder / "metrics.csv").open("w") as file:
         file.write("seed,update,env_steps,env_frames,seconds,cpu_seconds,return\n")
-        for seed, value in zip(seeds, returns, strict=True):
+        for number, (seed, value) in enumerate(zip(seeds, returns, strict=True)):
             for i in range(1, 11):
-                file.write(f"{seed},{i},{i * budget // 10},0,0,{i},{value}\n")
+                file.write(f"{seed},{i},{i * budget // 10},0,0,{10 * number + i},{value}\n")
     files.write_json(folder / "summary.json", {"steps_per_cpu_second": 200 if method == "frodo" else 400})
 
 
@@ -80,7 +80,7 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
     assert float(frodo["env steps for η"]) == 1000 * 25 / 125 and frodo["env steps before"] == "0"
     assert float(frodo["CPU s"]) == 1000 / 200
     assert float(frodo["CPU s for η"]) == 1000 / 200 - 800 / 400  # what 800 steps cost where η is frozen
-    assert float(frodo["CPU s to compile, all seeds"]) == 20.0 - 2 * 1000 / 200  # one clock after the other
+    assert float(frodo["CPU s to compile, all seeds"]) == 20.0 - 2 * 1000 / 200
     assert frozen["env steps before"] == "123" and frozen["CPU s before"] == "4.5" and frozen["CPU s for η"] == "0.0"
     assert "before: 123 steps, 4.5 CPU s" in page and "during: 200 steps, 3 CPU s" in page
     assert "0.3 [0.2, 0.4]" in page and "0.7 [0.6, 0.8] ←" in page
@@ -130,6 +130,17 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
     with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
         comparison.check(published, allow_seen=False)
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_discovered(tmp_path, monkeypatch):
+    made = {name: str(tmp_path / "rules" / found.rule / "rule.npz") for name, found in comparison.DISCOVERIES.items()}
+    options = compare.Options(tmp_path / "out", 1, True, False, False, False)
+    with pytest.raises(UsageError, match="no scores of random and of best play are known for toy/grid_world/47"):
+        compare.run(one(envs=("toy/grid_world/47",), **made), options, [])
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(compare, "run_all", lambda *_: None)
+    with pytest.raises(files.RunError, match="discovery of frodo failed: it was not run"):
+        compare.run(one(**made), options, [])
 
 
 def test_the_job_of_a_cell_is_this_program_with_only(tmp_path):

@@ -97,7 +97,7 @@ def test_runs_that_differ_in_seeds_alone_are_one_curve(tmp_path):
     folders += [make_run(tmp_path / "again", seeds=(0,))]
     pooled, again = report.pool([report.read(folder) for folder in folders])
     assert pooled.folder == tmp_path / "run"
-    np.testing.assert_array_equal(report.curve(pooled, "return").y, np.arange(20) + [[0], [10], [20]])
+    np.testing.assert_array_equal(report.curve(pooled, "return").y, np.arange(20) + [[20], [0], [10]])
     np.testing.assert_array_equal(report.final_values(pooled, "return"), [37.5, 17.5, 27.5])
     assert again.folder == folders[-1]
     row, _ = report.run(list(map(str, folders)), "return", str(tmp_path / "out.png"))

@@ -163,7 +163,7 @@ def test_what_the_network_cannot_take_is_refused_before_anything_is_written(tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path):
+def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     config = small_catch()
     steps = 100 * 4 * 20
     run_all = lambda configs, **others: methods.run_all(
@@ -185,6 +185,10 @@ def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path)
     assert entry["sampled_return_std"] == np.std(entry["sampled_return"], ddof=1)
     own = np.array([float(row["sampled_return"]) for row in rows(tmp_path / "a2c", without=()) if row["seed"] == "1"])
     assert entry["sampled_return_over_run"][1] == pytest.approx(own.mean())
+    monkeypatch.setattr(training, "train", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_all(configs, overwrite=True)
+    assert not list(tmp_path.rglob("config.json"))  # old runs are not taken for new ones
     with pytest.raises(UsageError, match="holds no run"):
         methods.run_all(configs, options(tmp_path / "none", steps, resume=True), experiment="e", metrics=())
 

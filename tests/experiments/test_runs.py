@@ -76,7 +76,7 @@ def equal(a, b):
 
 class TestCommandLine:
     @pytest.mark.parametrize(
-        ("text", "seeds"), [("3", (3,)), ("0,1,2", (0, 1, 2)), ("0-3", (0, 1, 2, 3)), ("0-1,8", (0, 1, 8))]
+        ("text", "seeds"), [("3", (3,)), ("0,1,2", (0, 1, 2)), ("0-3", (0, 1, 2, 3)), ("8,0-1", (0, 1, 8))]
     )
     def test_seeds(self, text, seeds):
         assert parse_seeds(text) == seeds
@@ -195,8 +195,11 @@ class TestFolder:
     def test_overwrite_leaves_files_that_are_not_of_a_run(self, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")
         run(Config(), options(tmp_path))
+        (tmp_path / "rule.npz").write_text("what the old run discovered")
+        (tmp_path / "rules").mkdir()
         run(Config(), options(tmp_path, overwrite=True))
         assert (tmp_path / "notes.txt").read_text() == "mine"
+        assert not (tmp_path / "rule.npz").exists() and not (tmp_path / "rules").exists()
 
     def test_a_file_is_no_folder(self, tmp_path):
         (tmp_path / "file").write_text("")
@@ -226,6 +229,14 @@ class TestResume:
         with (tmp_path / "parts" / "metrics.csv").open(newline="") as file:
             seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
         assert seconds == sorted(seconds)
+
+    def test_clocks_go_on(self, tmp_path):
+        with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
+            one._start, one._cpu_start = one._start - 1000, one._cpu_start - 500
+            one.save(init(), 10)
+        with Run(options(tmp_path, resume=True), experiment="a", name="b", config=Config()) as one:
+            one.restore(init())
+            assert 1000 <= one.seconds() < 1300 and 500 <= one.cpu_seconds() < 800
 
     def test_drops_rows_after_the_checkpoint(self, tmp_path):
         run(Config(), options(tmp_path / "whole", steps=60))
