@@ -24,7 +24,7 @@ class HasParams(Protocol):
     def params(self) -> Params: ...
 
 
-Learner = TypeVar("Learner", bound=HasParams)
+Acting = TypeVar("Acting", bound=HasParams)
 
 
 class EpisodeStats(NamedTuple):
@@ -101,8 +101,8 @@ def rollouts(
     environment: Environment,
     agent: Agent,
     policy: Policy,
-    learner: Learner,
-    update: Callable[[Learner, Trajectory], Learner],
+    acting: Acting,
+    update: Callable[[Acting, Trajectory], Acting],
     state: ActorState,
     num_trajectories: int,
     num_steps: int,
@@ -110,18 +110,18 @@ def rollouts(
 ) -> tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]:
     """Act for M trajectories, stacked [M, T, B, ...], and a validation trajectory unless it has no steps.
 
-    The parameters that act are those of `learner`, which `update` changes after each of the M trajectories.
+    The parameters that act are those of `acting`, which `update` changes after each of the M trajectories.
     """
 
     def act(carry, _):
-        state, learner = carry
-        state, trajectory, stats = rollout(environment, agent, policy, learner.params, state, num_steps)
-        return (state, update(learner, trajectory)), (trajectory, stats)
+        state, acting = carry
+        state, trajectory, stats = rollout(environment, agent, policy, acting.params, state, num_steps)
+        return (state, update(acting, trajectory)), (trajectory, stats)
 
-    (state, learner), (trajectories, stats) = jax.lax.scan(act, (state, learner), None, length=num_trajectories)
+    (state, acting), (trajectories, stats) = jax.lax.scan(act, (state, acting), None, length=num_trajectories)
     validation = None
     if num_validation_steps:
-        state, validation, last = rollout(environment, agent, policy, learner.params, state, num_validation_steps)
+        state, validation, last = rollout(environment, agent, policy, acting.params, state, num_validation_steps)
         stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last)
     return state, trajectories, validation, jax.tree.map(jnp.sum, stats)
 

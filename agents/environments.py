@@ -168,7 +168,7 @@ class DmEnvBatch(HostEnvironment):
 def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostEnvironment:
     """Make an environment by its name.
 
-    - `toy/catch`, `toy/random_walk`: one pure environment; the caller batches and seeds it.
+    - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
       run to run, and `mnist` with its variants downloads its data.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.

@@ -110,8 +110,10 @@ class HostActor:
         _, observation, _, logits, _ = jax.eval_shape(
             self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state
         )
+        agent = self._num_renewed
         while True:
-            agent = self._num_renewed
+            if agent != self._num_renewed:
+                agent, core_state = self._num_renewed, self._agent.initial_state(batch_size)
             returns: list[float] = []
             buffers = [_allocate(shape, observation, logits) for shape in self._shapes]
             core_states: list[CoreState] = []

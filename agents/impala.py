@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import rlax
 
 from agents.q_learning import taken
 from agents.rule import UpdateRule
@@ -34,7 +35,7 @@ def actor_critic_loss(
     it comes: whoever makes it decides what of it is a constant.
     """
     log_pi = jax.nn.log_softmax(predictions["policy"][:-1] / temperature)
-    log_pi_a = jnp.take_along_axis(log_pi, trajectory.action[..., None], axis=-1)[..., 0]
+    log_pi_a = rlax.batched_index(log_pi, trajectory.action)
     value_error = targets.value - predictions["value"][:-1]
     return -targets.advantage * log_pi_a + value_cost * jnp.square(value_error) - entropy_cost * entropy(log_pi)
 
@@ -53,7 +54,7 @@ def log_probability(logits: Array, trajectory: Trajectory) -> Array:
 def behaviour_log_probability(trajectory: Trajectory) -> Array:
     """log μ(A|S) of the taken actions, [T, B]."""
     logits = jax.nn.log_softmax(trajectory.behaviour_logits)
-    return jnp.take_along_axis(logits, trajectory.action[..., None], axis=-1)[..., 0]
+    return rlax.batched_index(logits, trajectory.action)
 
 
 def vtrace_targets(

@@ -22,7 +22,7 @@ def expected_values(predictions: Predictions, logits: Array) -> Array:
 
 def taken(values: Array, trajectory: Trajectory) -> Array:
     """Pick the taken action's entry: [T + 1, B, A] -> [T, B]."""
-    return jnp.take_along_axis(values[:-1], trajectory.action[..., None], axis=-1)[..., 0]
+    return rlax.batched_index(values[:-1], trajectory.action)
 
 
 def taken_vectors(x: Array, trajectory: Trajectory) -> Array:

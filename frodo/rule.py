@@ -38,12 +38,14 @@ class RuleConfig:
     epsilon: float = 0.1  # of the ε-greedy policy of value-based agents
     value_cost: float = 0.5
     entropy_cost: float = 0.01
-    temperature: float = 1.0  # divides the policy's logits in the outer loss
-    reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
+    temperature: float = 1.0  # divides the policy's logits in the outer loss of agents that predict values
+    reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'; q_learning has the sum, td_lambda and disco the mean
     lstm: int = 256  # units of the meta-network
     inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")  # of meta.inputs.INPUTS
-    next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G; 'semi': only the
-    # meta-gradient does; 'stopped': neither
+    next_value_gradient: str = (
+        "semi"  # 'literal': the inner gradient flows through v(S') and π(A|S) into G; 'semi': only
+    )
+    # the meta-gradient does; 'stopped': neither
     consistency_cost: float = 0.0  # c of Eq. 13
     is_consistency_multi_step: bool = True
     is_advantage_normalised: bool = False  # in the outer objective of agents with a policy
@@ -77,7 +79,7 @@ class RuleConfig:
 
 
 class Kind(NamedTuple):
-    """What the rules need to know of a kind of agent; every function takes the configuration as its last argument."""
+    """What the rules need to know of a kind of agent; every function but `spec` takes the configuration last."""
 
     spec: Callable[[int], TargetSpec]
     policy: Callable[[Predictions, RuleConfig], Array]  # -> logits [..., A]

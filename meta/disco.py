@@ -220,11 +220,11 @@ def disco(config: DiscoConfig) -> UpdateRule:
 
 
 def _weights(config: DiscoConfig, trajectory: Trajectory) -> Array:
-    """Weights of the steps' losses, [T, B], of mean 1."""
+    """Weights of the steps' losses, [T, B], of mean 1 over the valid ones."""
     if not config.skips_first_steps:
         return jnp.ones_like(trajectory.reward)
     kept = (~trajectory.is_first[:-1]).astype(trajectory.reward.dtype)
-    return kept / jnp.maximum(jnp.mean(kept), 1e-8)
+    return kept / jnp.maximum(masked_reduce(kept, trajectory.valid, "mean"), 1e-8)
 
 
 def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:

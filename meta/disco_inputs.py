@@ -114,10 +114,6 @@ def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Arra
     return (x - mean * is_centred) / (jnp.sqrt(variance + EMA_ROOT_EPSILON) + EMA_EPSILON)
 
 
-def _signed_log(x: Array) -> Array:
-    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
-
-
 class Embedding(hk.Module):
     """Two layers from a categorical distribution, given by its logits, to a number: [..., N] -> [...]."""
 
@@ -138,12 +134,12 @@ def make_inputs(c: Context, is_hidden: bool, targets: dict[str, Array] | None = 
     logits, target_logits = jax.lax.stop_gradient((c.predictions["policy"], c.target_predictions["policy"]))
     pi, target_pi = jax.nn.softmax(logits), jax.nn.softmax(target_logits)
     mu = jax.nn.softmax(trajectory.behaviour_logits).astype(pi.dtype)
-    pick = lambda x: jnp.take_along_axis(x, action[..., None], axis=-1)[..., 0]
+    pick = lambda x: rlax.batched_index(x, action)
     pair = lambda x: [x[:-1], x[1:]]
-    columns = [pick(pi[:-1]), pick(mu), _signed_log(trajectory.reward), trajectory.discount]
+    columns = [pick(pi[:-1]), pick(mu), rlax.signed_logp1(trajectory.reward), trajectory.discount]
     if c.values:
         advantage = c.values.advantage
-        columns += [*pair(_signed_log(c.values.v)), _signed_log(advantage), normalise(c.average, advantage)]
+        columns += [*pair(rlax.signed_logp1(c.values.v)), rlax.signed_logp1(advantage), normalise(c.average, advantage)]
     columns.append(pick(target_pi[:-1]))
     action_columns = [pi[:-1], mu, target_pi[:-1]]
     target_features = None
@@ -159,7 +155,11 @@ def make_inputs(c: Context, is_hidden: bool, targets: dict[str, Array] | None = 
         target_features = None if targets is None else embed_y(targets["y"])[..., None]
     if c.values:
         advantage = c.values.action_advantage[:-1]
-        action_columns += [_signed_log(c.values.target_q[:-1]), _signed_log(advantage), normalise(c.average, advantage)]
+        action_columns += [
+            rlax.signed_logp1(c.values.target_q[:-1]),
+            rlax.signed_logp1(advantage),
+            normalise(c.average, advantage),
+        ]
     action_columns.append(jax.nn.one_hot(action, pi.shape[-1], dtype=pi.dtype))
     valid = trajectory.valid[..., None]
     stack = lambda columns, mask: jnp.where(mask, jnp.stack([x.astype(pi.dtype) for x in columns], axis=-1), 0.0)

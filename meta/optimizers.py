@@ -37,8 +37,7 @@ class OptimizerConfig:
             scale = scale_by_adam_with_constant_denominator(self.decay, self.epsilon)
         else:
             scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=True)
-        # No clip at infinity, whose derivative is not a number.
-        before = [] if self.max_gradient_norm == float("inf") else [optax.clip_by_global_norm(self.max_gradient_norm)]
+        before = [] if self.max_gradient_norm == float("inf") else [clip_by_global_norm(self.max_gradient_norm)]
         after = [] if self.max_update == float("inf") else [optax.clip(self.max_update)]
         return optax.chain(*before, scale, *after, optax.scale_by_learning_rate(self.learning_rate))
 
@@ -46,6 +45,18 @@ class OptimizerConfig:
 def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_update: float = float("inf")):
     """Return the settings of Adam with its usual constants."""
     return OptimizerConfig(learning_rate, 0.999, 1e-8, max_gradient_norm, "adam", max_update)
+
+
+def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+    """Optax's, whose derivative is not a number where the gradient is 0, with one that is finite everywhere."""
+
+    def update(grads, state, params=None):
+        square = optax.tree.norm(grads, squared=True)
+        is_large = square > max_norm**2
+        norm = jnp.sqrt(jnp.where(is_large, square, 1.0))
+        return jax.tree.map(lambda g: jnp.where(is_large, g / norm * max_norm, g), grads), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def scale_by_adam_with_constant_denominator(b2: float, epsilon: float) -> optax.GradientTransformation:

@@ -1,6 +1,6 @@
 """Outer objectives: what the agent that the updates led to is judged by on a fresh trajectory, for each kind of agent.
 
-Those of a population (`Outer`) may have a state: a meta-value function, and a moving average of advantages.
+They may have a state (`Outer`): a meta-value function, and a moving average of advantages.
 
 Source: Xu et al. 2020, Eq. 9 (prediction), section 3.4 (value-based), Eq. 11 and section 5.1 (actor-critic, V-trace).
 The return G(τ′) is a constant here: the gradient is that of the canonical update.

@@ -380,8 +380,9 @@ def test_a_validation_trajectory_follows_and_has_its_own_length():
     assert validation.observation[1:].any() and validation.behaviour_logits.all()  # filled to the end
 
 
-def test_what_another_agent_acted_is_not_handed_over():
-    agent = make(core=0)
+@pytest.mark.parametrize("core", [0, 4])
+def test_what_another_agent_acted_is_not_handed_over(core):
+    agent = make(core=core)
     actor, params = host_actor(catch_batch(), agent, 5, 2)
     broken = jax.tree.map(lambda x: x * np.nan, params)
     with actor:

@@ -15,6 +15,7 @@ from experiments import check_disco103
 from experiments import weights as weights_file
 from meta import disco, disco103
 from tests.reference import disco as reference
+from tests.trajectories import random_trajectory
 
 DATA = Path(__file__).parents[1] / "data"
 SMALL = disco.DiscoConfig(prediction_size=5, max_value=4, lstm=6, lifetime_lstm=3)
@@ -258,3 +259,11 @@ def test_hiding_leaves_the_policy_target_or_the_weights_as_they_are():
 def test_a_wrong_ablation_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(SMALL, **settings).validate()
+
+
+def test_losses_may_leave_out_first_steps():
+    trajectory = random_trajectory(0, 8, 4)
+    weights = np.asarray(disco._weights(dataclasses.replace(SMALL, skips_first_steps=True), trajectory))
+    assert (weights[trajectory.is_first[:-1]] == 0).all() and (weights[~trajectory.is_first[:-1]] > 0).all()
+    assert weights[trajectory.valid].mean() == pytest.approx(1)
+    assert (np.asarray(disco._weights(SMALL, trajectory)) == 1).all()

@@ -1,11 +1,13 @@
 """Optimisers: Adam's numbers, and what of it carries a derivative."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from meta import optimizers
 from meta.optimizers import OptimizerConfig, adam
 
 GRADS = [{"x": jnp.array(x)} for x in ([0.5, -2.0], [1.0, 1e-3], [-3.0, 0.0])]
@@ -34,8 +36,19 @@ def test_no_derivative_passes_the_denominator():
     np.testing.assert_allclose(jax.grad(of_last)(GRADS[2]["x"]), expected, rtol=1e-4)
 
 
-def test_derivatives_are_finite_without_a_limit_to_the_norm():
-    assert np.isfinite(jax.grad(lambda g: jnp.sum(run(adam(0.1).make(), [{"x": g}])))(jnp.zeros(2))).all()
+@pytest.mark.parametrize("config", [adam(0.1), adam(0.1, 1.0), OptimizerConfig()])
+def test_derivatives_are_finite_where_the_gradient_is_zero(config):
+    assert np.isfinite(jax.grad(lambda g: jnp.sum(run(config.make(), [{"x": g}])))(jnp.zeros(2))).all()
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 5.0, 1e4])
+def test_the_clip_is_optaxs(max_norm):
+    grads = {"x": jnp.array([3.0, -4.0]), "y": jnp.array(0.1)}
+    clip, theirs = optimizers.clip_by_global_norm(max_norm), optax.clip_by_global_norm(max_norm)
+    clipped = lambda by: lambda grads: by.update(grads, by.init(grads))[0]
+    chex.assert_trees_all_close(clipped(clip)(grads), clipped(theirs)(grads), rtol=1e-6)
+    total = lambda by: jax.grad(lambda grads: sum(jnp.sum(x**3) for x in jax.tree.leaves(clipped(by)(grads))))(grads)
+    chex.assert_trees_all_close(total(clip), total(theirs), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
