@@ -42,10 +42,8 @@ class RuleConfig:
     reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'; q_learning has the sum, td_lambda and disco the mean
     lstm: int = 256  # units of the meta-network
     inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")  # of meta.inputs.INPUTS
-    next_value_gradient: str = (
-        "semi"  # 'literal': the inner gradient flows through v(S') and π(A|S) into G; 'semi': only
-    )
-    # the meta-gradient does; 'stopped': neither
+    next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
+    # where it is an input); 'semi': only the meta-gradient does; 'stopped': neither
     consistency_cost: float = 0.0  # c of Eq. 13
     is_consistency_multi_step: bool = True
     is_advantage_normalised: bool = False  # in the outer objective of agents with a policy
