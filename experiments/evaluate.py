@@ -1,7 +1,7 @@
 """Train agents with a rule that stays as it is: the published one, Disco103, or one that `discover` found.
 
     python -m experiments.evaluate --rule=disco103 --env=toy/catch/8x8 --seeds=0-4 --steps=58e3
-    python -m experiments.evaluate --rule=results/discover/rule.npz --env=toy/grid_world/50
+    python -m experiments.evaluate --rule=results/discover/disco/rule.npz --env=toy/grid_world/50
 
 Writes one run folder, results/evaluate/<env>_<rule>/, as `online` does: metrics.csv, summary.json, return.png. Where
 the published weights come from: --weights, else DISCO103_WEIGHTS, else the user's cache, else a download.

@@ -85,7 +85,7 @@ def _cache_path() -> Path:
 
 
 def _by_hand(cached: Path) -> str:
-    return f"download {URL} by hand to {cached}, or name the file with --weights or DISCO103_WEIGHTS"
+    return f"download {URL} by hand to {cached}, or name the file with DISCO103_WEIGHTS"
 
 
 def _download() -> bytes:

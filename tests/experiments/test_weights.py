@@ -74,7 +74,7 @@ def assert_refused(cached, reason, before=()):
     """A download fails with one line that says why and what to put where, and leaves the files as they were."""
     with pytest.raises(UsageError) as error:
         weights.find()
-    by_hand = f"download {weights.URL} by hand to {cached}, or name the file with --weights or DISCO103_WEIGHTS"
+    by_hand = f"download {weights.URL} by hand to {cached}, or name the file with DISCO103_WEIGHTS"
     assert re.fullmatch(f"cannot download Disco103's weights: {reason}; {re.escape(by_hand)}", str(error.value))
     assert files_under(cached.parents[1]) == sorted(before)
 
