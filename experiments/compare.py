@@ -2,11 +2,11 @@
 
     python -m experiments.compare --discover
     python -m experiments.compare --scalar_rule=docs/rules/frodo.npz --disco_rule=docs/rules/disco.npz
-    python -m experiments.compare --scalar_rule=FILE --disco_rule=FILE --seeds=0-4 \\
+    python -m experiments.compare --scalar_rule=FILE --disco_rule=FILE --budget=1e5 --seeds=0-4 \\
         --envs=toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,toy/grid_world/50,bsuite/catch/0,envpool/CartPole-v1
 
 FILE is a rule that `discover` found, in other environments than those of the comparison; --discover makes both rules
-first. The first two take less than an hour of two cores each, the third a night.
+first. The first two take less than an hour of two cores each, the third two hours.
 
 Every method (the rows of METHODS) lives for --budget environment steps in every environment, with every seed: a cell is
 a method in an environment, a run folder <out>/cells/<env>/<method>/, as `online` writes it, made by a process of its
