@@ -78,7 +78,7 @@ def small(rule: str) -> DiscoverConfig:
         meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
     )
     if rule == "disco":
-        return DiscoverConfig(config, budgets=(200_000,))
+        return DiscoverConfig(config, budgets=(100_000, 300_000))
     config = dataclasses.replace(
         config,
         rule=RuleConfig(name=rule, reduction="mean", lambda_=0.95, is_advantage_normalised=True, lstm=64),
