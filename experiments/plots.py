@@ -20,7 +20,7 @@ from experiments.statistics import Estimate
 # Okabe and Ito's colours: told apart by colour-blind people too; line styles change when they begin again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
-CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean."
+CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean; of two seeds, each thinly."
 
 
 class Series(NamedTuple):
@@ -135,13 +135,7 @@ def panels(
     ) as all_:
         for axes, series, colours in all_:
             for one in series:
-                mean, half_width = mean_and_interval(np.asarray(one.y, float))
-                axes.plot(one.x, mean, color=colours[one.label], linewidth=1.8, label=one.label)
-                if len(one.y) < 3:
-                    axes.plot(one.x, one.y.T, color=colours[one.label], linewidth=0.8, alpha=0.5)
-                else:
-                    band = mean - half_width, mean + half_width
-                    axes.fill_between(one.x, *band, color=colours[one.label], alpha=0.2, linewidth=0)
+                _curve(axes, one, one.label, color=colours[one.label])
             _levels(axes, hlines)
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
@@ -247,10 +241,18 @@ def new_figure(size: tuple[float, float], path: Path | str) -> Iterator[Figure]:
 def _draw(axes: Axes, series: Sequence[Series], linewidth: float = 1.8) -> None:
     for number, one in enumerate(series):
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
-        mean, half_width = mean_and_interval(np.asarray(one.y, float))
         seeds = f"{len(one.y)} seed{'s' if len(one.y) > 1 else ''}"
-        axes.plot(one.x, mean, color=colour, linestyle=style, linewidth=linewidth, label=f"{one.label} ({seeds})")
-        axes.fill_between(one.x, mean - half_width, mean + half_width, color=colour, alpha=0.2, linewidth=0)
+        _curve(axes, one, f"{one.label} ({seeds})", linewidth, color=colour, linestyle=style)
+
+
+def _curve(axes: Axes, one: Series, label: str, linewidth: float = 1.8, **style: Any) -> None:
+    """The mean over seeds, and its band; of fewer than three seeds each is drawn, thinly, instead."""
+    mean, half_width = mean_and_interval(np.asarray(one.y, float))
+    axes.plot(one.x, mean, linewidth=linewidth, label=label, **style)
+    if len(one.y) < 3:
+        axes.plot(one.x, one.y.T, linewidth=0.8, alpha=0.5, **style)
+    else:
+        axes.fill_between(one.x, mean - half_width, mean + half_width, color=style["color"], alpha=0.2, linewidth=0)
 
 
 def _levels(axes: Axes, hlines: Mapping[str, float]) -> None:
