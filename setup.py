@@ -1,6 +1,8 @@
 """Package definition; the exact versions that are tested stand in constraints.txt."""
 
-from setuptools import setup
+from setuptools import find_packages, setup
+
+LAYERS = ("toy_envs", "agents", "meta", "frodo", "experiments")
 
 setup(
     name="frodo-rl",
@@ -10,7 +12,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=["toy_envs", "agents", "meta", "frodo", "experiments"],
+    packages=find_packages(include=[pattern for name in LAYERS for pattern in (name, f"{name}.*")]),
     package_data={"agents": ["atari57_scores.csv"]},
     install_requires=[
         "absl-py>=2.1",

@@ -14,11 +14,15 @@ import numpy as np
 from absl import flags
 from matplotlib.ticker import MaxNLocator
 
-from experiments import command_line, files, plots, predictions, trained, watch
-from experiments import probes as probing
-from experiments.files import UsageError
-from experiments.logs import Progress, note
-from experiments.trained import Trained
+from experiments.analyses import loaded_agent, predictions
+from experiments.analyses import probes as probing
+from experiments.analyses.loaded_agent import LoadedAgent
+from experiments.analyses.pictures import pictures
+from experiments.results import plots
+from experiments.runs import command_line
+from experiments.runs.errors import UsageError
+from experiments.runs.logs import Progress, note
+from frodo import files
 
 NUM_STEPS, NUM_EPISODES = 500, 4  # an agent acts so long, and what is drawn ends with the last of its first episodes
 NUM_FRAMES = 5  # of the first episode, in `saliency`
@@ -28,9 +32,9 @@ NUM_COLUMNS, NUM_PROBE_STEPS = 40, 100  # environments and steps in each that pr
 Rows = list[dict[str, Any]]
 
 
-def confidence(agent: Trained, path: Path, title: str) -> Rows:
+def confidence(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw how sure the agent is along episodes, and return a row for each step."""
-    trajectory, _ = trained.play(agent, NUM_STEPS, 1, agent.seed)
+    trajectory, _ = loaded_agent.play(agent, NUM_STEPS, 1, agent.seed)
     ends = np.flatnonzero(np.asarray(trajectory.is_last & trajectory.valid)[:, 0])
     num_steps = ends[:NUM_EPISODES][-1] + 1 if len(ends) else NUM_STEPS
     columns = {name: np.asarray(x)[:num_steps, 0] for name, x in predictions.confidence(agent, trajectory).items()}
@@ -59,14 +63,14 @@ def confidence(agent: Trained, path: Path, title: str) -> Rows:
     ]
 
 
-def saliency(agent: Trained, path: Path, title: str) -> Rows:
+def saliency(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw derivatives of predictions with respect to observations, and return a row for each pixel."""
-    trajectory, observations = trained.play(agent, NUM_STEPS, 1, agent.seed)
+    trajectory, observations = loaded_agent.play(agent, NUM_STEPS, 1, agent.seed)
     is_last = np.asarray(trajectory.is_last)[:, 0]
     length = int(is_last.argmax()) + 1 if is_last.any() else NUM_STEPS
     steps = np.unique(np.linspace(0, length - 1, NUM_FRAMES).round().astype(int))
     gradients = predictions.saliency(agent, trajectory, observations, steps)
-    frames = watch.pictures(observations[steps, 0])
+    frames = pictures(observations[steps, 0])
     images = {"observation": np.stack([_channels(observations[t, 0])[0] for t in steps]) if frames is None else frames}
     for name, x in gradients.items():
         images[name] = np.stack([np.sum(_channels(np.abs(one)), axis=0) for one in x])
@@ -99,9 +103,9 @@ def saliency(agent: Trained, path: Path, title: str) -> Rows:
     ]
 
 
-def probes(agent: Trained, path: Path, title: str) -> Rows:
+def probes(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw what probes predict of the future, and return a row for each input, k and fold."""
-    trajectory, _ = trained.play(agent, NUM_PROBE_STEPS, NUM_COLUMNS, agent.seed)
+    trajectory, _ = loaded_agent.play(agent, NUM_PROBE_STEPS, NUM_COLUMNS, agent.seed)
     scores = probing.probes(agent, trajectory, lambda name: note(f"probes of {name}: done"))
     panels = {"entropy": "test R²", "large_reward": "test accuracy"}
     names = {"entropy": "policy entropy in k steps", "large_reward": "a large reward within k steps"}
@@ -130,10 +134,10 @@ def probes(agent: Trained, path: Path, title: str) -> Rows:
     ]
 
 
-def horizon(agent: Trained, path: Path, title: str) -> Rows:
+def horizon(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw how far targets move with z later on, and return a row for each trajectory and k."""
     num_steps = agent.config.unroll
-    trajectory, _ = trained.play(agent, WARM_UP + num_steps, NUM_TRAJECTORIES, agent.seed)
+    trajectory, _ = loaded_agent.play(agent, WARM_UP + num_steps, NUM_TRAJECTORIES, agent.seed)
     progress = Progress(total=num_steps)
     moved = predictions.horizon(agent, trajectory, num_steps, progress.update)
     k = np.arange(1, num_steps)
@@ -155,7 +159,7 @@ def horizon(agent: Trained, path: Path, title: str) -> Rows:
     ]
 
 
-FIGURES: Mapping[str, Callable[[Trained, Path, str], Rows]] = {
+FIGURES: Mapping[str, Callable[[LoadedAgent, Path, str], Rows]] = {
     "confidence": confidence,
     "saliency": saliency,
     "probes": probes,
@@ -173,7 +177,7 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
         if name not in FIGURES:
             hint = command_line.did_you_mean(name, list(FIGURES))
             raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
-    agent = trained.load(folder, seed)
+    agent = loaded_agent.load(folder, seed)
     missing = {"y", "z"} - set(agent.learner.rule.spec(2))
     if missing:
         names = ", ".join(sorted(missing))

@@ -33,13 +33,15 @@ from bsuite import sweep
 from bsuite.utils import datasets, wrappers
 
 from agents.environments import DmEnvBatch, make_bsuite
-from experiments import bsuite_scores, command_line, evaluate, online, plots, training
-from experiments.bsuite_scores import EXPERIMENTS, Recorder, record_path
-from experiments.command_line import RunOptions
-from experiments.files import RunError, UsageError
-from experiments.folders import folder_of
-from experiments.jobs import Job, failure, open_folder, own_arguments, run_all
-from experiments.logs import note, table
+from experiments.analyses import bsuite_scores
+from experiments.analyses.bsuite_scores import EXPERIMENTS, Recorder, record_path
+from experiments.results import plots
+from experiments.runs import command_line, settings, training
+from experiments.runs.errors import RunError, UsageError
+from experiments.runs.folders import folder_of
+from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
+from experiments.runs.logs import note, table
+from experiments.runs.options import RunOptions
 from frodo.online import OnlineConfig
 from frodo.rule import RULES
 
@@ -87,7 +89,7 @@ def configure(bsuite_id: str, rule: str, init_meta_params: str = "") -> OnlineCo
     """Return the settings of the agent, with one environment; a UsageError for a rule that does not act."""
     is_online = init_meta_params or rule in RULES
     env = f"bsuite/{bsuite_id}"
-    config = online.configure(env, rule, init_meta_params) if is_online else evaluate.configure(rule, env)
+    config = settings.configure(env, rule, init_meta_params) if is_online else settings.configure_frozen(rule, env)
     if config.rule.kind == "prediction":
         raise UsageError(f"--rule={rule}: it predicts values and does not act")
     return dataclasses.replace(config, batch_size=1)
@@ -148,8 +150,8 @@ def main(argv: list[str]) -> None:
         command_line.not_both("rule", "init_meta_params")
     label = Path(FLAGS.init_meta_params or FLAGS.rule).stem + "_online" * bool(FLAGS.init_meta_params)
     ids = parse_ids(FLAGS.only or FLAGS.ids)
-    settings = functools.partial(configure, rule=FLAGS.rule, init_meta_params=FLAGS.init_meta_params)
-    config, options = command_line.parse_options(argv, settings(ids[0]))
+    preset = functools.partial(configure, rule=FLAGS.rule, init_meta_params=FLAGS.init_meta_params)
+    config, options = command_line.parse_options(argv, preset(ids[0]))
     if len(options.seeds) > 1:
         raise UsageError(f"--seeds={FLAGS.seeds}: bsuite has one run of each id: give one seed")
     out = folder_of(options, "bsuite", label)

@@ -16,8 +16,9 @@ from typing import Any
 
 from absl import flags
 
-from experiments import command_line, methods, plots, report
-from experiments.command_line import RunOptions
+from experiments.results import plots, reading
+from experiments.runs import command_line, sweep
+from experiments.runs.options import RunOptions
 from frodo import presets
 from frodo.online import OnlineConfig
 from toy_envs.catch import Catch
@@ -66,10 +67,10 @@ def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[
     configs = make_configs(config, rule)
     bound = Catch().look_ahead_bound(config.unroll)
     known = {"look_ahead_bound": bound}
-    folder, summary = methods.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
+    folder, summary = sweep.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
     plots.curves(
         folder / "catch.png",
-        [report.curve(report.read(folder / name), "sampled_return")._replace(label=label(name)) for name in configs],
+        [reading.curve(reading.read(folder / name), "sampled_return")._replace(label=label(name)) for name in configs],
         title="Catch, 11 wide and 6 high",
         xlabel="environment steps",
         ylabel="expected return of the policy as it acts",
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
     config, options = command_line.parse_options(argv, presets.catch(is_value_based=rule == "q"))
     summary = run(config, options, rule)
-    methods.print_table(summary, METRICS if rule != "consistency" else ("sampled_return_over_run", "sampled_return"))
+    sweep.print_table(summary, METRICS if rule != "consistency" else ("sampled_return_over_run", "sampled_return"))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,11 @@ import numpy as np
 from absl import flags
 
 from agents.types import Array, Params, Trajectory
-from experiments import files, logs, weights
-from experiments.command_line import start
-from experiments.files import UsageError
+from experiments import weights
+from experiments.runs import logs
+from experiments.runs.command_line import start
+from experiments.runs.errors import UsageError
+from frodo import files
 from meta import disco, disco103
 from meta.disco_inputs import Context, MovingAverage, normalise, to_scalars
 from meta.target_network import LifetimeState

@@ -23,12 +23,22 @@ from typing import NamedTuple
 
 from absl import flags
 
-from experiments import command_line, compare_report, discover, statistics, training
-from experiments.command_line import RunOptions
-from experiments.comparison import DISCOVERIES, METHODS, Comparison, cell_folder, check, check_names, refuse_seen
-from experiments.files import RunError, UsageError
-from experiments.folders import has_checkpoint
-from experiments.jobs import Job, failure, open_folder, own_arguments, run_all
+from experiments.comparison import report
+from experiments.comparison.methods import (
+    DISCOVERIES,
+    METHODS,
+    Comparison,
+    cell_folder,
+    check,
+    check_names,
+    refuse_seen,
+)
+from experiments.results import statistics
+from experiments.runs import command_line, settings, training
+from experiments.runs.errors import RunError, UsageError
+from experiments.runs.folders import has_checkpoint
+from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
+from experiments.runs.options import RunOptions
 
 
 def run_cell(comparison: Comparison, out: Path, env: str, method: str) -> None:
@@ -90,7 +100,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     check_names(comparison)
     if options.is_discovering:
         for found in DISCOVERIES.values():
-            refuse_seen(comparison, found.rule, discover.parse_envs(found.envs), options.allow_seen)
+            refuse_seen(comparison, found.rule, settings.parse_envs(found.envs), options.allow_seen)
         no_files = dict.fromkeys(comparison.files, "")
         check(dataclasses.replace(comparison, files=no_files), options.allow_seen)
         given = []
@@ -110,7 +120,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         seen = check(comparison, options.allow_seen)
     cells = cell_jobs(comparison, options.out, arguments)
     run_all(cells, options.num_processes, options.out)
-    text = compare_report.write(comparison, options.out, seen)
+    text = report.write(comparison, options.out, seen)
     if failed := [job.name for job in cells if not job.is_finished]:
         print(text)
         raise RunError(
@@ -135,7 +145,7 @@ def main(argv: list[str]) -> None:
         rule_files = {name: str(out / "rules" / found.rule / "rule.npz") for name, found in DISCOVERIES.items()}
     seeds = command_line.parse_seeds(FLAGS.seeds)
     budget = command_line.parse_steps(FLAGS.budget)
-    comparison = Comparison(discover.parse_envs(FLAGS.envs), budget, seeds, methods, rule_files)
+    comparison = Comparison(settings.parse_envs(FLAGS.envs), budget, seeds, methods, rule_files)
     if FLAGS.only:
         cells = {f"{env}:{method}": (env, method) for env, method in comparison.cells()}
         if FLAGS.only not in cells:

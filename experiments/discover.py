@@ -11,7 +11,6 @@ what it was on the way; discovery.png is the return at the end of lifetimes, or 
 """
 
 import dataclasses
-import re
 import tempfile
 from typing import Any
 
@@ -19,14 +18,15 @@ import jax
 import numpy as np
 from absl import flags
 
-from agents.environments import make_environment
-from experiments import command_line, devices, logs, plots, population_config, population_run, report, rules, training
-from experiments.command_line import RunOptions
-from experiments.files import UsageError
-from experiments.folders import check_free, folder_of
-from experiments.logs import Progress
+from experiments import population_config, population_run, rules
 from experiments.population_config import DiscoverConfig
-from experiments.runs import Run
+from experiments.results import plots, reading
+from experiments.runs import command_line, devices, logs, settings, training
+from experiments.runs.errors import UsageError
+from experiments.runs.folders import check_free, folder_of
+from experiments.runs.logs import Progress
+from experiments.runs.options import RunOptions
+from experiments.runs.run import Run
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
@@ -73,11 +73,11 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
                     whole = population.gather(state)
                     run.save(whole, step)
                     run.stop_if_interrupted(whole, step)
-        results = report.read(run.folder)
+        results = reading.read(run.folder)
         origin = rules.Origin(config.envs, options.steps * population.steps_per_meta_step, run.cpu_seconds())
         rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params), origin)
         names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]
-        summary: dict[str, Any] = {name: float(report.final_values(results, name)[0]) for name in names}
+        summary: dict[str, Any] = {name: float(reading.final_values(results, name)[0]) for name in names}
         summary |= {name: int(results.columns[name][-1]) for name in ("lifetimes", "resets")}
         summary["meta_steps"] = options.steps
         summary["cpu_seconds_per_meta_step"] = run.cpu_seconds() / options.steps
@@ -88,13 +88,13 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     return summary
 
 
-def draw(results: report.Results, config: DiscoverConfig, steps_per_meta_step: int) -> str:
+def draw(results: reading.Results, config: DiscoverConfig, steps_per_meta_step: int) -> str:
     """Draw the returns into the run's folder; returns the figure's path, "" where no episode ended."""
     envs = list(dict.fromkeys(config.envs))
     for prefix, ylabel in (("end_return", "mean return at the end of lifetimes"), ("return", "mean return")):
         found = [env for env in envs if np.isfinite(results.columns[f"{prefix}/{env}"]).any()]
         if found:
-            series = [(env, report.curve(results, f"{prefix}/{env}")) for env in found]
+            series = [(env, reading.curve(results, f"{prefix}/{env}")) for env in found]
             curves = [curve._replace(label=env, x=curve.x / steps_per_meta_step) for env, curve in series]
             path, title = results.folder / "discovery.png", f"Discovery of the rule {config.agent.rule.name}"
             plots.curves(path, curves, title=title, xlabel="meta-steps", ylabel=ylabel)
@@ -102,26 +102,10 @@ def draw(results: report.Results, config: DiscoverConfig, steps_per_meta_step: i
     return ""
 
 
-def parse_envs(text: str) -> tuple[str, ...]:
-    """Return the environments of "toy/catch,toy/grid_world/0-7"; one of that name must exist for each."""
-    envs: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        if match := re.fullmatch(r"(.*/)(\d+)-(\d+)", part):
-            envs.extend(f"{match[1]}{index}" for index in range(int(match[2]), int(match[3]) + 1))
-        else:
-            envs.append(part)
-    if not envs:
-        raise UsageError(f"--envs={text}: give at least one environment, such as toy/catch,toy/grid_world/0-7")
-    for env in envs:
-        if re.fullmatch(r"(toy|bsuite|envpool|atari)/.*", env) is None or env.startswith("toy/"):
-            make_environment(env, 1, 0)  # refuses an unknown name
-    return tuple(envs)
-
-
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     devices.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
-    preset = population_config.preset(FLAGS.rule, parse_envs(FLAGS.envs), FLAGS.preset)
+    preset = population_config.preset(FLAGS.rule, settings.parse_envs(FLAGS.envs), FLAGS.preset)
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
         agent, _ = rules.load(FLAGS.init_meta_params, preset.agent)

@@ -7,38 +7,24 @@ Writes one run folder, results/evaluate/<env>_<rule>/, as `online` does: metrics
 the published weights come from: --weights, else DISCO103_WEIGHTS, else the user's cache, else a download.
 """
 
-import dataclasses
 import os
 from pathlib import Path
 
 from absl import flags
 
-from experiments import command_line, online, rules, weights
-from frodo import presets
+from experiments import weights
+from experiments.runs import command_line, settings
+from experiments.runs.learning_curves import print_summary, train_and_draw
 from frodo.online import OnlineConfig
-from frodo.rule import LEARNED_RULES
-
-
-def configure(rule: str, env: str) -> OnlineConfig:
-    """Return the settings of an agent with a frozen rule: "disco103", a file, or a learned rule's name for random η.
-
-    It updates on each trajectory as it comes.
-    """
-    preset = presets.disco(env)
-    if rule in LEARNED_RULES:
-        config = preset if rule == "disco" else presets.with_rule(presets.for_environment(env), rule)
-    else:
-        config = dataclasses.replace(rules.load(rule, preset)[0], init_meta_params=rule)
-    return dataclasses.replace(config, is_frozen=True, num_updates=1, stride=0, is_acting_in_turn=False)
 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     if FLAGS.weights:
         os.environ["DISCO103_WEIGHTS"] = str(weights.find(FLAGS.weights))
-    config, options = command_line.parse_options(argv, configure(FLAGS.rule, FLAGS.env))
+    config, options = command_line.parse_options(argv, settings.configure_frozen(FLAGS.rule, FLAGS.env))
     name = f"{FLAGS.env.replace('/', '_')}_{Path(FLAGS.rule).stem}"
-    online.print_summary(online.run(config, options, experiment="evaluate", name=name, label=Path(FLAGS.rule).stem))
+    print_summary(train_and_draw(config, options, experiment="evaluate", name=name, label=Path(FLAGS.rule).stem))
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from agents.host_acting import HostActor
 from agents.networks import Agent, make_agent
 from agents.types import Array, Params
 from experiments import rules
-from experiments.devices import make_mesh, quick_to_compile
-from experiments.files import UsageError
 from experiments.population_config import DiscoverConfig
+from experiments.runs.devices import make_mesh, quick_to_compile
+from experiments.runs.errors import UsageError
 from frodo.rule import make_outer, make_rule, spec_for
 from meta import population
 from meta.experience import who_acts

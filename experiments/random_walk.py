@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments import command_line, methods, plots, report
-from experiments.command_line import RunOptions
+from experiments.results import plots, reading
+from experiments.runs import command_line, sweep
+from experiments.runs.options import RunOptions
 from frodo import presets
 from frodo.online import OnlineConfig
 
@@ -25,10 +26,10 @@ METRICS = ("error", "spike")
 def run(config: OnlineConfig, options: RunOptions) -> dict[str, Any]:
     """Run FRODO with this configuration, and TD(λ) with its learning rate; draw them together."""
     configs = {"frodo": config} | {f"td_{lambda_:g}": presets.td_lambda(config, lambda_) for lambda_ in LAMBDAS}
-    folder, summary = methods.run_all(configs, options, experiment="random_walk", metrics=METRICS)
+    folder, summary = sweep.run_all(configs, options, experiment="random_walk", metrics=METRICS)
     labels = ["FRODO"] + [f"TD({lambda_:g})" for lambda_ in LAMBDAS]
     pairs = list(zip(configs, labels, strict=True))
-    series = [report.curve(report.read(folder / name), "error")._replace(label=x) for name, x in pairs]
+    series = [reading.curve(reading.read(folder / name), "error")._replace(label=x) for name, x in pairs]
     plots.curves(
         folder / "random_walk.png",
         series,
@@ -50,7 +51,7 @@ def _last_iterations(folder: Path, label: str) -> plots.Series:
 def main(argv: list[str]) -> None:
     config, options = command_line.parse_options(argv, presets.random_walk())
     summary = run(config, options)
-    methods.print_table(summary, METRICS)
+    sweep.print_table(summary, METRICS)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from typing import Any
 
 from absl import flags
 
-from experiments import command_line, evaluate, methods, plots, report
-from experiments.command_line import RunOptions
-from experiments.files import UsageError
+from experiments.results import plots, reading
+from experiments.runs import command_line, settings, sweep
+from experiments.runs.errors import UsageError
+from experiments.runs.options import RunOptions
 from frodo.online import OnlineConfig
 from meta.disco import HIDDEN
 
@@ -35,10 +36,10 @@ def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
 def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
     """Run them, draw them together and return the summary."""
     configs = make_configs(config)
-    folder, summary = methods.run_all(configs, options, experiment="reliance", metrics=("return",))
+    folder, summary = sweep.run_all(configs, options, experiment="reliance", metrics=("return",))
     plots.curves(
         folder / "reliance.png",
-        [report.curve(report.read(folder / name), "return")._replace(label=LABELS[name]) for name in configs],
+        [reading.curve(reading.read(folder / name), "return")._replace(label=LABELS[name]) for name in configs],
         title=f"{Path(config.init_meta_params).stem or 'random η'} on {config.env}",
         xlabel="environment steps",
         ylabel="mean return",
@@ -47,8 +48,8 @@ def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    config, options = command_line.parse_options(argv, evaluate.configure(flags.FLAGS.rule, flags.FLAGS.env))
-    methods.print_table(run(config, options), ("return",))
+    config, options = command_line.parse_options(argv, settings.configure_frozen(flags.FLAGS.rule, flags.FLAGS.env))
+    sweep.print_table(run(config, options), ("return",))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from agents.types import Params
-from experiments import files, weights
-from experiments.files import UsageError
+from experiments import weights
+from experiments.runs.errors import UsageError
+from frodo import files
 from frodo.online import OnlineConfig
 from frodo.rule import RuleConfig, make_rule
 from meta import disco103
@@ -102,6 +103,8 @@ def _read(name: str) -> dict[str, np.ndarray]:
         return files.read_arrays(Path(name))
     except FileNotFoundError:
         raise UsageError(f"{name} is no rule: give disco103, or the path of a file that `discover` wrote") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def initial_meta_params(config: OnlineConfig) -> Params | None:

@@ -28,12 +28,14 @@ from agents.environments import make_environment
 from agents.impala import ActorCriticTargets
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, Trajectory
-from experiments import command_line, files, plots, rules
-from experiments.command_line import RunOptions
-from experiments.files import UsageError
-from experiments.folders import folder_of
-from experiments.logs import Progress, note
-from frodo import presets
+from experiments import rules
+from experiments.results import plots
+from experiments.runs import command_line
+from experiments.runs.errors import UsageError
+from experiments.runs.folders import folder_of
+from experiments.runs.logs import Progress, note
+from experiments.runs.options import RunOptions
+from frodo import files, presets
 from frodo.online import OnlineConfig, make_fused
 from frodo.rule import make_rule
 from toy_envs.base import Environment

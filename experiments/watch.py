@@ -22,7 +22,6 @@ from absl import flags
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -31,19 +30,21 @@ from PIL import Image
 from agents.impala import entropy
 from agents.q_learning import expected_values, taken_vectors
 from agents.types import Array, Trajectory
-from experiments import command_line, files, trained
-from experiments.files import RunError, UsageError
-from experiments.logs import Progress, note
-from experiments.plots import COLOURS
-from experiments.predictions import certainty
-from experiments.trained import Trained
+from experiments.analyses import loaded_agent
+from experiments.analyses.loaded_agent import LoadedAgent
+from experiments.analyses.pictures import pictures
+from experiments.analyses.predictions import certainty
+from experiments.results.plots import COLOURS
+from experiments.runs import command_line
+from experiments.runs.errors import RunError, UsageError
+from experiments.runs.logs import Progress, note
+from frodo import files
 from meta.disco_inputs import to_scalars
 
 MAX_FRAMES = 600  # of a longer episode every second step is shown, or every third ...
 DELAYS = (50, 500)  # ms between frames at least and at most: a film is to take SECONDS
 SECONDS = 5
 LAST_DELAY = 2000  # ms
-PLANES = (COLOURS[0], "0.4", *COLOURS[1:])  # of a grid world: the agent, walls, objects
 PANELS = {"value": ("value",), "entropy of the policy": ("entropy",), "confidence": ("y", "z")}  # with their curves
 
 
@@ -56,9 +57,9 @@ class Episode(NamedTuple):
     is_over: bool
 
 
-def play(agent: Trained, num_steps: int, seed: int) -> Episode:
+def play(agent: LoadedAgent, num_steps: int, seed: int) -> Episode:
     """Act for one episode, but for at most `num_steps` steps."""
-    trajectory, observations = trained.play(agent, num_steps, 1, seed)
+    trajectory, observations = loaded_agent.play(agent, num_steps, 1, seed)
     ends = np.flatnonzero(trajectory.is_last[:, 0])
     length = int(ends[0]) + 1 if ends.size else num_steps
     is_last_seen = not trajectory.is_first[length, 0]  # else that is the first of the next episode
@@ -67,7 +68,7 @@ def play(agent: Trained, num_steps: int, seed: int) -> Episode:
     return Episode(observations[: length + is_last_seen, 0], rewards, curves, bool(ends.size))
 
 
-def _curves(agent: Trained, trajectory: Trajectory) -> dict[str, Array]:
+def _curves(agent: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
     """What the agent makes of its observations, [T, B] each."""
 
     @jax.jit
@@ -87,28 +88,6 @@ def _curves(agent: Trained, trajectory: Trajectory) -> dict[str, Array]:
         return curves
 
     return run(agent.agent.params, trajectory)
-
-
-def pictures(observations: np.ndarray) -> np.ndarray | None:
-    """Turn observations [N, ...] into pictures in colour, [N, H, W, 3] from 0 to 1; None where they are vectors.
-
-    Frames of whole numbers have their channels first: three of them are colours, of others the last one is the newest.
-    Other planes are painted over white, each in its colour.
-    """
-    if observations.ndim < 3 or min(observations.shape[-2:]) == 1:
-        return None
-    if observations.ndim == 3:
-        low, high = observations.min(), observations.max()
-        observations = ((observations - low) / max(high - low, 1e-9))[:, None]
-    elif observations.dtype == np.uint8:
-        num_colours = 1 if observations.shape[1] % 3 else 3
-        observations = observations[:, -num_colours:] / np.float32(255)
-    else:
-        painted = np.ones((len(observations), *observations.shape[2:], 3), np.float32)
-        for index, plane in enumerate(np.moveaxis(observations, 1, 0).clip(0, 1)[..., None]):
-            painted += plane * (to_rgb(PLANES[index % len(PLANES)]) - painted)
-        return painted
-    return np.broadcast_to(np.moveaxis(observations, 1, -1), (len(observations), *observations.shape[2:], 3))
 
 
 def draw(episode: Episode, steps: Sequence[int], title: str) -> Iterator[Image.Image]:
@@ -209,14 +188,14 @@ def run(folder: Path, out: Path, seed: int | None, steps: int, episode_seed: int
     """Write the film of an episode.
 
     Raises:
-      UsageError: if `out` is no .gif or .mp4, ffmpeg is missing, or the folder holds no agent (`trained.load`).
+      UsageError: if `out` is no .gif or .mp4, ffmpeg is missing, or the folder holds no agent (`loaded_agent.load`).
     """
     suffix = out.suffix.lower()
     if suffix not in (".gif", ".mp4"):
         raise UsageError(f"--out={out}: give a file that ends in .gif or .mp4")
     if suffix == ".mp4" and not shutil.which("ffmpeg"):
         raise UsageError(f"--out={out}: .mp4 needs the program ffmpeg, which is not on PATH; .gif does not")
-    agent = trained.load(folder, seed)
+    agent = loaded_agent.load(folder, seed)
     episode = play(agent, steps, episode_seed)
     title = f"{agent.config.rule.name} on {agent.config.env}, seed {agent.seed}"
     files.write(out, film(episode, title, suffix))

@@ -1,4 +1,4 @@
-"""The direction of imports, and the length of modules."""
+"""The direction of imports, programs that stand alone, and the length of modules."""
 
 import ast
 from pathlib import Path
@@ -8,24 +8,33 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = ("toy_envs", "agents", "meta", "frodo", "experiments")  # each imports itself and those before it
 MODULES = sorted(path.relative_to(ROOT) for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+
+def is_program(path: Path) -> bool:
+    """Whether a module is one that a person starts: those lie in experiments/ itself."""
+    return path.parts[:-1] == ("experiments",) and "__main__" in (ROOT / path).read_text()
+
+
+PROGRAMS = {f"experiments.{path.stem}" for path in MODULES if is_program(path)}
 MAX_LINES = 300
 
 
 def imported(source: str) -> set[str]:
-    """Every top-level package that a module imports, wherever in it."""
+    """Every module that a module imports, wherever in it, and what it imports from one, by whole names."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
-            names.add(str(node.module).partition(".")[0])
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+            names.add(str(node.module))
     return names
 
 
 def test_imports_are_found_wherever_they_are():
     source = "import a.b as c, d\nfrom e.f import g\ndef x():\n  if y:\n    from h import i\n    import j"
-    assert imported(source) == {"a", "d", "e", "h", "j"}
+    assert imported(source) == {"a.b", "d", "e.f", "e.f.g", "h", "h.i", "j"}
 
 
 def test_every_layer_is_there():
@@ -34,10 +43,19 @@ def test_every_layer_is_there():
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_imports_go_one_way(path):
-    packages = imported((ROOT / path).read_text())
+    packages = {name.partition(".")[0] for name in imported((ROOT / path).read_text())}
     layer = LAYERS.index(path.parts[0])
     assert not packages & {*LAYERS[layer + 1 :], "tests"}
     assert "distrax" not in packages
+
+
+def test_every_program_is_there():
+    assert {"experiments.online", "experiments.discover", "experiments.report"} < PROGRAMS and len(PROGRAMS) > 10
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_no_module_imports_a_program(path):
+    assert not imported((ROOT / path).read_text()) & PROGRAMS
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)

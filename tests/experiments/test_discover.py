@@ -15,10 +15,10 @@ import pytest
 
 from agents.replay import ReplayConfig
 from experiments import discover, rules
-from experiments.command_line import RunOptions
-from experiments.files import UsageError
 from experiments.population_config import DiscoverConfig, small
 from experiments.population_run import Population
+from experiments.runs.errors import UsageError
+from experiments.runs.options import RunOptions
 from frodo import presets
 
 TINY = [
@@ -115,7 +115,7 @@ def test_where_no_lifetime_ends_the_curve_is_of_all_episodes(tmp_path, monkeypat
     (tmp_path / "metrics.csv").write_text("\n".join([header, *rows]) + "\n")
     drawn = []
     monkeypatch.setattr(discover.plots, "curves", lambda path, curves, **text: drawn.append(text["ylabel"]))
-    assert discover.draw(discover.report.read(tmp_path), tiny(("toy/catch/4x3",)), 40) == str(
+    assert discover.draw(discover.reading.read(tmp_path), tiny(("toy/catch/4x3",)), 40) == str(
         tmp_path / "discovery.png"
     )
     assert drawn == [ylabel]
@@ -250,14 +250,3 @@ def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(tmp
     for key in expected:
         np.testing.assert_allclose(expected[key], actual[key], rtol=1e-4, atol=1e-6)
     assert [row["update"] for row in rows(tmp_path / "both")] == ["1", "2", "3"]
-
-
-def test_ranges_of_environments():
-    assert discover.parse_envs("toy/catch, toy/grid_world/3-5") == (
-        "toy/catch",
-        *(f"toy/grid_world/{i}" for i in (3, 4, 5)),
-    )
-    with pytest.raises(ValueError, match="grid_world/57"):
-        discover.parse_envs("toy/grid_world/56-57")
-    with pytest.raises(UsageError):
-        discover.parse_envs("")

@@ -6,14 +6,15 @@ import json
 import pytest
 
 from agents.replay import ReplayConfig
-from experiments import evaluate, reliance
-from experiments.command_line import RunOptions
-from experiments.files import UsageError
+from experiments import reliance
+from experiments.runs import settings
+from experiments.runs.errors import UsageError
+from experiments.runs.options import RunOptions
 from meta.disco import HIDDEN, DiscoConfig
 
 
 def small(**disco):
-    config = evaluate.configure("disco", "toy/catch/4x3")
+    config = settings.configure_frozen("disco", "toy/catch/4x3")
     rule = dataclasses.replace(
         config.rule, disco=DiscoConfig(prediction_size=4, max_value=3, lstm=4, lifetime_lstm=2, **disco)
     )
@@ -37,7 +38,7 @@ def test_they_are_drawn_together(tmp_path, monkeypatch):
 def test_a_rule_without_y_and_z_is_refused(tmp_path):
     with pytest.raises(UsageError, match="has no y and z to hide"):
         reliance.run(small(without=("y_z",)), RunOptions((0,), 60, out=str(tmp_path)))
-    config = evaluate.configure("frodo", "toy/catch")
+    config = settings.configure_frozen("frodo", "toy/catch")
     with pytest.raises(UsageError, match="--rule: frodo has no y and z to hide"):
         reliance.run(config, RunOptions((0,), 60, out=str(tmp_path)))
     assert not list(tmp_path.iterdir())

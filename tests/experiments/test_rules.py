@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import evaluate, files, population_config, rules
-from experiments.files import UsageError
-from frodo import presets
+from experiments import population_config, rules
+from experiments.runs.errors import UsageError
+from frodo import files, presets
 from frodo.rule import RuleConfig, make_rule
 from meta.disco import DiscoConfig
 
@@ -29,10 +29,8 @@ def test_a_rule_is_read_as_it_was_written(tmp_path, name):
     loaded, again = rules.load(str(tmp_path / "rule.npz"), presets.for_environment("envpool/CartPole-v1"))
     assert loaded == dataclasses.replace(config, env="envpool/CartPole-v1")
     jax.tree.map(np.testing.assert_array_equal, meta_params, again)
-    frozen = evaluate.configure(str(tmp_path / "rule.npz"), "toy/catch/5x5")
-    assert frozen.is_frozen and frozen.rule == config.rule and frozen.env == "toy/catch/5x5"
-    assert frozen.num_updates == 1 and not frozen.is_acting_in_turn  # on each trajectory as it comes
-    jax.tree.map(np.testing.assert_array_equal, meta_params, rules.initial_meta_params(frozen))
+    begun = dataclasses.replace(loaded, init_meta_params=str(tmp_path / "rule.npz"))
+    jax.tree.map(np.testing.assert_array_equal, meta_params, rules.initial_meta_params(begun))
 
 
 def test_on_images_the_network_is_that_of_the_environment(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 from agents import td
 from experiments import sensitivity
-from experiments.command_line import RunOptions
-from experiments.files import UsageError
+from experiments.runs.errors import UsageError
+from experiments.runs.options import RunOptions
 from frodo import presets
 from frodo.rule import RuleConfig, make_rule
 from tests.trajectories import random_trajectory

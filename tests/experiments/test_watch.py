@@ -10,9 +10,10 @@ import pytest
 from PIL import Image, ImageSequence
 
 from agents.environments import make_environment
-from experiments import trained, watch
-from experiments.files import RunError, UsageError
-from experiments.trained import Trained
+from experiments import watch
+from experiments.analyses import loaded_agent
+from experiments.analyses.loaded_agent import LoadedAgent
+from experiments.runs.errors import RunError, UsageError
 from frodo import presets
 from frodo.online import make_learner
 from meta.disco import DiscoConfig
@@ -29,7 +30,7 @@ def untrained(env, rule):
     environment = make_environment(env, 1, 0)
     learner = make_learner(config, environment.num_actions)
     state = jax.jit(learner.init)(jax.random.key(4), jnp.zeros((1, *environment.observation_shape)))
-    return Trained(config, 4, learner, state.agent, state.meta_params)
+    return LoadedAgent(config, 4, learner, state.agent, state.meta_params)
 
 
 def test_an_episode_ends_where_it_ends():
@@ -54,7 +55,7 @@ def test_an_episode_ends_where_it_ends():
 def test_the_curves_are_what_the_agent_predicts():
     agent = untrained("toy/catch", "disco")
     curves = watch.play(agent, 8, seed=1).curves
-    trajectory, _ = trained.play(agent, 8, 1, 1)
+    trajectory, _ = loaded_agent.play(agent, 8, 1, 1)
     predictions = jax.tree.map(lambda x: x[:5, 0], jax.jit(agent.learner.agent.unroll)(agent.agent.params, trajectory))
     pi, y, z = (np.asarray(jax.nn.softmax(predictions[name])) for name in ("policy", "y", "z"))
     np.testing.assert_allclose(curves["value"], (pi * to_scalars(predictions["q"])).sum(-1), atol=1e-4)
@@ -63,21 +64,6 @@ def test_the_curves_are_what_the_agent_predicts():
     np.testing.assert_allclose(curves["y"], sure(y), atol=1e-5)
     np.testing.assert_allclose(curves["z"], sure(z[np.arange(5), trajectory.action[:5, 0]]), atol=1e-5)
     assert curves["z"].std() > 0
-
-
-def test_observations_become_pictures():
-    frames = np.random.default_rng(0).integers(0, 256, (2, 4, 7, 5), np.uint8)
-    shown = watch.pictures(frames)
-    assert shown.shape == (2, 7, 5, 3)
-    np.testing.assert_allclose(shown[..., 1] * 255, frames[:, -1], atol=1e-4)  # the newest
-    np.testing.assert_allclose(watch.pictures(frames[:, :3])[1, 2, 3] * 255, frames[1, :3, 2, 3], atol=1e-4)
-    np.testing.assert_array_equal(watch.pictures(np.eye(3)[None] - 2)[0, ..., 0], np.eye(3))
-    planes = np.zeros((1, 5, 9, 9), np.float32)
-    planes[0, 0, 4, 4] = planes[0, 1, 0] = 1
-    shown = watch.pictures(planes)[0]
-    np.testing.assert_allclose(shown[4, 4] * 255, (0x00, 0x72, 0xB2))
-    np.testing.assert_allclose(shown[[0, 8]].mean(axis=(1, 2)), [0.4, 1])
-    assert watch.pictures(np.zeros((2, 4))) is watch.pictures(np.zeros((2, 1, 4))) is None
 
 
 def episode(length, shape, **others):
@@ -101,7 +87,7 @@ def test_a_film_grows(shape, monkeypatch):
 
 
 def test_a_film_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(trained, "load", lambda folder, seed: untrained("toy/catch", "impala"))
+    monkeypatch.setattr(loaded_agent, "load", lambda folder, seed: untrained("toy/catch", "impala"))
     watch.run(tmp_path, tmp_path / "new/film.gif", None, 10, 0)
     with Image.open(tmp_path / "new/film.gif") as film:
         assert film.n_frames == 6

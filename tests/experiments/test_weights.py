@@ -11,7 +11,8 @@ import threading
 import pytest
 
 from experiments import weights
-from experiments.files import DiskError, UsageError
+from experiments.runs.errors import UsageError
+from frodo.files import DiskError
 
 DATA = bytes(range(200))
 

@@ -1,0 +1,139 @@
+"""A trained agent, read from its run folder: how it acts, what it predicts, what its rule makes of that.
+
+agent = load(Path("results/evaluate/toy_catch_8x8_disco103"))
+trajectory, observations = play(agent, num_steps=50, batch_size=2, seed=0)
+clipped, predictions, slow = rule_inputs(agent, trajectory)
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents import acting
+from agents.environments import HostEnvironment, make_environment
+from agents.types import Array, Params, Predictions, Trajectory
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.errors import UsageError
+from experiments.runs.folders import has_checkpoint
+from frodo import files
+from frodo.online import Learner, OnlineConfig, make_fused, make_learner
+from meta.lifetime import AgentState, clip_rewards
+from toy_envs.base import Environment
+
+
+class LoadedAgent(NamedTuple):
+    """The end of one seed's lifetime."""
+
+    config: OnlineConfig
+    seed: int
+    learner: Learner
+    agent: AgentState
+    meta_params: Params  # η
+
+
+def load(folder: Path, seed: int | None = None) -> LoadedAgent:
+    """Read an agent from the last checkpoint of a run, of the first seed that it holds if none is given.
+
+    Raises:
+      UsageError: if the folder holds no run of `online` with a checkpoint, or none of that seed.
+    """
+    try:
+        record = json.loads((folder / "config.json").read_bytes())
+        config = files.from_plain(OnlineConfig, record["config"])
+        config.validate()
+        seeds = record["seeds"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{folder} holds no run: there is no config.json") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{folder} holds no run of an agent that this version knows: {error}") from None
+    if not has_checkpoint(folder):
+        raise UsageError(f"{folder} holds a run without a checkpoint")
+    environment = make_environment(config.env, config.batch_size, 0)
+    checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
+    if isinstance(environment, Environment):
+        fused = make_fused(config, environment)
+        learner, chosen = fused.learner, seeds[0] if seed is None else seed
+        if chosen in seeds:
+            states, _, _ = checkpoints.restore(
+                jax.jit(jax.vmap(fused.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
+            )
+            state = jax.tree.map(lambda x: x[seeds.index(chosen)], states.learner)
+    else:
+        learner = make_learner(config, environment.num_actions)
+        observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
+        environment.close()
+        key = jax.random.key(0)
+        template = {"index": 0, "step": 0, "actor_key": key, "learner": learner.init(key, observation)}
+        restored, _, _ = checkpoints.restore(template)
+        seeds, state = [seeds[restored["index"]]], restored["learner"]
+        chosen = seeds[0] if seed is None else seed
+    if chosen not in seeds:
+        raise UsageError(f"--seed={seed}: the checkpoint of {folder} holds {', '.join(map(str, seeds))}")
+    return LoadedAgent(config, chosen, learner, state.agent, state.meta_params)
+
+
+def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tuple[Trajectory, Array]:
+    """Act in new environments: a trajectory [T, B], and its observations as the environment shows them [T + 1, B, ...].
+
+    On a host the seed decides the environments as well as the actions.
+    """
+    environment = make_environment(loaded.config.env, batch_size, seed)
+    agent, policy, params = loaded.learner.agent, loaded.learner.rule.policy, loaded.agent.params
+    key = jax.random.key(seed)
+    if isinstance(environment, Environment):
+
+        @jax.jit
+        def run(key):
+            actor = acting.init_actor(environment, agent, key, batch_size)
+            return acting.rollout(environment, agent, policy, params, actor, num_steps)[1]
+
+        trajectory = run(key)
+        return trajectory, np.asarray(trajectory.observation)  # which `prepare` leaves as they are, of a toy
+    return _play_on_host(loaded, environment, key, num_steps)
+
+
+def _play_on_host(
+    loaded: LoadedAgent, environment: HostEnvironment, key: Array, num_steps: int
+) -> tuple[Trajectory, Array]:
+    agent, policy, params = loaded.learner.agent, loaded.learner.rule.policy, loaded.agent.params
+    prepare = jax.jit(agent.prepare)
+    act = jax.jit(
+        lambda key, observation, is_first, core: acting.act(agent, policy, params, key, observation, is_first, core)
+    )
+    first_core = core = agent.initial_state(environment.num_envs)
+    time_step = environment.reset()
+    before, after, chosen = [time_step], [], []
+    for step_key in jax.random.split(key, num_steps):
+        action, logits, core = act(step_key, prepare(time_step.observation), time_step.is_first, core)
+        time_step = environment.step(np.asarray(action))
+        before.append(time_step)
+        after.append(time_step)
+        chosen.append((action, logits))
+    environment.close()
+    observations = np.stack([step.observation for step in before])
+    actions, logits = (jnp.stack(x) for x in zip(*chosen, strict=True))
+    stack = lambda name: jnp.stack([getattr(step, name) for step in after])
+    trajectory = Trajectory(
+        observation=jax.vmap(prepare)(observations),
+        is_first=jnp.stack([step.is_first for step in before]),
+        action=actions,
+        reward=stack("reward"),
+        discount=stack("discount"),
+        truncated=stack("truncated"),
+        valid=stack("valid"),
+        behaviour_logits=logits,
+        core_state=first_core,
+    )
+    return trajectory, observations
+
+
+def rule_inputs(loaded: LoadedAgent, trajectory: Trajectory) -> tuple[Trajectory, Predictions, Predictions]:
+    """What the rule sees: the trajectory with clipped rewards, the predictions, and those of the agent's slow copy."""
+    agent, state, rule = loaded.learner.agent, loaded.agent, loaded.learner.rule
+    predictions = agent.unroll(state.params, trajectory)
+    slow = predictions if rule.target_decay is None else agent.unroll(state.target_params, trajectory)
+    return clip_rewards(trajectory, loaded.config.max_abs_reward), predictions, slow

@@ -1,0 +1,164 @@
+"""What DiscoRL's predictions y and z are like in a trained agent: how sure, on what they depend, how they bootstrap.
+
+Source: Oh et al. 2025, Figure 4.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import log_softmax
+
+from agents.impala import entropy
+from agents.q_learning import expected_values, taken_vectors
+from agents.rule import UpdateRule
+from agents.types import Array, Params, Predictions, Trajectory
+from experiments.analyses.loaded_agent import LoadedAgent, rule_inputs
+from meta.disco_inputs import to_scalars
+
+TARGETS = ("policy", "y", "z")  # logits in DiscoTargets
+
+
+def values(predictions: Predictions) -> dict[str, Array]:
+    """Return Σₐ π(a|s) q(s, a), [...], as "value": nothing if the agent does not predict q."""
+    if "q" not in predictions:
+        return {}
+    return {"value": expected_values({"q": to_scalars(predictions["q"])}, predictions["policy"])}
+
+
+def certainty(logits: Array) -> Array:
+    """1 − H / log N, [..., N] -> [...]: 0 where all N categories are as probable, 1 where one is certain."""
+    return 1 - entropy(logits) / jnp.log(logits.shape[-1])
+
+
+def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
+    """How sure the agent is along a trajectory.
+
+    Returns:
+      reward, value (if there is q), policy entropy (nats), and the confidence of y and of z at the taken action, each
+      [T, B]. Confidence is negative entropy as in the paper, scaled (`certainty`).
+    """
+    predictions = jax.jit(loaded.learner.agent.unroll)(loaded.agent.params, trajectory)
+    return {
+        "reward": trajectory.reward,
+        **{name: x[:-1] for name, x in values(predictions).items()},
+        "policy_entropy": entropy(predictions["policy"])[:-1],
+        "y_confidence": certainty(predictions["y"][:-1]),
+        "z_confidence": certainty(taken_vectors(predictions["z"], trajectory)),
+    }
+
+
+def saliency(loaded: LoadedAgent, trajectory: Trajectory, observations: Array, steps: Array) -> dict[str, Array]:
+    """Differentiate predictions with respect to the observation of the same step, in the first environment.
+
+    What is differentiated are scalars: log π(A|S), the value, and of y and of z at the taken action the log-probability
+    of the most probable category.
+
+    Args:
+      trajectory, observations: as `loaded_agent.play` returns them.
+      steps: which ones, [N].
+    Returns:
+      for policy, value (if there is q), y and z the derivatives, [N, *observation], of frames in uint8 per unit of 255.
+    """
+    agent, params = loaded.learner.agent, loaded.agent.params
+    observations = observations[:, 0] / 255 if observations.dtype == np.uint8 else observations[:, 0] * 1.0
+
+    @jax.jit
+    def core_states(trajectory):  # before each step
+        def step(core, inputs):
+            observation, is_first = inputs
+            return agent.step(params, observation, is_first, core)[1], core
+
+        return jax.lax.scan(step, trajectory.core_state, (trajectory.observation, trajectory.is_first))[1]
+
+    def scalars(observation, is_first, core, action):
+        prepared = agent.prepare(observation[None])
+        predictions = jax.tree.map(lambda x: x[0], agent.step(params, prepared, is_first[None], core)[0])
+        return {
+            "policy": jax.nn.log_softmax(predictions["policy"])[action],
+            **values(predictions),
+            "y": jax.nn.log_softmax(predictions["y"]).max(),
+            "z": jax.nn.log_softmax(predictions["z"][action]).max(),
+        }
+
+    cores = jax.tree.map(lambda x: x[steps][:, :1], core_states(trajectory))
+    gradients = jax.jit(jax.vmap(jax.jacrev(scalars)))
+    is_first, action = trajectory.is_first[steps, 0], trajectory.action[steps, 0]
+    return gradients(jnp.asarray(observations[steps], float), is_first, cores, action)
+
+
+def horizon(
+    loaded: LoadedAgent, trajectory: Trajectory, num_steps: int, report: Callable[[int], None] = lambda step: None
+) -> dict[str, np.ndarray]:
+    """How far targets move with the prediction z that the agent makes k steps later.
+
+    Args:
+      trajectory: [T, B], of which the last `num_steps` count: they are what the rule is given.
+      report: is told how many steps have been perturbed.
+    Returns:
+      for each of TARGETS the mean of `moves` over the pairs t, t + k of one episode, [num_steps − 1, B], k = 1 first;
+      NaN where there is no pair.
+    """
+    seen, predictions, slow = jax.jit(functools.partial(rule_inputs, loaded))(trajectory)
+    before = len(trajectory.action) - num_steps
+    everything = (seen._replace(core_state=()), predictions, slow)
+    seen, predictions, slow = jax.tree.map(lambda x: x[before:], everything)
+    moved = moves(loaded.learner.rule, loaded.meta_params, loaded.agent.rule_state, seen, predictions, slow, report)
+    is_last, valid = np.asarray(seen.is_last), np.asarray(seen.valid)
+    means: dict[str, list[np.ndarray]] = {name: [] for name in TARGETS}
+    goes_on = valid  # from t to t + k, for each t
+    for k in range(1, num_steps):
+        goes_on = goes_on[: num_steps - k + 1] & ~is_last[k - 1 :]
+        for name in TARGETS:
+            pairs = np.array([moved[name][t + k - 1, t] for t in range(num_steps - k + 1)])
+            count = goes_on.sum(axis=0)
+            total = np.where(goes_on, pairs, 0).sum(axis=0)
+            means[name].append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+    return {name: np.array(rows) for name, rows in means.items()}
+
+
+def moves(
+    rule: UpdateRule,
+    meta_params: Params,
+    rule_state: object,
+    trajectory: Trajectory,
+    predictions: Predictions,
+    slow: Predictions,
+    report: Callable[[int], None] = lambda step: None,
+) -> dict[str, np.ndarray]:
+    """Perturb the predictions z of one step after another, and see how far all targets move.
+
+    The logits of z, of all actions, get normal noise of deviation 1. What the slow copy predicts stays, and so do the
+    state of the lifetime LSTM and the moving averages: they are those of the update before, or depend on values alone.
+
+    Returns:
+      for each of TARGETS KL(unperturbed ‖ perturbed) in nats, [T, T, B]: entry [s, t] is that of step t with z
+      perturbed at observation s + 1. It is 0 where s < t − 1, for targets look ahead, and where an episode ends at a
+      step from t to s − 1. Where step s itself ends one it is not: there too the rule, as published, is shown what is
+      predicted at observation s + 1.
+    """
+    num_steps = len(trajectory.action)
+    noise = jax.random.normal(jax.random.key(0), predictions["z"].shape)
+
+    @jax.jit
+    def targets(index, trajectory, predictions, slow, noise):
+        chosen = (jnp.arange(num_steps + 1) == index)[:, None, None, None]
+        changed = {**predictions, "z": predictions["z"] + jnp.where(chosen, noise, 0.0)}
+        made = rule.apply(meta_params, rule_state, trajectory, changed, slow)[0]
+        return {name: getattr(made, name) for name in TARGETS}
+
+    inputs = (trajectory, predictions, slow, noise)
+    unperturbed = targets(-1, *inputs)  # by the same program: where nothing moves, the difference is exactly 0
+    rows = []
+    for index in range(1, num_steps + 1):
+        rows.append(jax.tree.map(_kl_divergence, unperturbed, targets(index, *inputs)))
+        report(index)
+    return {name: np.array([row[name] for row in rows]) for name in TARGETS}
+
+
+def _kl_divergence(p_logits: Array, q_logits: Array) -> np.ndarray:
+    """KL(p ‖ q), [..., N] -> [...], in float64: small ones would drown in the rounding of a float32."""
+    log_p, log_q = (log_softmax(np.asarray(x, np.float64), axis=-1) for x in (p_logits, q_logits))
+    return np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)

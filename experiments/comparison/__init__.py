@@ -1,0 +1,1 @@
+"""What `experiments.compare` is made of: the methods that it compares, and the report on them."""

@@ -1,0 +1,91 @@
+"""Runs read back from their folders: the columns of metrics.csv, curves over environment steps, final values."""
+
+import csv
+import json
+import os.path
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.results.plots import Series
+from experiments.runs.errors import UsageError
+
+FINAL_FRACTION = 0.2  # of a run
+X = "env_steps"
+DIFFERENCE = "target_difference"  # always positive, with rare values far above the others
+
+
+class Results(NamedTuple):
+    """What a results folder holds."""
+
+    folder: Path
+    config: dict
+    columns: dict[str, np.ndarray]  # for each column [num_rows] float64, NaN where nothing is written
+
+
+def read(folder: Path) -> Results:
+    """Read config.json and metrics.csv of a run.
+
+    Raises:
+      UsageError: if the folder holds no run, or no rows yet, or files that cannot be read.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        with (folder / "metrics.csv").open(newline="") as file:
+            header, *rows = list(csv.reader(file))
+        values = np.array([[float(cell or "nan") for cell in row] for row in rows]).T
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} holds no run with metrics: there is no {error.filename}") from None
+    except ValueError as error:
+        raise UsageError(f"{folder} holds a run whose files cannot be read: {error}") from None
+    if not rows:
+        raise UsageError(f"{folder} holds a run without metrics")
+    return Results(folder, config, dict(zip(header, values, strict=True)))
+
+
+def pool(everything: Sequence[Results]) -> list[Results]:
+    """Return the runs, with those that differ in seeds alone as one, named by what their folders' names share."""
+    groups: list[list[Results]] = []
+    for results in everything:
+        for group in groups:
+            others = {seed for one in group for seed in one.columns["seed"]}
+            if _setup(results) == _setup(group[0]) and others.isdisjoint(results.columns["seed"]):
+                group.append(results)
+                break
+        else:
+            groups.append([results])
+    return [_joined(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _setup(results: Results) -> list:
+    return [results.config.get(name) for name in ("experiment", "steps", "config")]
+
+
+def _joined(group: Sequence[Results]) -> Results:
+    prefix = os.path.commonprefix([str(one.folder) for one in group])
+    names = [name for name in group[0].columns if all(name in one.columns for one in group)]
+    columns = {name: np.concatenate([one.columns[name] for one in group]) for name in names}
+    return Results(Path(re.sub(r"[\W_\d]+$", "", prefix)), group[0].config, columns)
+
+
+def curve(results: Results, metric: str) -> Series:
+    """Return a metric over environment steps: over gaps, and to the first seed's log points, it is interpolated."""
+    seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
+    x = steps[seed == seed[0]]
+    y = []
+    for number in dict.fromkeys(seed):
+        has_value = (seed == number) & ~np.isnan(values)
+        known = steps[has_value], values[has_value]
+        y.append(np.interp(x, *known, left=np.nan, right=np.nan) if has_value.any() else np.full(len(x), np.nan))
+    return Series(results.folder.name, x, np.array(y))
+
+
+def final_values(results: Results, metric: str) -> np.ndarray:
+    """Return the mean over the rows of a run's last fifth for each seed, [num_seeds]; NaN where there is no value."""
+    seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
+    is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
+    finals = [values[is_final & (seed == number)] for number in dict.fromkeys(seed)]
+    return np.array([final.mean() if final.size else np.nan for final in finals])

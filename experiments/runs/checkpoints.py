@@ -1,0 +1,167 @@
+"""The last complete states of a run on disk, by Orbax: atomic, named by their step, restored bit for bit.
+
+The leaves of the state lie end to end in one array of bytes, and their names, dtypes, shapes and a checksum as JSON in
+another: two arrays take Orbax 15 ms however many leaves there are, random keys and arrays without elements are nothing
+special, and damage that Orbax does not see itself (one flipped bit) is found.
+"""
+
+import contextlib
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+from experiments.runs.errors import UsageError
+from experiments.runs.logs import note
+from frodo.files import writing
+
+
+class Checkpoints:
+    """A folder with the last `keep` complete checkpoints of a run; a reader changes nothing in it."""
+
+    def __init__(self, folder: Path, keep: int = 2, is_reader: bool = False):
+        self.folder = folder.absolute()
+        own = jax.process_index()  # of several processes each has its own run, and waits for no other
+        with writing(folder), _quiet():
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=None if is_reader else keep,
+                enable_async_checkpointing=False,
+                cleanup_tmp_directories=not is_reader,
+                read_only=is_reader,
+                create=False,
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process_{own}"
+                ),
+            )
+            if not is_reader:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    def save(self, step: int, state: Any, metadata: dict) -> None:
+        """Write a checkpoint; the one of the same step, if there is one, stays.
+
+        Args:
+          step: number of the checkpoint, larger than those before.
+          state: pytree of arrays, numbers and random keys.
+          metadata: whatever JSON can hold.
+        Raises:
+          DiskError: naming the folder; earlier checkpoints are then as they were.
+        """
+        if step == self._manager.latest_step():
+            return
+        leaves = _leaves(state)
+        data = b"".join(_array(leaf).tobytes() for leaf in leaves.values())
+        index = {"leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
+        parts = {"state": data, "index": json.dumps(index).encode()}
+        item = {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}
+        with writing(self.folder / str(step)), _quiet():
+            if not self._manager.save(step, args=ocp.args.StandardSave(item)):
+                raise ValueError(f"checkpoint {step} comes after {self._manager.latest_step()} in {self.folder}")
+
+    def restore(self, template: Any) -> tuple[Any, int, dict]:
+        """Read the last good checkpoint; damaged ones that are newer are named on stderr and, but by a reader, deleted.
+
+        Args:
+          template: a state of the same structure, shapes and dtypes; devices and shardings are taken from it.
+        Returns:
+          state, step, metadata.
+        Raises:
+          UsageError: if there is none, none is whole, or a leaf differs from the template: the first one is named.
+        """
+        damaged: list[tuple[int, str]] = []
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                data, index = self._read(step)
+            except Exception as error:  # noqa: BLE001 - whatever Orbax, tensorstore or JSON make of damaged files
+                damaged.append((step, f"checkpoint {self.folder / str(step)} is damaged ({_first_line(error)})"))
+                continue
+            state = _unpack(data, index["leaves"], template, self.folder / str(step))
+            for newer, reason in damaged:
+                note(f"{reason}: going on from the one before, {step}")
+                with writing(self.folder / str(newer)), _quiet():
+                    self._manager.delete(newer)
+            return state, step, index["metadata"]
+        raise UsageError("; ".join(reason for _, reason in damaged) or f"{self.folder} holds no checkpoint")
+
+    def _read(self, step: int) -> tuple[bytes, dict]:
+        with _quiet():
+            restored = self._manager.restore(step, args=ocp.args.StandardRestore())
+        data, text = (np.asarray(restored[name]).tobytes() for name in ("state", "index"))
+        index = json.loads(text)
+        if zlib.crc32(data) != index["crc32"]:
+            raise ValueError("its checksum is wrong")
+        return data, index
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Orbax from logging: what goes wrong is raised anyway."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.FATAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _array(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _leaves(state: Any) -> dict[str, Any]:
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    for name, leaf in leaves.items():
+        if _array(leaf).dtype.hasobject:
+            raise TypeError(f"state{name} is a {type(leaf).__name__}, which a checkpoint cannot hold")
+    return leaves
+
+
+def _describe(leaves: dict[str, Any]) -> dict[str, str]:
+    """For each leaf its dtype and shape, such as "float32[3, 4]"."""
+    return {
+        name: f"{leaf.dtype if _is_key(leaf) else _array(leaf).dtype}{list(np.shape(leaf))}"
+        for name, leaf in leaves.items()
+    }
+
+
+def _unpack(data: bytes, stored: dict[str, str], template: Any, path: Path) -> Any:
+    leaves = _leaves(template)
+    expected = _describe(leaves)
+    for name in stored | expected:
+        was, now = stored.get(name, "nothing"), expected.get(name, "nothing")
+        if was != now:
+            raise UsageError(f"{path} does not fit this program: state{name} is {was} there and {now} here")
+    if list(stored) != list(expected):
+        raise UsageError(f"{path} does not fit this program: its leaves come in another order")
+    restored, offset = [], 0
+    for leaf in leaves.values():
+        array = _array(leaf)
+        value = np.frombuffer(data, array.dtype, array.size, offset).reshape(array.shape).copy()
+        restored.append(_like(leaf, value))
+        offset += array.nbytes
+    return jax.tree.unflatten(jax.tree.structure(template), restored)
+
+
+def _like(leaf: Any, array: np.ndarray) -> Any:
+    """Give an array the type and the place of a leaf of the template."""
+    if _is_key(leaf):
+        key = jax.random.wrap_key_data(jnp.array(array), impl=jax.random.key_impl(leaf))
+        return jax.device_put(key, leaf.sharding) if leaf.committed else key
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(array, leaf.sharding, may_alias=False) if leaf.committed else jnp.array(array)
+    return array if isinstance(leaf, np.ndarray) else type(leaf)(array[()])

@@ -1,0 +1,235 @@
+"""The command line of an experiment: typed flags, one flag for each setting, and errors of one line.
+
+    if __name__ == "__main__":
+        command_line.define_flags(CatchConfig(), seeds="0-9", steps="2e6")
+        command_line.start(main)
+
+    def main(argv):
+        config, options = command_line.parse_options(argv, CatchConfig())
+
+Flags are defined where the program starts, not where it is imported, so that programs can be imported side by side.
+"""
+
+import dataclasses
+import difflib
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from absl import app, flags, logging
+
+from experiments.runs import devices, errors, jobs
+from experiments.runs.errors import RunError, UsageError
+from experiments.runs.logs import note
+from experiments.runs.options import RunOptions
+from frodo.files import DiskError
+
+Config = TypeVar("Config")
+FLAGS = flags.FLAGS
+flags.disclaim_key_flags()  # --help lists the flags as the program's own
+
+
+def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] = ()) -> None:
+    """Define --seeds, --steps, --out, --resume, --overwrite and --config.<field> for every field of a dataclass.
+
+    Of the fields `without`, such as "rule.name", the program itself decides.
+    """
+    flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
+    flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
+    flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
+    flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
+    flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
+    _define_fields(config, "config", {f"config.{name}" for name in without})
+
+
+def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptions]:
+    """Return the configuration with what the command line overrides, and the options.
+
+    Args:
+      argv: the program's name and what flags left over: nothing more is understood.
+      config: the dataclass given to `define_flags`, or another one of its type (a preset).
+    Raises:
+      UsageError: naming the flag, its value and what is right.
+      ValueError: by `config.validate()`, where the configuration has one.
+    """
+    no_arguments(argv)
+    if FLAGS.resume and FLAGS.overwrite:
+        raise UsageError("--resume and --overwrite: give one of them, to go on with the run or to replace it")
+    config = _override(config, "config")
+    if hasattr(config, "validate"):
+        config.validate()
+    options = RunOptions(
+        seeds=parse_seeds(FLAGS.seeds),
+        steps=parse_steps(FLAGS.steps),
+        out=FLAGS.out,
+        resume=FLAGS.resume,
+        overwrite=FLAGS.overwrite,
+    )
+    return config, options
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of "3", "0,1,2", "0-9" or "0-4,8", in order; UsageError if one is negative or given twice."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first:
+            raise UsageError(f"--seeds={text}: {part!r} is no seed; give whole numbers from 0 on, such as 0,1,2 or 0-9")
+        seeds.extend(range(first, last + 1))
+    if len(set(seeds)) < len(seeds):
+        repeated = max(seeds, key=seeds.count)
+        raise UsageError(f"--seeds={text}: seed {repeated} is given more than once; give each seed once")
+    return tuple(sorted(seeds))
+
+
+def parse_steps(text: str) -> int:
+    """Return the number of "2e6", "2_000_000", "2M" or "500k"; UsageError if it is not whole or not positive."""
+    match = re.fullmatch(r"\s*([\d_.]+(?:e\+?\d+)?)\s*([kM]?)\s*", text)
+    try:
+        steps = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]] if match else 0.0
+    except ValueError:
+        steps = 0.0
+    if not 0 < steps < 1e18 or steps != int(steps):
+        raise UsageError(f"--steps={text}: give a positive whole number, such as 5000, 2e6 or 2M")
+    return int(steps)
+
+
+def start(main: Callable[[list[str]], Any]) -> None:
+    """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
+
+    Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError or
+    ImportError), 1 for the disk.
+    """
+
+    def guarded(argv: list[str]) -> None:
+        try:
+            main(argv)
+        except (DiskError, RunError) as error:
+            _fail(error, 1)
+        except (ValueError, ImportError) as error:  # envpool misses a system library, say
+            if errors.run_is_open and not isinstance(error, UsageError):
+                raise
+            _fail(error, 2)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+
+    jobs.stop_with_parent()
+    devices.use_all_cores()
+    devices.keep_freed_memory()
+    app.run(guarded, flags_parser=_parse_flags)
+
+
+def no_arguments(argv: Sequence[str]) -> None:
+    """Refuse what is no flag; `argv` is the program's name and what flags left over."""
+    if len(argv) > 1:
+        raise UsageError(f"argument {argv[1]!r} is not understood: settings are given as --name=value")
+
+
+def not_both(one: str, other: str) -> None:
+    """Refuse two flags that a person gave, of which one would be ignored."""
+    if FLAGS[one].present and FLAGS[other].present:
+        raise UsageError(f"--{one}={FLAGS[one].value}: give it or --{other}, which names the rule itself")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return "; did you mean <nearest>?", or "" where nothing is near."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def _fail(message: Any, code: int) -> typing.NoReturn:
+    note(f"error: {' '.join(str(message).split())}")
+    sys.exit(code)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        rest = FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        hint = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in FLAGS]) or "; --help lists the flags"
+        _fail(f"--{error.flagname} is no flag of this program{hint}", 2)
+    except flags.Error as error:
+        match = re.match(r"flag --([^=]+)=(.*?): ", str(error))
+        if not match or match[1] not in FLAGS:
+            _fail(error, 2)
+        parser = FLAGS[match[1]].parser
+        expected = parser.syntactic_help or "true or false"
+        if isinstance(parser, flags.EnumParser):
+            expected = "one of " + ", ".join(parser.enum_values)
+        _fail(f"--{match[1]}={match[2]}: give {expected}", 2)
+    if FLAGS["verbosity"].using_default_value:
+        FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
+    return rest
+
+
+def _define_fields(config: Any, prefix: str, without: Collection[str]) -> None:
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        name, value, hint = f"{prefix}.{field.name}", getattr(config, field.name), hints[field.name]
+        help_text = f"{type(config).__name__}.{field.name} of {type(config).__module__}; by default as preset."
+        if dataclasses.is_dataclass(value):
+            _define_fields(value, name, without)
+        elif name in without:
+            continue
+        elif hint is bool:
+            flags.DEFINE_boolean(name, None, help_text)
+        elif _expected(hint):
+            flags.DEFINE(_Parser(hint), name, None, help_text)
+
+
+def _override(config: Config, prefix: str) -> Config:
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        name, value = f"{prefix}.{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _override(value, name)
+        elif name in FLAGS and FLAGS[name].present:
+            changes[field.name] = FLAGS[name].value
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+class _Parser(flags.ArgumentParser):
+    """Parses a value of an annotated type: numbers, text, Literal, tuple[X, ...] and X | None."""
+
+    def __init__(self, hint: Any):
+        self._hint = hint
+        self.syntactic_help = _expected(hint)
+
+    def parse(self, argument: Any) -> Any:
+        try:
+            return _convert(argument, self._hint) if isinstance(argument, str) else argument
+        except KeyError:
+            raise ValueError(argument) from None
+
+
+def _is_optional(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType) and len(typing.get_args(hint)) == 2
+
+
+def _expected(hint: Any) -> str:
+    """Say what values a type has: "" for one that the command line cannot give."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, args))
+    if _is_optional(hint) and type(None) in args:
+        inner = _expected(args[0])
+        return inner and f"{inner}, or none"
+    if origin is tuple and len(args) == 2 and args[1] is ...:
+        inner = _expected(args[0])
+        return inner and f"{inner} for each entry, such as 1,2,3"
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(hint, "")
+
+
+def _convert(text: str, hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return {str(value): value for value in args}[text]
+    if _is_optional(hint):
+        return None if text.lower() == "none" else _convert(text, args[0])
+    if origin is tuple:
+        return tuple(_convert(part.strip(), args[0]) for part in text.strip("()[] ").split(",") if part.strip())
+    return {"true": True, "false": False}[text.lower()] if hint is bool else hint(text)

@@ -1,0 +1,87 @@
+"""What runs side by side, such as the seeds of a fused run, is shared out over devices, and over processes."""
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from experiments.runs.errors import UsageError
+from experiments.runs.logs import note
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8  # of mallopt, from malloc.h
+
+
+def use_all_cores() -> None:
+    """Make every core that this process may use a device of its own, before JAX looks for devices.
+
+    Where the environment already says how many devices the CPU is, it stays so.
+    """
+    is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not is_set and "JAX_NUM_CPU_DEVICES" not in os.environ and hasattr(os, "sched_getaffinity"):
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what XLA frees after every call, where it is glibc.
+
+    By default large temporaries go back to the system, and to have them again as fresh pages takes up to a tenth of the
+    CPU time of large networks. All threads share what is kept: by default each has memory of its own, and every thread
+    that once wrote a checkpoint would keep the size of one.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26, _M_ARENA_MAX: 1}
+        for parameter, value in settings.items():
+            mallopt(parameter, value)
+
+
+def quick_to_compile() -> dict[str, Any]:
+    """Return options for a program that runs seldom: CPUs compile it several times faster, and with less memory."""
+    if jax.default_backend() != "cpu":
+        return {}
+    return {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
+    """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it."""
+    mesh = make_mesh(num, jax.local_devices(), "share")
+    spec = PartitionSpec("share")
+    return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
+    """Make a mesh of the first devices among these, as many as divide `num`."""
+    size = max(n for n in range(1, len(among) + 1) if num % n == 0)
+    return jax.make_mesh((size,), (axis,), (jax.sharding.AxisType.Auto,), devices=among[:size])
+
+
+def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:
+    """Join the other processes of a population, if there are any.
+
+    Where they do not come up within the timeout, the program ends with one line and exit code 2.
+
+    Raises:
+      UsageError: if the arguments do not go together.
+    """
+    if num_processes == 1 and not coordinator:
+        return
+    if not coordinator or not 0 <= process_id < num_processes:
+        raise UsageError(
+            f"--process_id={process_id}: with --num_processes={num_processes}, give --coordinator=host:port and a "
+            "number below --num_processes to each process"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+
+    def give_up() -> None:  # JAX itself would abort the process with a stack trace
+        note(f"error: --coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s")
+        os._exit(2)
+
+    watch = threading.Timer(timeout, give_up)
+    watch.start()
+    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout + 60)
+    watch.cancel()

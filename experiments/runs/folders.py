@@ -1,0 +1,56 @@
+"""The folder of a run: where it is, whether it holds one, and who may write it."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.runs import jobs
+from experiments.runs.errors import UsageError
+from experiments.runs.options import RunOptions
+from frodo.files import writing
+
+PARTS = ("config.json", "metrics.csv", "summary.json", "checkpoints", "last_iterations.npz", "rule.npz", "rules")
+
+
+def folder_of(options: RunOptions, *names: str) -> Path:
+    """Return where results lie: results/<experiment>/<name>, unless options.out says otherwise."""
+    return Path(options.out or Path("results", *names))
+
+
+def check_free(folder: Path, options: RunOptions) -> None:
+    """Raise a UsageError where a run cannot begin because the folder holds one."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out={folder} is a file: name a folder")
+    if any((folder / name).exists() for name in PARTS) and not options.overwrite:
+        raise UsageError(
+            f"{folder} holds a run: --resume goes on with it, --overwrite replaces it, --out names another folder"
+        )
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Say whether the run in a folder can go on: what is not all digits is a checkpoint that was not written whole."""
+    return any(path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder; a job waits for the end of another, else there is a UsageError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if jobs.is_job else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise UsageError(f"{folder} is being written by another process: wait for its end") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def clear(folder: Path) -> None:
+    """Remove the run that a folder holds, but for its figures."""
+    for path in (folder / name for name in PARTS):
+        with writing(path):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

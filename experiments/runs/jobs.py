@@ -1,0 +1,163 @@
+"""Runs as processes of their own, so many at a time, each on its share of the cores; finished ones are left out."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.runs.errors import UsageError
+from experiments.runs.logs import note
+from frodo import files
+
+IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
+is_job = False  # whether it is one
+
+
+class Job(NamedTuple):
+    """What a process of its own does, until <folder>/summary.json is there; its messages are in <folder>/log.txt."""
+
+    name: str
+    folder: Path
+    module: str
+    arguments: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return not failure(self.folder)
+
+
+def own_arguments() -> list[str]:
+    """Return this program's arguments, which its jobs are given too, but for what becomes of the folder."""
+    return [argument for argument in sys.argv[1:] if argument not in ("--resume", "--overwrite")]
+
+
+def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
+    """Run the jobs that are not finished, so many at a time, each on its share of the cores.
+
+    After Ctrl-C, SIGTERM or SIGHUP the running ones save and stop, then it raises KeyboardInterrupt.
+    """
+    waiting = [job for job in jobs if not job.is_finished]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
+    start, num_done, total = time.monotonic(), 0, len(waiting)
+    note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
+    asked: list[int] = []  # to stop, by signals
+    ask = lambda number, frame: asked.append(number)
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]  # but for those that nohup, say, has turned off
+    before = {number: signal.signal(number, ask) for number in signals if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        while (waiting or running) and not asked:
+            for place in range(num_processes):
+                if place not in running and waiting:
+                    job = waiting.pop(0)
+                    running[place] = _start(job, cores[place::num_processes]), job, time.monotonic()
+            time.sleep(0.2)
+            for place, (process, job, begun) in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[place]
+                if process.returncode < 0:
+                    with files.writing(job.folder), (job.folder / "log.txt").open("a") as log:
+                        log.write(f"\nerror: it was ended by {signal.Signals(-process.returncode).name}\n")
+                num_done += 1
+                now = time.monotonic()
+                left = (now - start) / num_done * (total - num_done)
+                how = "done" if job.is_finished else f"failed: {failure(job.folder)}"
+                note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
+    finally:
+        for process, *_ in running.values():
+            process.terminate()  # it saves and stops
+        for process, *_ in running.values():
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:
+        with contextlib.suppress(OSError):  # a terminal that is closed
+            note(f"stopped: go on with the same settings and --resume --out={out}")
+        raise KeyboardInterrupt
+
+
+def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
+    with files.writing(job.folder):
+        job.folder.mkdir(parents=True, exist_ok=True)
+        log = (job.folder / "log.txt").open("w")
+    everything = os.sched_getaffinity(0) if cores else set()
+    if cores:
+        os.sched_setaffinity(0, cores)  # which the process inherits
+    try:
+        with log:
+            command = [sys.executable, "-m", job.module, *job.arguments]
+            return subprocess.Popen(
+                command,
+                env=os.environ | {IS_JOB: "1"},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+    finally:
+        if cores:
+            os.sched_setaffinity(0, everything)
+
+
+def stop_with_parent() -> None:
+    """In the process of a job: stop as after SIGTERM also where the one that started it is killed."""
+
+    def wait_for_its_end() -> None:
+        os.read(0, 1)  # nothing is ever written there
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    global is_job
+    is_job = bool(os.environ.pop(IS_JOB, ""))
+    if is_job:
+        threading.Thread(target=wait_for_its_end, daemon=True).start()
+
+
+def failure(folder: Path) -> str:
+    """Return why a run has no results, from what its process said last."""
+    if (folder / "summary.json").exists():
+        return ""
+    with contextlib.suppress(OSError):
+        lines = [line for line in (folder / "log.txt").read_text().splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
+    return "it was not run"
+
+
+def open_folder(
+    out: Path, kind: str, record: Mapping[str, Any], results: Sequence[str], *, resume: bool, overwrite: bool
+) -> None:
+    """Write <kind>.json, or check that what goes on is the same.
+
+    Args:
+      out: the folder.
+      kind: what is in it, as "comparison".
+      record: what makes two of a kind the same.
+      results: patterns of what --overwrite removes.
+    Raises:
+      UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.
+    """
+    path = out / f"{kind}.json"
+    if not path.exists() or overwrite:
+        if resume:
+            raise UsageError(f"--resume: {out} holds no {kind}")
+        if overwrite:
+            for old in [found for pattern in results for found in out.glob(pattern)]:
+                with files.writing(old):
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
+        files.write_json(path, record)
+        return
+    if not resume:
+        raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
+    earlier = json.loads(path.read_bytes())
+    for key, now in json.loads(json.dumps(files.plain(record))).items():
+        if earlier.get(key) != now:
+            raise UsageError(f"--resume: {key} was {earlier.get(key)} in {out} and is {now} now")

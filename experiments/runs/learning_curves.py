@@ -1,0 +1,57 @@
+"""One agent trained, with its learning curves in the run folder, and what it came to for a person to read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.results import plots, reading
+from experiments.runs import logs, training
+from experiments.runs.folders import folder_of
+from experiments.runs.options import RunOptions
+from frodo.online import OnlineConfig
+from toy_envs.catch import Catch
+
+TITLES = {
+    "return": "mean episode return",
+    "sampled_return": "expected return of the policy as it acts",
+    "error": "mean squared error of v",
+    "target_difference": "mean squared difference from the V-trace target",
+}
+
+
+def train_and_draw(
+    config: OnlineConfig, options: RunOptions, *, experiment: str, name: str, label: str
+) -> dict[str, Any]:
+    """Train, and draw the learning curves into the run folder; returns the summary and, under "figures", the paths."""
+    summary = training.train(config, options, experiment=experiment, name=name)
+    folder = folder_of(options, experiment, name)
+    bound = {}
+    if config.env == "toy/catch" and config.rule.name != "disco":
+        bound[f"{config.unroll}-step bound"] = Catch().look_ahead_bound(config.unroll)
+    figures = []
+    for metric in TITLES:
+        if metric in summary and not (metric == "return" and {"error", "sampled_return"} & set(summary)):
+            figures.append(folder / f"{metric}.png")
+            plots.curves(
+                figures[-1],
+                [reading.curve(reading.read(folder), metric)._replace(label=label)],
+                title=f"{label} on {config.env}",
+                xlabel="environment steps",
+                ylabel=TITLES[metric],
+                hlines=bound if "return" in metric else None,
+                log=metric == reading.DIFFERENCE,
+            )
+    return summary | {"figures": figures} | bound
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print what a run came to, and where its curves are."""
+    shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
+    rows = [{"": name, "value": float(np.mean(summary[name]))} for name in shown if name in summary]
+    rows += [{"": name, "value": summary[name]} for name in summary if name.endswith("-step bound")]
+    if summary["steps_per_cpu_second"] > 0:  # else the run had one row
+        rows += [{"": "steps per CPU second", "value": summary["steps_per_cpu_second"]}]
+    print(logs.table(rows))
+    for path in summary["figures"]:
+        print(f"learning curve: {path}")

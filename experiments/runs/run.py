@@ -1,0 +1,273 @@
+"""A run and its results folder: configuration, metrics, checkpoints, summary; how it is stopped and goes on.
+
+config.json   the whole configuration, seeds, steps, package versions, git revision, device
+metrics.csv   one row per log point and seed
+summary.json  the final numbers
+checkpoints/  the last two complete states
+
+def run(config, options):
+    with Run(options, experiment="catch", name="frodo", config=config) as run:
+        state, step = run.restore(initial_state)  # the initial state and 0, unless the run is resumed
+        while step < options.steps:
+            state, rows = chunk(state)
+            step += ...
+            run.log(rows)
+            run.save_if_due(state, step, is_end=step >= options.steps)
+            run.stop_if_interrupted(state, step)
+        run.finish(summary)
+"""
+
+import contextlib
+import csv
+import dataclasses
+import importlib.metadata
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+
+from experiments.runs import errors
+from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.errors import UsageError
+from experiments.runs.folders import check_free, clear, folder_of, locked
+from experiments.runs.logs import note
+from experiments.runs.options import RunOptions
+from frodo.files import plain, write_json, writing
+
+SAVE_SECONDS = 60.0  # between checkpoints
+FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")
+PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "orbax-checkpoint", "envpool")
+
+
+class Run:
+    """Owns a results folder, from its opening to `finish`; Ctrl-C and SIGTERM are noticed inside its `with` block.
+
+    Args:
+      options: seeds, steps, folder, whether an earlier run goes on or is replaced.
+      experiment, name: where the results lie: results/<experiment>/<name>, unless options.out says otherwise.
+      config: a dataclass, written to config.json.
+      is_extensible: whether it may go on with more steps than it was begun with.
+    Raises:
+      UsageError: if the folder holds a run and options do not say what is to become of it, if it cannot be resumed, or
+        is another process's.
+      DiskError: from every method, where the disk refuses a write.
+    """
+
+    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any, is_extensible: bool = True):
+        self.options = options
+        self._is_extensible = is_extensible
+        self.folder = folder_of(options, experiment, name)
+        self.interrupted = 0  # the number of the signal that asks the run to stop
+        self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
+        self._on_exit = contextlib.ExitStack()
+        self._columns: list[str] = []
+        self._start, self._cpu_start = time.monotonic(), time.process_time()
+        self._record = {
+            "experiment": experiment,
+            "name": name,
+            "seeds": list(options.seeds),
+            "steps": options.steps,
+            "config": dataclasses.asdict(config),
+            **_provenance(),
+        }
+        self._record = json.loads(json.dumps(plain(self._record), default=str))  # as it will be read back
+        if options.resume:
+            self._continue()
+        else:
+            self._begin()
+        self._checkpoints = Checkpoints(self.folder / "checkpoints")
+        self._last_save = time.monotonic()
+        errors.run_is_open = True
+
+    def _begin(self) -> None:
+        check_free(self.folder, self.options)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._on_exit.enter_context(locked(self.folder))
+            clear(self.folder)
+        write_json(self._config_path, self._record)
+
+    def _continue(self) -> None:
+        try:
+            earlier = json.loads(self._config_path.read_bytes())
+            before, now = _settings(earlier), _settings(self._record)
+        except FileNotFoundError:
+            raise UsageError(f"--resume: {self.folder} holds no run") from None
+        except (ValueError, KeyError, AttributeError):
+            raise UsageError(f"--resume: {self._config_path} is damaged") from None
+        for key in before | now:
+            was, is_now = before.get(key, "absent"), now.get(key, "absent")
+            if was != is_now:
+                raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
+        if self.options.steps < earlier["steps"]:
+            raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
+        if self.options.steps > earlier["steps"] and not self._is_extensible:
+            raise UsageError(
+                f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and its first "
+                "seeds are done: give the same number"
+            )
+        self._on_exit.enter_context(locked(self.folder))
+        resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
+        self._record = earlier | {"steps": self.options.steps, "resumed": [*earlier.get("resumed", []), resumed]}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._watch_signals()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._on_exit.close()
+
+    def _watch_signals(self) -> None:
+        """Let the first signal ask the run to stop; the second ends the process even while XLA holds the main
+        thread."""
+        read, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+
+        def ask(number: int, _: Any) -> None:
+            self.interrupted = number
+
+        def listen() -> None:
+            if os.read(read, 1):
+                note("stopping soon, with a checkpoint; once more stops at once, without one")
+                if number := os.read(read, 1):
+                    os._exit(128 + number[0])
+            os.close(read)
+
+        self._on_exit.callback(os.close, write_end)
+        self._on_exit.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._on_exit.callback(signal.signal, number, signal.signal(number, ask))
+        threading.Thread(target=listen, daemon=True).start()
+
+    def stop_if_interrupted(self, state: Any, step: int) -> None:
+        """After Ctrl-C or SIGTERM save a checkpoint, say how to go on and exit with 128 plus the signal's number."""
+        if self.interrupted:
+            self.save(state, step)
+            folder = self.options.resume_out or self.folder
+            note(f"stopped at step {step}: go on with the same settings and --resume --out={folder}")
+            sys.exit(128 + self.interrupted)
+
+    def seconds(self) -> float:
+        """Return the wall-clock seconds of this run, earlier parts of a resumed one included."""
+        return time.monotonic() - self._start
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of this run, all threads together, earlier parts of a resumed one included."""
+        return time.process_time() - self._cpu_start
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows to metrics.csv; `seconds` is added.
+
+        Args:
+          rows: numbers by column, with seed, update, env_steps and env_frames; the first row fixes the columns.
+        Raises:
+          ValueError: if a row has other columns.
+        """
+        text = io.StringIO()
+        for row in rows:
+            values = {**row, "seconds": round(self.seconds(), 3)}
+            if not self._columns:
+                self._columns = [*FIRST_COLUMNS, *(key for key in values if key not in FIRST_COLUMNS)]
+                csv.writer(text, lineterminator="\n").writerow(self._columns)
+            if differing := sorted(set(self._columns) ^ set(values)):
+                raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
+            csv.writer(text, lineterminator="\n").writerow([plain(values[key]) for key in self._columns])
+        length = self._metrics_length()
+        with writing(self._metrics_path):
+            try:
+                with self._metrics_path.open("a") as file:
+                    file.write(text.getvalue())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self._metrics_path, length)  # half a row would spoil the file
+                raise
+
+    def _metrics_length(self) -> int:
+        return self._metrics_path.stat().st_size if self._metrics_path.exists() else 0
+
+    def save(self, state: Any, step: int) -> None:
+        """Write a checkpoint: a pytree of arrays, numbers and random keys, and the steps done."""
+        clocks = {"seconds": self.seconds(), "cpu_seconds": self.cpu_seconds()}
+        self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), **clocks})
+        self._last_save = time.monotonic()
+
+    def save_if_due(self, state: Any, step: int, is_end: bool) -> None:
+        """Write a checkpoint if the last one is a minute old, or the run is at its end."""
+        if is_end or self.is_due():
+            self.save(state, step)
+
+    def is_due(self) -> bool:
+        """Say whether the last checkpoint is a minute old."""
+        return time.monotonic() - self._last_save >= SAVE_SECONDS
+
+    def restore(self, template: Any) -> tuple[Any, int]:
+        """Return the state and step of the last good checkpoint, bit for bit; without --resume the template and 0.
+
+        Rows of metrics.csv that were written after the checkpoint are dropped: the run will write them again.
+
+        Raises:
+          UsageError: if no checkpoint is whole, or a leaf's shape or dtype is not the template's.
+        """
+        if not self.options.resume:
+            return template, 0
+        state, step, metadata = self._checkpoints.restore(template)
+        length = metadata["metrics_bytes"]
+        if self._metrics_length() < length:
+            raise UsageError(f"--resume: {self._metrics_path} has lost rows that checkpoint {step} knows of")
+        with writing(self._metrics_path):
+            if self._metrics_path.exists():
+                os.truncate(self._metrics_path, length)
+            for name in ("summary.json", "rule.npz"):  # no longer true of the run
+                (self.folder / name).unlink(missing_ok=True)
+        if length:
+            with self._metrics_path.open(newline="") as file:
+                self._columns = next(csv.reader(file))
+        self._start = time.monotonic() - metadata["seconds"]
+        self._cpu_start = time.process_time() - metadata["cpu_seconds"]
+        self._record["resumed"][-1]["step"] = step
+        write_json(self._config_path, self._record)
+        return state, step
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the final numbers to summary.json."""
+        write_json(self.folder / "summary.json", summary)
+
+
+def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what must not change between the parts of a run, by its dotted name."""
+    if not prefix:
+        record = {key: record[key] for key in ("experiment", "name", "seeds", "config")}
+    settings: dict[str, Any] = {}
+    for key, value in record.items():
+        nested = isinstance(value, Mapping)
+        settings |= _settings(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return settings
+
+
+def _provenance() -> dict[str, Any]:
+    """Return the versions of the packages, the git revision (None outside of a repository) and the device."""
+    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    revision = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
+        revision = output.strip() or None
+    devices = jax.devices()
+    device = f"{len(devices)} x {devices[0].platform} {devices[0].device_kind}"
+    return {"versions": versions, "git_revision": revision, "device": device}

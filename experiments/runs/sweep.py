@@ -1,0 +1,112 @@
+"""Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.results import plots, reading
+from experiments.runs import logs, training
+from experiments.runs.errors import UsageError
+from experiments.runs.folders import clear, folder_of, has_checkpoint, locked
+from experiments.runs.options import RunOptions
+from frodo import files
+from frodo.online import OnlineConfig
+
+
+def run_all(
+    configs: Mapping[str, OnlineConfig],
+    options: RunOptions,
+    *,
+    experiment: str,
+    metrics: Sequence[str],
+    known: Mapping[str, float] | None = None,
+) -> tuple[Path, dict[str, Any]]:
+    """Run every configuration in <out>/<its name> and summarise the metrics in <out>/summary.json.
+
+    `known` are numbers to compare with, by name: the summary has them too. With options.resume, runs that are complete
+    are left as they are, and those without a checkpoint are begun.
+
+    Returns:
+      the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
+      seed, the same of the first metric's mean over the whole run as <metric>_over_run, and steps_per_cpu_second.
+    Raises:
+      UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them,
+        or if there is nothing to resume.
+    """
+    folder = folder_of(options, experiment)
+    begun = [name for name in configs if (folder / name / "config.json").exists()]
+    if begun and not (options.resume or options.overwrite):
+        raise UsageError(
+            f"{folder} holds runs ({', '.join(begun)}): --resume goes on with them, --overwrite replaces them, "
+            "--out names another folder"
+        )
+    if options.resume and not begun:
+        raise UsageError(f"--resume: {folder} holds no run")
+    for config in configs.values():
+        config.validate()
+    if options.overwrite:  # all of them now: where this is stopped, none of the old runs is taken for a new one
+        for name in begun:
+            with locked(folder / name):
+                clear(folder / name)
+        (folder / "summary.json").unlink(missing_ok=True)
+    summary: dict[str, Any] = {}
+    for name, config in configs.items():
+        can_go_on = has_checkpoint(folder / name)
+        own = RunOptions(
+            options.seeds,
+            options.steps,
+            out=str(folder / name),
+            resume=options.resume and can_go_on,
+            overwrite=options.overwrite or (options.resume and not can_go_on),
+            resume_out=str(folder),
+        )
+        logs.note(f"{experiment}: {name}")
+        result = training.train(config, own, experiment=experiment, name=name)
+        entry: dict[str, Any] = {
+            "env_steps": result["env_steps"],
+            "steps_per_cpu_second": result["steps_per_cpu_second"],
+        }
+        by_metric = {metric: result[metric] for metric in metrics}
+        for metric in metrics[:1]:
+            whole = reading.curve(reading.read(folder / name), metric).y
+            by_metric[f"{metric}_over_run"] = np.nanmean(whole, axis=1).tolist()
+        for metric, of_seeds in by_metric.items():
+            values = np.array(of_seeds)
+            entry |= {
+                f"{metric}_mean": float(values.mean()),
+                f"{metric}_std": float(values.std(ddof=1)) if len(values) > 1 else None,
+                f"{metric}_min": float(values.min()),
+                f"{metric}_max": float(values.max()),
+                metric: of_seeds,
+            }
+        summary[name] = entry
+    summary |= known or {}
+    files.write_json(folder / "summary.json", summary)
+    return folder, summary
+
+
+def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
+    """Print what is known, then of each method's metrics mean and standard deviation over seeds, and its speed.
+
+    Where there are several methods, also the mean difference from the first one, seed by seed, with the half-width of
+    its 95 % Student-t interval.
+    """
+    rows: list[dict[str, str]] = []
+    methods = {name: entry for name, entry in summary.items() if isinstance(entry, Mapping)}
+    for name in summary:
+        if name not in methods:
+            print(f"{name.replace('_', ' ')}  {summary[name]:.4f}")
+    first = next(iter(methods))
+    for name, entry in methods.items():
+        row = {"method": name}
+        for metric in metrics:
+            std = entry[f"{metric}_std"]
+            row[metric] = f"{entry[f'{metric}_mean']:.4f}" + (f" ± {std:.4f}" if std is not None else "")
+            if len(methods) > 1 and std is not None:
+                difference = np.subtract(entry[metric], methods[first][metric])[:, None]
+                mean, half_width = (float(x[0]) for x in plots.mean_and_interval(difference))
+                row[f"{metric} − {first}"] = f"{mean:.4f} ± {half_width:.4f}" if name != first else ""
+        rows.append(row | {"steps/CPU s": logs.quantity(entry["steps_per_cpu_second"])})
+    print(logs.table(rows))

@@ -1,0 +1,140 @@
+"""What is said of predictions has known answers: no look across episodes, and gradients."""
+
+import dataclasses
+import math
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import rules
+from experiments.analyses import loaded_agent, predictions
+from frodo.rule import make_rule
+from meta.disco import DiscoConfig
+from tests.experiments.analyses.small_agents import experience, fresh, small
+from tests.trajectories import random_trajectory
+
+
+def rule_inputs(agent, trajectory):
+    return jax.jit(lambda trajectory: loaded_agent.rule_inputs(agent, trajectory))(trajectory)
+
+
+def test_confidence_is_from_zero_to_one():
+    agent = fresh(small())
+    trajectory, _ = experience(9, 3, agent)
+    found = predictions.confidence(agent, trajectory)
+    for name in ("y_confidence", "z_confidence"):
+        assert found[name].shape == (9, 3) and (found[name] > -1e-6).all() and (found[name] < 1).all()
+    logits = agent.learner.agent.unroll(agent.agent.params, trajectory)["z"][4, 1, trajectory.action[4, 1]]
+    p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    assert found["z_confidence"][4, 1] == pytest.approx(1 + (p * np.log(p)).sum() / math.log(8), abs=1e-5)
+
+
+@pytest.mark.parametrize("core", [0, 5])
+def test_saliency_is_the_change_with_a_pixel(core):
+    agent = fresh(small(core=core, activation="tanh"))
+    trajectory, observations = experience(6, 3, agent)
+    steps, row, column = np.array([0, 3]), 2, 1
+    found = predictions.saliency(agent, trajectory, observations, steps)
+
+    @jax.jit
+    def changed(delta):
+        shown = trajectory._replace(observation=trajectory.observation.at[3, 0, row, column].add(delta))
+        own = jax.tree.map(lambda x: x[3, 0], agent.learner.agent.unroll(agent.agent.params, shown))
+        log = {name: jax.nn.log_softmax(own[name]) for name in ("policy", "y", "z")}
+        action = trajectory.action[3, 0]
+        best = {"y": log["y"].max(), "z": log["z"][action].max()}
+        return {"policy": log["policy"][action], **predictions.values(own), **best}
+
+    up, down = changed(0.1), changed(-0.1)
+    for name, gradient in found.items():
+        assert gradient.shape == (2, 5, 4)
+        difference = float(up[name] - down[name]) / 0.2
+        assert gradient[1, row, column] == pytest.approx(difference, rel=0.05, abs=2e-3 if name == "value" else 1e-5), (
+            name
+        )
+
+
+@pytest.mark.parametrize("torso", ["conv", "resnet"])
+def test_saliency_of_frames_comes_back_as_frames(torso):
+    agent = fresh(small(torso=torso, channels=(2,)), (2, 9, 8))
+    frames = np.random.default_rng(0).integers(256, size=(6, 3, 2, 9, 8)).astype(np.uint8)
+    trajectory, _ = experience(5, 3, agent)
+    prepare = agent.learner.agent.prepare
+    trajectory = trajectory._replace(observation=jax.vmap(prepare)(frames))
+    found = predictions.saliency(agent, trajectory, frames, np.array([1]))
+    assert found["z"].shape == (1, 2, 9, 8) and np.abs(found["z"]).max() > 0
+
+    @jax.jit
+    def y(delta):
+        frame = jnp.asarray(frames[1, :1] / 255, jnp.float32).at[0, 1, 4, 3].add(delta)
+        made, _ = agent.learner.agent.step(agent.agent.params, prepare(frame), trajectory.is_first[1, :1], ())
+        return jax.nn.log_softmax(made["y"][0]).max()
+
+    assert found["y"][0, 1, 4, 3] == pytest.approx(float(y(0.01) - y(-0.01)) / 0.02, rel=0.05, abs=1e-4)
+
+
+def test_targets_do_not_move_across_an_episode_end():
+    agent = fresh(small())
+    num_steps = 8
+    trajectory, _ = experience(num_steps, 4, agent)
+    no = jnp.zeros((num_steps, 4), bool)
+    trajectory = trajectory._replace(
+        discount=jnp.ones((num_steps, 4)).at[3, 0].set(0.0),
+        truncated=no.at[5, 1].set(True),
+        valid=~no.at[2, 2].set(True),
+    )
+    seen, own, slow = rule_inputs(agent, trajectory)
+    moved = predictions.moves(agent.learner.rule, agent.meta_params, agent.agent.rule_state, seen, own, slow)
+    is_last, valid = np.array(trajectory.is_last), np.array(trajectory.valid)
+    for name, x in moved.items():
+        assert x.shape == (num_steps, num_steps, 4)
+        for s, t, b in np.ndindex(x.shape):
+            if s < t - 1 or is_last[t:s, b].any() or not valid[max(s, t), b]:
+                assert x[s, t, b] == 0, (name, s, t, b)
+            elif s - t < 2 and name != "policy":
+                assert x[s, t, b] > 0, (name, s, t, b)  # also where step s ends an episode
+
+
+def test_disco103_bootstraps_and_does_not_look_past_an_episode_end():
+    if not os.environ.get("DISCO103_WEIGHTS"):
+        pytest.skip("DISCO103_WEIGHTS does not name the published weights")
+    config = small()
+    config = dataclasses.replace(
+        config, init_meta_params="disco103", rule=dataclasses.replace(config.rule, disco=DiscoConfig())
+    )
+    rule = make_rule(config.rule)
+    num_steps, batch_size, ends = 6, 2, 3
+    trajectory = jax.tree.map(lambda x: x[:, :batch_size], random_trajectory(0, num_steps, 3))
+    no = np.zeros((num_steps, batch_size), bool)
+    discount = np.ones((num_steps, batch_size), np.float32)
+    discount[ends, 0] = 0.0
+    trajectory = trajectory._replace(discount=discount, truncated=no, valid=~no)
+    rng = np.random.default_rng(1)
+    shapes = {"policy": (3,), "y": (600,), "z": (3, 600), "q": (3, 601), "aux_policy": (3, 3)}
+    logits = lambda: {
+        k: jnp.asarray(rng.normal(size=(num_steps + 1, batch_size, *x)), jnp.float32) for k, x in shapes.items()
+    }
+    moved = predictions.moves(rule, rules.initial_meta_params(config), rule.init(), trajectory, logits(), logits())
+    for s, t, b in np.ndindex(num_steps, num_steps, batch_size):
+        if s < t - 1 or (b == 0 and t <= ends < s):
+            assert moved["z"][s, t, b] == 0, (s, t, b)
+        elif s - t < 3:
+            assert moved["z"][s, t, b] > 1e-9, (s, t, b)
+
+
+def test_the_horizon_is_a_mean_over_pairs_of_one_episode():
+    agent = fresh(small())
+    trajectory, _ = experience(12, 3, agent)
+    found = predictions.horizon(agent, trajectory, 9)
+    seen, own, slow = jax.tree.map(lambda x: x[3:], rule_inputs(agent, trajectory))
+    moved = predictions.moves(agent.learner.rule, agent.meta_params, agent.agent.rule_state, seen, own, slow)
+    is_last = np.array(seen.is_last)
+    for name, x in found.items():
+        assert x.shape == (8, 3) and np.isnan(x[3:]).all()  # an episode has four steps
+        for k, b in np.ndindex(3, 3):
+            pairs = [moved[name][t + k, t, b] for t in range(9 - k) if not is_last[t : t + k + 1, b].any()]
+            assert x[k, b] == pytest.approx(np.mean(pairs), rel=1e-3, abs=1e-12)
+            assert name == "policy" or x[k, b] > 0

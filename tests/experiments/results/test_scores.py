@@ -1,0 +1,49 @@
+"""Normalised scores run from random play to the best."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.results.scores import normalised, reference_scores
+from experiments.runs.errors import UsageError
+from toy_envs.grid_worlds import GridWorld, make_world
+
+
+def test_human_normalised_scores_are_those_of_the_published_formula():
+    random, human = -20.7, 14.6  # Pong, DQN Zoo
+    returns = np.array([[-21.0, 3.5], [14.6, 20.0]])
+    np.testing.assert_allclose(normalised("atari/pong", returns), (returns - random) / (human - random), rtol=1e-12)
+    np.testing.assert_allclose(normalised("atari/Pong", returns), normalised("atari/pong", returns))
+    assert reference_scores("atari/Pong") == (random, human)
+
+
+def test_scores_of_toys_run_from_random_to_best():
+    assert reference_scores("toy/catch") == pytest.approx((-9 / 11, 1))
+    assert reference_scores("bsuite/catch/7") == pytest.approx((-0.6, 1))
+    assert normalised("toy/catch/5x5", np.array([-0.6, 0.2, 1.0])) == pytest.approx([0, 0.5, 1], abs=1e-6)
+    for env in ("toy/random_walk", "toy/grid_world/1", "bsuite/deep_sea/0", "envpool/Acrobot-v1"):
+        with pytest.raises(UsageError, match=f"{env}.*toy/grid_world/<an even number>"):
+            normalised(env, np.zeros(1))
+
+
+@pytest.mark.parametrize("index", [0, 8, 48])
+def test_random_play_in_a_grid_world_is_what_acting_gives(index):
+    environment, num = GridWorld(index), 4000
+
+    def episode(key):
+        state, _ = environment.init(key)
+
+        def body(carry, key):
+            state, total, is_going = carry
+            state, step = environment.step(state, jax.random.randint(key, (), 0, 5))
+            total += is_going * step.reward
+            return (state, total, is_going * (step.discount != 0) * ~step.truncated), None
+
+        keys = jax.random.split(jax.random.fold_in(key, 1), int(make_world(index).horizon))
+        return jax.lax.scan(body, (state, 0.0, jnp.ones(())), keys)[0][1]
+
+    returns = np.asarray(jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), num)))
+    random, best = reference_scores(f"toy/grid_world/{index}")
+    assert abs(returns.mean() - random) < 4 * returns.std() / np.sqrt(num)
+    assert returns.max() >= best - 1e-3 or best > random

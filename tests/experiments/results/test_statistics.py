@@ -1,0 +1,30 @@
+"""Aggregates of scores are rliable's."""
+
+import itertools
+
+import numpy as np
+import pytest
+from rliable import library, metrics
+
+from experiments.results import statistics
+
+
+def test_statistics_are_those_of_rliable_and_the_same_every_time():
+    rng = np.random.default_rng(0)
+    scores = {name: rng.normal(shift, 0.3, (5, 4)) for name, shift in (("a", 0.2), ("b", 0.6))}
+    for name, own in statistics.aggregates(scores).items():
+        assert own["IQM"].value == metrics.aggregate_iqm(scores[name])
+        assert own["median"].value == metrics.aggregate_median(scores[name])
+        assert own["optimality gap"].value == metrics.aggregate_optimality_gap(scores[name])
+        assert all(x.low < x.value < x.high for x in own.values())
+    trimmed = np.sort(scores["a"].ravel())[5:-5]  # the middle half of twenty runs
+    assert statistics.aggregates(scores)["a"]["IQM"].value == pytest.approx(trimmed.mean())
+    (better,) = statistics.improvements(scores, "a").values()
+    wins = [np.mean([x > y for x, y in itertools.product(scores["b"][:, e], scores["a"][:, e])]) for e in range(4)]
+    assert better.value == pytest.approx(np.mean(wins)) and better.low < better.value <= better.high <= 1
+    taus = np.linspace(-1, 2, 7)
+    profile = statistics.profiles(scores, taus)["b"]
+    np.testing.assert_allclose(profile.value, library.create_performance_profile(scores, taus, reps=2)[0]["b"])
+    assert np.all(np.diff(profile.value) <= 0) and np.all(profile.low <= profile.high)
+    again = statistics.aggregates(scores)
+    assert str(again) == str(statistics.aggregates(scores))

@@ -1,0 +1,27 @@
+"""Runs on Catch that are over in seconds, and what they wrote."""
+
+import csv
+
+from agents.networks import NetworkConfig
+from experiments.runs.options import RunOptions
+from frodo import presets
+
+CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb")
+
+
+def small_catch(**settings):
+    config = presets.catch()
+    config.batch_size, config.network, config.rule.lstm = 4, NetworkConfig("mlp", (16,)), 8
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return config
+
+
+def options(folder, steps, seeds=(0, 1), **others):
+    return RunOptions(seeds=seeds, steps=steps, out=str(folder), **others)
+
+
+def rows(folder, without=CLOCKS):
+    """Every row of metrics.csv as text, but for what depends on the machine."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{key: value for key, value in row.items() if key not in without} for row in csv.DictReader(file)]

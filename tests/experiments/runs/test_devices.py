@@ -1,0 +1,69 @@
+"""What runs side by side is shared out over devices, whatever their number, and gives the same."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+from experiments.runs import devices
+devices.use_all_cores()
+for num in (1, 3, 4, 7):
+    ys = jax.jit(devices.shared_out(jax.vmap(lambda x: x * 2), num))(jnp.arange(float(num)))
+    assert (ys == 2 * jnp.arange(num)).all()
+    print(num, len(ys.devices()))
+"""
+
+
+def test_shares_are_as_many_as_divide_the_number():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    output = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.splitlines() == ["1 1", "3 3", "4 2", "7 1"]
+
+
+FAULTS = """
+import resource, numpy as np
+from experiments.runs import devices
+devices.keep_freed_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(2**26, np.uint8)
+before = faults()
+for _ in range(20):
+    np.ones(2**26, np.uint8)
+print(faults() - before)
+"""
+
+
+THREADS = """
+import concurrent.futures, resource, threading, numpy as np
+from experiments.runs import devices
+devices.keep_freed_memory()
+barrier, lock = threading.Barrier(8), threading.Lock()
+def use(_):
+    barrier.wait()
+    with lock:
+        np.ones(2**25, np.uint8)
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    list(pool.map(use, range(8)))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has what this needs")
+def test_threads_share_freed_memory():
+    """Eight threads that need 32 MB one after another need 32 MB."""
+    command = [sys.executable, "-c"]
+    needs, alone = (
+        int(subprocess.run([*command, code], capture_output=True, text=True, check=True).stdout)
+        for code in (THREADS, THREADS.replace("2**25", "1"))
+    )
+    assert needs - alone < 64
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has what this needs")
+def test_freed_memory_is_kept():
+    output = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    assert int(output) < 200  # pages; 64 MB are 32 huge ones or 16,384, each time

@@ -1,0 +1,122 @@
+"""Training on toys and on hosts: what it writes, how it goes on, and when it stops."""
+
+import signal
+
+import numpy as np
+import pytest
+
+from agents.networks import NetworkConfig
+from experiments.runs import training
+from experiments.runs.errors import RunError, UsageError
+from experiments.runs.run import Run
+from frodo import presets
+from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
+
+
+def small_cart_pole(rule="frodo"):
+    config = presets.with_rule(presets.for_environment("envpool/CartPole-v1"), rule)
+    config.batch_size, config.unroll, config.validation_unroll = 2, 5, 5
+    config.network, config.rule.lstm = NetworkConfig("mlp", (16,)), 8
+    return config
+
+
+@pytest.mark.parametrize("make", [small_catch, presets.random_walk])
+def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
+    config = make()
+    per_iteration = config.batch_size * (config.num_updates * config.unroll + config.validation_unroll)
+    train = lambda folder, **others: training.train(
+        config, options(tmp_path / folder, 100 * per_iteration, **others), experiment="e", name="n"
+    )
+    whole = train("whole")
+    interrupt_at_the_third_row(monkeypatch)
+    with pytest.raises(SystemExit):
+        train("parts")
+    monkeypatch.undo()
+    assert len(rows(tmp_path / "parts")) == 3 * 2
+    parts = train("parts", resume=True)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+    assert len(rows(tmp_path / "whole")) == 20 * 2
+    for name in set(whole) - {*CLOCKS, "steps_per_cpu_second"}:
+        np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
+    with np.load(tmp_path / "whole/last_iterations.npz") as x, np.load(tmp_path / "parts/last_iterations.npz") as y:
+        assert {*x} == {*y}
+        for name in x:
+            np.testing.assert_array_equal(x[name], y[name], err_msg=name)
+
+
+@pytest.mark.parametrize("rule", ["frodo", "impala"])
+def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_path, monkeypatch):
+    config = small_cart_pole(rule)
+    train = lambda steps, **others: training.train(
+        config, options(tmp_path / "run", steps, **others), experiment="e", name="n"
+    )
+    interrupt_in_second_seed(monkeypatch)
+    with pytest.raises(SystemExit):
+        train(1200)
+    monkeypatch.undo()
+    begun = rows(tmp_path / "run", without=())
+    assert [row["seed"] for row in begun][-1] == "1" and int(begun[-1]["env_steps"]) < 1200
+    summary = train(1200, resume=True)
+    logged = rows(tmp_path / "run", without=())
+    assert logged[: len(begun)] == begun
+    for seed in ("0", "1"):
+        steps = [int(row["env_steps"]) for row in logged if row["seed"] == seed]
+        assert steps == sorted(set(steps)) and 1200 <= steps[-1] < 1400
+        assert sum(float(row["episodes"]) for row in logged if row["seed"] == seed) > 5
+    assert np.isfinite(summary["return"]).all() and ("target_difference" in summary) == (rule == "frodo")
+    with pytest.raises(UsageError, match="--steps=1800 is more than the run's 1200, and its first seeds are done"):
+        train(1800, resume=True)
+    checkpoints = [int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit()]
+    assert len(checkpoints) == 2, "one at the interrupt, one at the end"
+
+
+def interrupt_at_the_third_row(monkeypatch):
+    log, logged = Run.log, []
+
+    def log_and_interrupt(run, new_rows):
+        log(run, new_rows)
+        logged.append(new_rows)
+        run.interrupted = signal.SIGINT * (len(logged) == 3)
+
+    monkeypatch.setattr(Run, "log", log_and_interrupt)
+
+
+def interrupt_in_second_seed(monkeypatch):
+    """As if Ctrl-C were pressed after some rows of the second seed."""
+    log = Run.log
+
+    def log_and_interrupt(run, new_rows):
+        log(run, new_rows)
+        run.interrupted = signal.SIGINT * (new_rows[0]["seed"] == 1 and new_rows[0]["env_steps"] > 300)
+
+    monkeypatch.setattr(Run, "log", log_and_interrupt)
+
+
+def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
+    config = small_catch()
+    config.meta_optimizer.learning_rate = 1e38
+    with pytest.raises(RunError, match="10 meta-gradients in a row were not finite"):
+        training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_an_agent_whose_parameters_are_not_finite_ends_the_run(tmp_path):
+    config = presets.with_rule(small_catch(), "a2c")
+    config.optimizer.learning_rate = 1e38
+    with pytest.raises(RunError, match="the agent's parameters are not finite"):
+        training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
+
+
+def test_a_rule_that_only_predicts_does_not_act(tmp_path):
+    config = presets.with_rule(small_catch(), "td_lambda")
+    with pytest.raises(ValueError, match="rule.kind is 'prediction', expected one that acts: toy/catch has 3 actions"):
+        training.train(config, options(tmp_path / "run", 1000), experiment="e", name="n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_network_cannot_take_is_refused_before_anything_is_written(tmp_path):
+    config = small_cart_pole()
+    config.network = NetworkConfig("conv", (16,))
+    with pytest.raises(ValueError, match=r"network.torso 'conv' needs images .* got shape \(4,\)"):
+        training.train(config, options(tmp_path / "run", 100), experiment="e", name="n")
+    assert not (tmp_path / "run").exists()
