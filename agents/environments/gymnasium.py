@@ -1,0 +1,85 @@
+"""The adapter to gymnasium's vector environments."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agents.environments.host import HostEnvironment, check_supported, first_step
+from toy_envs.base import TimeStep
+
+if TYPE_CHECKING:
+    import gymnasium.vector
+
+
+class GymnasiumEnvironment(HostEnvironment):
+    """A vector environment of gymnasium. Observations of uint8 and float32 stay as they are, others become float32.
+
+    Both ways of resetting are taken as they are: with `AutoresetMode.SAME_STEP` the first observation of the next
+    episode comes with the end of the last one, and a truncated step is then not valid.
+
+    Args:
+      envs: the vector environment, with a Box observation and Discrete actions; of other observations
+        `gymnasium.wrappers.FlattenObservation` makes a Box. It is not seeded here, as by `envs.reset(seed=0)` before.
+      name: of the environment, for error messages; by default its id, or the name of its class.
+    Raises:
+      ValueError: if the observation is not a Box, actions are not Discrete, or environments do not reset themselves.
+    """
+
+    def __init__(self, envs: "gymnasium.vector.VectorEnv", name: str = ""):
+        from gymnasium import spaces
+        from gymnasium.vector import AutoresetMode
+
+        name = name or environment_name(envs)
+        observation: Any = envs.single_observation_space
+        action: Any = envs.single_action_space
+        is_discrete = isinstance(action, spaces.Discrete)
+        check_supported(name, isinstance(observation, spaces.Box), is_discrete, observation, action)
+        mode = envs.metadata.get("autoreset_mode")
+        if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+            raise ValueError(
+                f"environment {name!r} has the autoreset_mode {mode}, expected AutoresetMode.NEXT_STEP or SAME_STEP"
+            )
+        self.num_envs = envs.num_envs
+        self.observation_shape = observation.shape
+        keeps_dtype = observation.dtype in (np.uint8, np.float32)
+        self.observation_dtype = observation.dtype if keeps_dtype else np.dtype(np.float32)
+        self.num_actions, self._first_action, self._action_dtype = int(action.n), int(action.start), action.dtype
+        self._envs: Any = envs
+        self._is_same_step = mode is AutoresetMode.SAME_STEP
+        self._is_over = np.zeros(self.num_envs, bool)
+
+    def reset(self) -> TimeStep:
+        observation, _ = self._envs.reset()
+        self._is_over = np.zeros(self.num_envs, bool)
+        return first_step(self._copy(observation))
+
+    def step(self, actions: np.ndarray) -> TimeStep:
+        actions = (actions + self._first_action).astype(self._action_dtype)
+        observation, reward, terminated, truncated, _ = self._envs.step(actions)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        is_over = terminated | truncated
+        if self._is_same_step:
+            is_first, valid = is_over, terminated | ~truncated
+        else:
+            is_first, valid = self._is_over, ~self._is_over
+            reward = np.where(is_first, 0.0, reward)  # a wrapper may have made something of the 0
+        self._is_over = is_over
+        return TimeStep(
+            observation=self._copy(observation),
+            reward=np.array(reward, np.float32),
+            discount=(~terminated).astype(np.float32),
+            truncated=truncated & ~terminated,
+            valid=valid,
+            is_first=is_first,
+        )
+
+    def close(self) -> None:
+        self._envs.close()
+
+    def _copy(self, observation: np.ndarray) -> np.ndarray:
+        return np.array(observation, self.observation_dtype)  # a vector environment may write to its own array again
+
+
+def environment_name(environment: Any) -> str:
+    """Return the id with which an environment of gymnasium is registered, else the name of its class."""
+    return getattr(getattr(environment, "spec", None), "id", None) or type(environment.unwrapped).__name__

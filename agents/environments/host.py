@@ -1,0 +1,64 @@
+"""The contract of a batch of environments on the host, and what its adapters share.
+
+What happens at the end of an episode is defined in `toy_envs/base.py`.
+"""
+
+import abc
+from typing import Any
+
+import numpy as np
+
+from toy_envs.base import TimeStep
+
+
+class HostEnvironment(abc.ABC):
+    """A batch of environments on the host, which reset themselves. Arrays are NumPy's, B is `num_envs`.
+
+    Every call returns new arrays: what an earlier one returned is never written to again.
+    """
+
+    num_envs: int
+    observation_shape: tuple[int, ...]  # of one environment
+    observation_dtype: np.dtype
+    num_actions: int
+    is_complete = False  # whether it has shown all that it was made for: the run ends then
+
+    @abc.abstractmethod
+    def reset(self) -> TimeStep:
+        """Start a new episode in every environment. All fields are [B, ...]; nothing is valid yet."""
+
+    @abc.abstractmethod
+    def step(self, actions: np.ndarray) -> TimeStep:
+        """Take one step with actions [B] int32; with next-step reset, start the next episode where one has ended."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free what the environments hold."""
+
+
+def first_step(observation: np.ndarray) -> TimeStep:
+    """Return what `reset` shows: the first observations, [B, ...], of episodes in which nobody has acted yet."""
+    num_envs = len(observation)
+    return TimeStep(
+        observation=observation,
+        reward=np.zeros(num_envs, np.float32),
+        discount=np.ones(num_envs, np.float32),
+        truncated=np.zeros(num_envs, bool),
+        valid=np.zeros(num_envs, bool),
+        is_first=np.ones(num_envs, bool),
+    )
+
+
+def check_supported(name: str, is_single_array: bool, is_discrete: bool, observation: Any, action: Any) -> None:
+    """Raise a ValueError that shows the specs of an environment, if agents cannot act in it."""
+    if not (is_single_array and is_discrete):
+        specs = " and ".join(" ".join(str(spec).split()) for spec in (observation, action))  # in one line
+        raise ValueError(
+            f"environment {name!r} is not supported: expected one player, a single-array observation and discrete "
+            f"actions, got {specs}"
+        )
+
+
+def environment_seeds(seed: int, num_envs: int) -> list[int]:
+    """Return a seed for each environment, in [0, 2**31): seeds next to each other must not share environments."""
+    return (np.random.SeedSequence(seed).generate_state(num_envs) >> 1).tolist()

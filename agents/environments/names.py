@@ -1,0 +1,77 @@
+"""Environments by name.
+
+The toys are pure functions, which the actor batches by `jax.vmap`; all others are batches on the host, a
+`HostEnvironment`. Both show a `TimeStep`.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable
+
+from agents.environments import atari57
+from agents.environments.bsuite import bsuite_ids, make_bsuite
+from agents.environments.dm_env import DmEnvBatch
+from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment, envpool_ids
+from agents.environments.host import HostEnvironment, environment_seeds
+from toy_envs import names as toys
+from toy_envs.base import Environment
+
+_FORMS = {
+    "toy": "toy/<name>",
+    "bsuite": "bsuite/<experiment>/<index>",
+    "envpool": "envpool/<Id>",
+    "atari": "atari/<Game>",
+}
+_KNOWN: dict[str, Callable[[], Iterable[str]]] = {
+    "toy": lambda: toys.EXAMPLES,
+    "bsuite": bsuite_ids,
+    "envpool": envpool_ids,
+    "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
+}
+
+
+def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostEnvironment:
+    """Make an environment by its name.
+
+    - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
+    - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
+      run to run, and `mnist` with its variants downloads its data.
+    - `envpool/<Id>`: any id of envpool's, with its own defaults.
+    - `atari/<Game>`: one of Atari-57, as `atari/MsPacman` or `atari/ms_pacman`, with `ATARI_PREPROCESSING`.
+
+    Args:
+      name: as above.
+      num_envs: how many run in the batch.
+      seed: non-negative; every environment of the batch gets its own, derived from it.
+    Raises:
+      ValueError: if there is no such environment, or `num_envs` is below 1.
+      ImportError: if envpool is needed and is not installed, or misses a system library.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}, expected at least 1")
+    suite, _, rest = name.partition("/")
+    if suite == "toy" and (toy := toys.make(rest)):
+        return toy
+    if suite == "bsuite" and rest in bsuite_ids():
+        return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
+    if suite == "envpool" and rest in envpool_ids():
+        return EnvpoolEnvironment(rest, num_envs, seed)
+    if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
+        return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
+    raise _unknown_name(name)
+
+
+def _unknown_name(name: str) -> ValueError:
+    suite = name.partition("/")[0]
+    suites = [suite] if suite in _FORMS else list(_FORMS)
+    known = [f"{suite}/{rest}" for suite in suites for rest in _known(suite)]
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    forms = " or ".join(_FORMS[suite] for suite in suites)
+    return ValueError(f"unknown environment {name!r}: expected {forms}, the nearest match is {nearest!r}")
+
+
+def _known(suite: str) -> Iterable[str]:
+    """Return the names in a suite; none where its package is not installed."""
+    try:
+        return _KNOWN[suite]()
+    except ImportError:
+        return ()

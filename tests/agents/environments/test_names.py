@@ -1,0 +1,64 @@
+"""Environments by name, and names that are none."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from agents.environments.names import make_environment
+from toy_envs.catch import Catch
+from toy_envs.random_walk import RandomWalk
+
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
+
+
+def test_toys_are_pure_environments():
+    assert make_environment("toy/catch", 32, 0) == Catch()
+    assert make_environment("toy/random_walk", 1, 0) == RandomWalk()
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "nearest"),
+    [
+        ("toy/cach", "toy/<name>", "toy/catch"),
+        ("bsuite/cach/0", "bsuite/<experiment>/<index>", "bsuite/catch/0"),
+        ("bsuite/catch/99", "bsuite/<experiment>/<index>", "bsuite/catch/9"),
+        ("bsuite/catch", "bsuite/<experiment>/<index>", "bsuite/catch/"),
+        pytest.param("envpool/cartpole-v1", "envpool/<Id>", "envpool/CartPole-v1", marks=needs_envpool),
+        pytest.param("envpool/Pong", "envpool/<Id>", "envpool/Pong-v5", marks=needs_envpool),
+        ("atari/MsPackman", "atari/<Game>", "atari/MsPacman"),
+        ("atari", "atari/<Game>", "atari/"),
+        ("atri/Pong", "toy/<name> or .* or atari/<Game>", "atari/Pong"),
+        pytest.param("CartPole-v1", "toy/<name> or .* or atari/<Game>", "envpool/CartPole-v1", marks=needs_envpool),
+        ("", "toy/<name> or .* or atari/<Game>", ""),
+    ],
+)
+def test_a_misspelt_name_says_what_would_be_right(name, form, nearest):
+    with pytest.raises(ValueError, match=f"'{name}': expected {form}, the nearest match is '{nearest}") as error:
+        make_environment(name, 1, 0)
+    assert "\n" not in str(error.value)
+
+
+def test_there_is_at_least_one_environment():
+    for name in ("toy/catch", "bsuite/catch/0", "envpool/CartPole-v1"):
+        with pytest.raises(ValueError, match="num_envs is 0, expected at least 1"):
+            make_environment(name, 0, 0)
+
+
+def test_without_envpool_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    for name in ("envpool/CartPole-v1", "envpool/cartpole", "atari/Pong"):
+        with pytest.raises(ImportError, match=r"^envpool/\.\.\. and atari/\.\.\. need .* pip install envpool$"):
+            make_environment(name, 1, 0)
+    for name, nearest in (("atari/Pongg", "atari/Pong"), ("ctch/0", "bsuite/catch/0")):
+        with pytest.raises(ValueError, match=f"the nearest match is '{nearest}'"):
+            make_environment(name, 1, 0)
+
+
+def test_libraries_are_imported_where_they_are_used():
+    modules = [
+        f"agents.environments.{name}" for name in ("names", "adapt", "atari57", "bsuite", "envpool", "gymnasium")
+    ]
+    check = f"import sys, {', '.join(modules)}; print({{'envpool', 'bsuite', 'gymnasium'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout == "set()\n"
