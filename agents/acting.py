@@ -44,6 +44,22 @@ class ActorState(NamedTuple):
     episode_return: Array  # [B] float32, so far
 
 
+class Actor(NamedTuple):
+    """What acts, and where."""
+
+    environment: Environment
+    agent: Agent
+    policy: Policy
+
+
+class Schedule(NamedTuple):
+    """What is acted in one iteration: M trajectories, and one for validation."""
+
+    num_trajectories: int
+    num_steps: int  # of each
+    num_validation_steps: int = 0  # 0 for none
+
+
 def act(
     agent: Agent, policy: Policy, params: Params, key: Array, observation: Array, is_first: Array, core_state: CoreState
 ):
@@ -62,9 +78,10 @@ def init_actor(environment: Environment, agent: Agent, key: Array, batch_size: i
 
 
 def rollout(
-    environment: Environment, agent: Agent, policy: Policy, params: Params, state: ActorState, num_steps: int
+    actor: Actor, params: Params, state: ActorState, num_steps: int
 ) -> tuple[ActorState, Trajectory, EpisodeStats]:
     """Act for `num_steps` steps, as one scan."""
+    environment, agent, policy = actor
     key, steps_key = jax.random.split(state.key)
 
     def body(carry, key):
@@ -98,30 +115,26 @@ def rollout(
 
 
 def rollouts(
-    environment: Environment,
-    agent: Agent,
-    policy: Policy,
+    actor: Actor,
+    schedule: Schedule,
     acting: Acting,
     update: Callable[[Acting, Trajectory], Acting],
     state: ActorState,
-    num_trajectories: int,
-    num_steps: int,
-    num_validation_steps: int,
 ) -> tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]:
-    """Act for M trajectories, stacked [M, T, B, ...], and a validation trajectory unless it has no steps.
+    """Act what the schedule says: trajectories stacked [M, T, B, ...], and a validation trajectory or None.
 
     The parameters that act are those of `acting`, which `update` changes after each of the M trajectories.
     """
 
     def act(carry, _):
         state, acting = carry
-        state, trajectory, stats = rollout(environment, agent, policy, acting.params, state, num_steps)
+        state, trajectory, stats = rollout(actor, acting.params, state, schedule.num_steps)
         return (state, update(acting, trajectory)), (trajectory, stats)
 
-    (state, acting), (trajectories, stats) = jax.lax.scan(act, (state, acting), None, length=num_trajectories)
+    (state, acting), (trajectories, stats) = jax.lax.scan(act, (state, acting), None, length=schedule.num_trajectories)
     validation = None
-    if num_validation_steps:
-        state, validation, last = rollout(environment, agent, policy, acting.params, state, num_validation_steps)
+    if schedule.num_validation_steps:
+        state, validation, last = rollout(actor, acting.params, state, schedule.num_validation_steps)
         stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last)
     return state, trajectories, validation, jax.tree.map(jnp.sum, stats)
 

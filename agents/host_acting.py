@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.acting import Policy, act
-from agents.environments import HostEnvironment
+from agents.acting import Policy, Schedule, act
+from agents.environments.host import HostEnvironment
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
 
 
-class Experience(NamedTuple):
+class ActedIteration(NamedTuple):
     """What a host actor hands over: the trajectories of one iteration, and the episodes that ended."""
 
     trajectories: Trajectory  # [M, T, B, ...]
     validation: Trajectory | None  # [T', B, ...]
-    agent: int  # the number of the agent that acted
+    generation: int  # how many agents acted before this one
     key: Array  # the actor's random key after it
     returns: list[float]  # of the episodes that ended meanwhile
 
@@ -29,14 +29,13 @@ class HostActor:
     """A thread that steps a host environment and hands over iterations: M trajectories, and one for validation.
 
     It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
-    are at most two iterations old. Use it as a context manager: leaving it stops the thread and closes the
-    environment.
+    are at most two iterations old. Use it as a context manager: leaving it stops the thread; the environment stays
+    open.
 
     Args:
-      environment, agent, policy, params, key: what acts where, at first.
-      num_steps: of a trajectory.
-      num_trajectories: M.
-      num_validation_steps: of the validation trajectory; 0 for none.
+      environment, agent, policy: what acts, and where.
+      schedule: what is acted in an iteration.
+      params, key: what it begins with.
     """
 
     def __init__(
@@ -44,17 +43,17 @@ class HostActor:
         environment: HostEnvironment,
         agent: Agent,
         policy: Policy,
+        schedule: Schedule,
         params: Params,
         key: Array,
-        num_steps: int,
-        num_trajectories: int,
-        num_validation_steps: int,
     ):
         self.params = params
-        self._num_renewed = 0
+        self._generation = 0
         self._environment, self._agent, self._key = environment, agent, key
-        self._shapes = [(num_trajectories, num_steps)] + [(1, num_validation_steps)] * bool(num_validation_steps)
-        self._queue: queue.Queue[Experience | BaseException] = queue.Queue(maxsize=1)
+        self._shapes = [(schedule.num_trajectories, schedule.num_steps)]
+        if schedule.num_validation_steps:
+            self._shapes.append((1, schedule.num_validation_steps))
+        self._queue: queue.Queue[ActedIteration | BaseException] = queue.Queue(maxsize=1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
@@ -77,26 +76,25 @@ class HostActor:
                 self._queue.get(timeout=0.1)
             except queue.Empty:
                 pass
-        self._environment.close()
 
-    def get(self) -> Experience:
-        """Wait for the next iteration of experience; what went wrong in the thread is raised here."""
+    def get(self) -> ActedIteration:
+        """Wait for the next iteration; what went wrong in the thread is raised here."""
         while True:
-            experience = self._queue.get()
-            if isinstance(experience, BaseException):
-                raise experience
-            if experience.agent == self._num_renewed:
-                return experience
+            acted = self._queue.get()
+            if isinstance(acted, BaseException):
+                raise acted
+            if acted.generation == self._generation:
+                return acted
 
     def renew(self, params: Params) -> None:
         """Go on with a new agent: what others acted is not handed over any more."""
         self.params = params
-        self._num_renewed += 1
+        self._generation += 1
 
     def _run(self) -> None:
         try:
-            for experience in self._iterations():
-                self._queue.put(experience)
+            for acted in self._iterations():
+                self._queue.put(acted)
                 if self._stop.is_set():
                     return
         except BaseException as error:  # the learner must not wait for ever
@@ -110,10 +108,10 @@ class HostActor:
         _, observation, _, logits, _ = jax.eval_shape(
             self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state
         )
-        agent = self._num_renewed
+        generation = self._generation
         while True:
-            if agent != self._num_renewed:
-                agent, core_state = self._num_renewed, self._agent.initial_state(batch_size)
+            if generation != self._generation:
+                generation, core_state = self._generation, self._agent.initial_state(batch_size)
             returns: list[float] = []
             buffers = [_allocate(shape, observation, logits) for shape in self._shapes]
             core_states: list[CoreState] = []
@@ -148,7 +146,7 @@ class HostActor:
             validation = None
             if validations:
                 validation = jax.tree.map(operator.itemgetter(0), validations[0])._replace(core_state=core_states[num])
-            yield Experience(trajectories, validation, agent, self._key, returns)
+            yield ActedIteration(trajectories, validation, generation, self._key, returns)
 
 
 def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Trajectory:

@@ -1,15 +1,39 @@
 """The actor-critic loss, shared with the outer objective, and the hand-made rules that use it: IMPALA and A2C."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import rlax
 
-from agents.q_learning import taken
-from agents.rule import UpdateRule
-from agents.td import vtrace
+from agents.categorical import entropy
+from agents.returns import importance_ratios, lambda_returns, vtrace
+from agents.rule import REDUCTIONS, UpdateRule
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from agents.validation import check_choice, check_fractions, check_not_negative
+
+
+@dataclasses.dataclass
+class A2CConfig:
+    discount: float = 0.99  # γ
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
+
+    def validate(self) -> None:
+        check_fractions(self, "discount")
+        check_not_negative(self, "value_cost", "entropy_cost")
+        check_choice("reduction", self.reduction, REDUCTIONS)
+
+
+@dataclasses.dataclass
+class ImpalaConfig(A2CConfig):
+    lambda_: float = 1.0  # λ
+
+    def validate(self) -> None:
+        super().validate()
+        check_fractions(self, "lambda_")
 
 
 class ActorCriticTargets(NamedTuple):
@@ -40,42 +64,24 @@ def actor_critic_loss(
     return -targets.advantage * log_pi_a + value_cost * jnp.square(value_error) - entropy_cost * entropy(log_pi)
 
 
-def entropy(logits: Array) -> Array:
-    """H of a categorical distribution, [..., N] -> [...]."""
-    log_p = jax.nn.log_softmax(logits)
-    return -jnp.sum(jnp.exp(log_p) * log_p, axis=-1)
-
-
-def log_probability(logits: Array, trajectory: Trajectory) -> Array:
-    """log π(A|S) of the taken actions: logits [T + 1, B, A] -> [T, B]."""
-    return taken(jax.nn.log_softmax(logits), trajectory)
-
-
-def behaviour_log_probability(trajectory: Trajectory) -> Array:
-    """log μ(A|S) of the taken actions, [T, B]."""
-    logits = jax.nn.log_softmax(trajectory.behaviour_logits)
-    return rlax.batched_index(logits, trajectory.action)
-
-
 def vtrace_targets(
     predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float, temperature: float = 1.0
 ) -> ActorCriticTargets:
     """V-trace targets and advantages of the current policy, both clips 1, without gradient."""
-    log_pi = log_probability(predictions["policy"] / temperature, trajectory)
-    rho = jnp.exp(log_pi - behaviour_log_probability(trajectory))
+    rho = importance_ratios(predictions["policy"] / temperature, trajectory)
     return ActorCriticTargets(*vtrace(trajectory, predictions["value"], rho, discount, lambda_))
 
 
-def impala(discount: float, lambda_: float, value_cost: float, entropy_cost: float, reduction: str) -> UpdateRule:
+def impala(config: ImpalaConfig) -> UpdateRule:
     """IMPALA: V-trace actor-critic. Source: Espeholt et al. 2018, section 4.2."""
 
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
-        return vtrace_targets(predictions, trajectory, discount, lambda_), rule_state
+        return vtrace_targets(predictions, trajectory, config.discount, config.lambda_), rule_state
 
-    return _actor_critic(apply, value_cost, entropy_cost, reduction)
+    return _actor_critic(apply, config)
 
 
-def a2c(discount: float, value_cost: float, entropy_cost: float, reduction: str, is_bootstrapped: bool) -> UpdateRule:
+def a2c(config: A2CConfig, is_bootstrapped: bool = True) -> UpdateRule:
     """Advantage actor-critic on returns within the trajectory, which end in v of its last observation, or in 0.
 
     Source: Mnih et al. 2016, Algorithm S3 (n is the trajectory's length).
@@ -83,22 +89,20 @@ def a2c(discount: float, value_cost: float, entropy_cost: float, reduction: str,
 
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         values = predictions["value"] if is_bootstrapped else predictions["value"].at[-1].set(0.0)
-        targets = vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_=1.0)
+        targets = lambda_returns(trajectory, values, config.discount, lambda_=1.0)
         return ActorCriticTargets(*targets), rule_state
 
-    return _actor_critic(apply, value_cost, entropy_cost, reduction)
+    return _actor_critic(apply, config)
 
 
-def _actor_critic(apply, value_cost: float, entropy_cost: float, reduction: str) -> UpdateRule:
+def _actor_critic(apply, config: A2CConfig) -> UpdateRule:
     def loss(targets, predictions, trajectory):
-        return actor_critic_loss(targets, predictions, trajectory, value_cost, entropy_cost)
+        return actor_critic_loss(targets, predictions, trajectory, config.value_cost, config.entropy_cost)
 
     return UpdateRule(
         spec=actor_critic_spec,
-        init_meta_params=lambda key, num_actions: {},
-        init=lambda: (),
         apply=apply,
         loss=loss,
         policy=lambda predictions: predictions["policy"],
-        reduction=reduction,
+        reduction=config.reduction,
     )

@@ -24,8 +24,8 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
-from agents import choices
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
+from agents.validation import check_choice
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 TORSOS = ("mlp", "conv", "resnet", "tabular")
@@ -45,7 +45,7 @@ class NetworkConfig:
     channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
 
     def validate(self) -> None:
-        choices.check("network.torso", self.torso, TORSOS)
+        check_choice("network.torso", self.torso, TORSOS)
         if min(self.core, self.action_model) < 0 or any(size < 1 for size in (*self.hidden, *self.channels)):
             sizes = (
                 f"hidden={self.hidden}, channels={self.channels}, core={self.core}, action_model={self.action_model}"
@@ -53,7 +53,7 @@ class NetworkConfig:
             raise ValueError(f"network sizes are {sizes}, expected positive layer sizes")
         if self.head_stddev is not None and not self.head_stddev > 0:
             raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
-        choices.check("network.activation", self.activation, ACTIVATIONS)
+        check_choice("network.activation", self.activation, ACTIVATIONS)
 
 
 class Agent(NamedTuple):

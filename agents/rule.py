@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from agents.types import Array, Params, Predictions, Targets, TargetSpec, Trajectory
+from agents.types import Array, Params, Predictions, Targets, TargetSpec, Trajectory, check_predictions
+from agents.validation import check_choice, check_shape
 
 RuleState = Any  # a pytree of arrays, carried from update to update; () for most
+REDUCTIONS = ("sum", "mean")
 
 
 class UpdateRule(NamedTuple):
@@ -18,29 +20,29 @@ class UpdateRule(NamedTuple):
 
     Attributes:
       spec: num_actions -> the predictions that an agent must make.
-      init_meta_params: key, num_actions -> meta-parameters η.
-      init: () -> rule state at the start of a lifetime.
       apply: meta_params, rule_state, trajectory, predictions, target_predictions -> targets, rule state. The last
         argument holds predictions of a slowly moving copy of the agent (the same ones again where there is none).
       loss: targets, predictions, trajectory -> [T, B]. Meta-gradient flows through it.
-      loss_without_meta: the same, for what must not carry meta-gradient, or None.
+      policy: predictions -> logits of the distribution it acts by, [..., A].
+      random_meta_params: key, num_actions -> meta-parameters η at random; {} for a hand-made rule.
+      init: () -> rule state at the start of a lifetime.
+      loss_without_meta: as `loss`, for what must not carry meta-gradient, or None.
       regulariser: targets, target predictions, trajectory -> [T, B], what an update adds to the *outer* loss, or None.
       metrics: targets, predictions, trajectory -> named scalars to log.
       target_decay: of the moving average of the agent's parameters that `target_predictions` come from, or None.
-      policy: predictions -> logits of the distribution it acts by, [..., A].
       reduction: 'sum' or 'mean', over time and batch, of the losses.
       is_target_constant: whether targets are constants in the gradient with respect to the agent's parameters. The
         meta-gradient flows through them in any case.
       is_loss_of_taken: whether the losses use predictions that are one for each action at the taken action only, by
-        `q_learning.taken_vectors`. Targets must then be constants.
+        `action_values.taken_vectors`. Targets must then be constants.
     """
 
     spec: Callable[[int], TargetSpec]
-    init_meta_params: Callable[[Array, int], Params]
-    init: Callable[[], RuleState]
     apply: Callable[[Params, RuleState, Trajectory, Predictions, Predictions], tuple[Targets, RuleState]]
     loss: Callable[[Targets, Predictions, Trajectory], Array]
     policy: Callable[[Predictions], Array]
+    random_meta_params: Callable[[Array, int], Params] = lambda key, num_actions: {}
+    init: Callable[[], RuleState] = lambda: ()
     loss_without_meta: Callable[[Targets, Predictions, Trajectory], Array] | None = None
     regulariser: Callable[[Targets, Predictions, Trajectory], Array] | None = None
     metrics: Callable[[Targets, Predictions, Trajectory], dict[str, Array]] = lambda *_: {}
@@ -50,11 +52,34 @@ class UpdateRule(NamedTuple):
     is_loss_of_taken: bool = False
 
 
+def with_checked_predictions(rule: UpdateRule) -> UpdateRule:
+    """Return the rule with an `apply` that raises a ValueError where predictions are not those of the rule's spec.
+
+    Shapes alone are compared, when the function is traced: a compiled program does not pay for it.
+    """
+
+    def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
+        spec = rule.spec(trajectory.behaviour_logits.shape[-1])
+        check_predictions(predictions, spec, trajectory)
+        check_predictions(target_predictions, spec, trajectory)
+        return rule.apply(meta_params, rule_state, trajectory, predictions, target_predictions)
+
+    return rule._replace(apply=apply)
+
+
 def masked_reduce(loss: Array, valid: Array, reduction: str) -> Array:
-    """Reduce a per-step loss [T, B] over its valid steps; 'mean' divides by their number (by 1 if there are none)."""
+    """Reduce a per-step loss over its valid steps; 'mean' divides by their number (by 1 if there are none).
+
+    Args:
+      loss: [T, B].
+      valid: [T, B] bool.
+      reduction: 'sum' or 'mean'.
+    Returns:
+      a scalar; gradients flow to the valid steps only.
+    Raises:
+      ValueError: if the two shapes differ, or the reduction is neither.
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_shape("loss", loss, valid.shape)
     total = jnp.sum(jnp.where(valid, loss, 0.0))
-    if reduction == "sum":
-        return total
-    if reduction == "mean":
-        return total / jnp.maximum(1, jnp.sum(valid))
-    raise ValueError(f"reduction is {reduction!r}, expected 'sum' or 'mean'")
+    return total if reduction == "sum" else total / jnp.maximum(1, jnp.sum(valid))

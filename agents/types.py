@@ -1,4 +1,4 @@
-"""What flows between environment, agent and rule: every shape is stated here.
+"""What flows between environment, agent and rule: every shape is stated here, and checked where it comes from outside.
 
 T is time, B the batch, A the number of actions. Index t belongs to the action taken at observation t: `reward[t]` and
 `discount[t]` are what it led to, `observation[t + 1]` is what was seen next. What ends an episode, and how, is
@@ -8,6 +8,12 @@ defined in `toy_envs/base.py`.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from agents.validation import check_shape
 from toy_envs.base import Array
 
 Params = Any  # a pytree of arrays
@@ -15,7 +21,7 @@ CoreState = Any  # a pytree of arrays [B, ...]; () without a recurrent core
 
 
 class Trajectory(NamedTuple):
-    """T consecutive steps of B environments."""
+    """T consecutive steps of B environments; `make_trajectory` builds one of plain arrays."""
 
     observation: Array  # [T + 1, B, ...]
     is_first: Array  # [T + 1, B] bool, the observation is the first one of an episode
@@ -39,7 +45,118 @@ class PredictionSpec(NamedTuple):
     shape: tuple[int, ...] = ()
     is_per_action: bool = False
 
+    def axes(self, num_actions: int) -> tuple[int, ...]:
+        """The trailing axes for that many actions."""
+        return (num_actions, *self.shape) if self.is_per_action else self.shape
+
 
 TargetSpec = Mapping[str, PredictionSpec]  # for each name what an agent predicts, or what a meta-network puts out
 Predictions = Mapping[str, Array]  # for each name of the spec [T + 1, B, *axes of the spec]
 Targets = Any  # a pytree of arrays [T, B, ...], known to the rule that made them
+
+
+def make_trajectory(
+    *,
+    observation: ArrayLike,
+    action: ArrayLike,
+    reward: ArrayLike,
+    discount: ArrayLike,
+    behaviour_logits: ArrayLike,
+    truncated: ArrayLike | None = None,
+    is_first: ArrayLike | None = None,
+    valid: ArrayLike | None = None,
+    core_state: CoreState = (),
+) -> Trajectory:
+    """Build a trajectory of plain arrays, and check them.
+
+    Args:
+      observation: [T + 1, B, ...], the last one is that after the last step.
+      action: [T, B], whole numbers from 0 on.
+      reward: [T, B], what each action led to.
+      discount: [T, B], 0 at a true termination, else 1: the discount γ is a setting of the rule.
+      behaviour_logits: [T, B, A], logits of the policy that acted.
+      truncated: [T, B], a time limit ended the episode; by default nowhere.
+      is_first: [T + 1, B], the observation is the first one of an episode; by default those that follow the end of an
+        episode, as where environments reset in the same step.
+      valid: [T, B], an agent chose the step, and `observation[t + 1]` is of the same episode, or the step terminated
+        it; by default what follows from `is_first` and `discount`.
+      core_state: the network's recurrent state before observation 0; () for agents without one.
+    Raises:
+      ValueError: naming the first array whose shape, dtype or entries are not those.
+    """
+    actions, rewards, discounts = jnp.asarray(action), jnp.asarray(reward), jnp.asarray(discount)
+    check_shape("action", actions, (None, None))
+    check_shape("discount", discounts, actions.shape)
+    ended = discounts == 0
+    is_truncated = jnp.zeros_like(ended) if truncated is None else jnp.asarray(truncated)
+    if is_first is None:
+        check_shape("truncated", is_truncated, ended.shape)
+        is_first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended | is_truncated])
+    firsts = jnp.asarray(is_first)
+    if valid is None:
+        check_shape("is_first", firsts, (len(ended) + 1, *ended.shape[1:]))
+        valid = ended | ~firsts[1:]
+    trajectory = Trajectory(
+        observation=jnp.asarray(observation),
+        is_first=firsts,
+        action=actions,
+        reward=rewards,
+        discount=discounts,
+        truncated=is_truncated,
+        valid=jnp.asarray(valid),
+        behaviour_logits=jnp.asarray(behaviour_logits),
+        core_state=core_state,
+    )
+    check_trajectory(trajectory)
+    num_actions = trajectory.behaviour_logits.shape[-1]
+    for name, is_good, expected in (
+        ("action", lambda x: (x >= 0) & (x < num_actions), f"a number from 0 to {num_actions - 1}"),
+        ("reward", np.isfinite, "a finite number"),
+        ("discount", lambda x: (x == 0) | (x == 1), "0 where the episode terminated, and 1 elsewhere"),
+        ("behaviour_logits", lambda x: ~np.isnan(x), "a number"),
+    ):
+        x = getattr(trajectory, name)
+        if not isinstance(x, jax.core.Tracer) and not np.all(good := is_good(np.asarray(x))):
+            place = tuple(int(i) for i in np.argwhere(~good)[0])
+            raise ValueError(f"{name}{list(place)} is {np.asarray(x)[place]}, expected {expected}")
+    return trajectory._replace(
+        action=actions.astype(jnp.int32),
+        reward=rewards.astype(jnp.float32),
+        discount=discounts.astype(jnp.float32),
+        truncated=is_truncated & ~ended,
+        behaviour_logits=trajectory.behaviour_logits.astype(jnp.float32),
+    )
+
+
+def check_trajectory(trajectory: Trajectory) -> None:
+    """Raise a ValueError that names the first array of a trajectory [T, B] whose shape or kind of numbers is wrong."""
+    check_shape("action", trajectory.action, (None, None))
+    num_steps, batch_size = trajectory.action.shape
+    for name, kind, expected in (
+        ("action", jnp.integer, "whole numbers, such as int32"),
+        ("is_first", jnp.bool_, "bool"),
+        ("truncated", jnp.bool_, "bool"),
+        ("valid", jnp.bool_, "bool"),
+    ):
+        if not jnp.issubdtype(getattr(trajectory, name).dtype, kind):
+            raise ValueError(f"{name} has the dtype {getattr(trajectory, name).dtype}, expected {expected}")
+    for name in ("reward", "discount", "truncated", "valid"):
+        check_shape(name, getattr(trajectory, name), (num_steps, batch_size))
+    check_shape("is_first", trajectory.is_first, (num_steps + 1, batch_size))
+    check_shape("behaviour_logits", trajectory.behaviour_logits, (num_steps, batch_size, None))
+    if trajectory.observation.shape[:2] != (num_steps + 1, batch_size):
+        raise ValueError(
+            f"observation has the shape {list(trajectory.observation.shape)}, expected [{num_steps + 1}, {batch_size}, "
+            "...]: one more than there are actions"
+        )
+
+
+def check_predictions(predictions: Predictions, spec: TargetSpec, trajectory: Trajectory) -> None:
+    """Raise a ValueError that names the first prediction that is missing, or whose shape is not that of the spec."""
+    num_steps, batch_size, num_actions = trajectory.behaviour_logits.shape
+    for name, prediction in spec.items():
+        if name not in predictions:
+            found, expected = ", ".join(predictions), ", ".join(spec)
+            raise ValueError(f"prediction {name!r} is missing: the agent predicts {found}, expected {expected}")
+        axes = (num_steps + 1, batch_size, *prediction.axes(num_actions))
+        check_shape(f"prediction {name!r}", predictions[name], axes)

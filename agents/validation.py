@@ -1,13 +1,50 @@
-"""A choice that is not one of the known ones, answered in one line."""
+"""Values and arrays that are not what they should be, answered in one line that names them."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import chex
 
 
-def check(name: str, value: str, choices: Iterable[str]) -> None:
-    """Raise a ValueError that names the setting, its value, all choices and the nearest of them."""
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise a ValueError with all choices, and the nearest of them, where the value is none of them."""
     choices = list(choices)
     if value not in choices:
-        nearest = difflib.get_close_matches(value, choices, n=1)
-        hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}{hint}")
+        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}{did_you_mean(value, choices)}")
+
+
+def did_you_mean(value: str, choices: Iterable[str]) -> str:
+    """Return " (did you mean <nearest>?)", or "" where none is near."""
+    nearest = difflib.get_close_matches(value, list(choices), n=1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def check_fractions(config: Any, *names: str) -> None:
+    """Raise a ValueError where one of these settings is not from 0 to 1."""
+    for name in names:
+        if not 0 <= getattr(config, name) <= 1:
+            raise ValueError(f"{name} is {getattr(config, name)}, expected a number from 0 to 1")
+
+
+def check_not_negative(config: Any, *names: str) -> None:
+    """Raise a ValueError where one of these settings is below 0."""
+    for name in names:
+        if not getattr(config, name) >= 0:
+            raise ValueError(f"{name} is {getattr(config, name)}, expected a number of at least 0")
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise a ValueError where one of these settings is not above 0."""
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise ValueError(f"{name} is {getattr(config, name)}, expected a positive number")
+
+
+def check_shape(name: str, x: Any, shape: Sequence[int | None]) -> None:
+    """Raise a ValueError where an array has another shape; None stands for any size."""
+    try:
+        chex.assert_shape(x, tuple(shape))
+    except AssertionError:
+        expected = ", ".join("*" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} has the shape {list(x.shape)}, expected [{expected}]") from None

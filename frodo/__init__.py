@@ -1,0 +1,52 @@
+"""Agents that discover their own reinforcement-learning objective: the package as a library.
+
+Rules: `make_rule`, `load_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own: `make_learner`,
+`make_trajectory`. Regimes: `discover_online` on one environment, `discover` by a population. Inside: `Learner.targets`,
+`Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
+"""
+
+from agents.environments.host import HostEnvironment
+from agents.networks import NetworkConfig
+from agents.replay import ReplayConfig
+from agents.rule import UpdateRule
+from agents.types import PredictionSpec, Trajectory, make_trajectory
+from frodo.config import AgentConfig, PopulationConfig
+from frodo.learner import Learner, LearnerState, make_learner
+from frodo.online import OnlineResult, discover_online
+from frodo.population import Discovery, discover
+from frodo.rule_files import Rule, load_rule, make_rule, shipped_rules
+from frodo.rules import RULES, RuleConfig, RuleEntry
+from meta.optimizers import OptimizerConfig, adam
+from meta.outer import OuterConfig
+from toy_envs.base import Environment, TimeStep
+
+__all__ = [
+    "RULES",
+    "AgentConfig",
+    "Discovery",
+    "Environment",
+    "HostEnvironment",
+    "Learner",
+    "LearnerState",
+    "NetworkConfig",
+    "OnlineResult",
+    "OptimizerConfig",
+    "OuterConfig",
+    "PopulationConfig",
+    "PredictionSpec",
+    "ReplayConfig",
+    "Rule",
+    "RuleConfig",
+    "RuleEntry",
+    "TimeStep",
+    "Trajectory",
+    "UpdateRule",
+    "adam",
+    "discover",
+    "discover_online",
+    "load_rule",
+    "make_learner",
+    "make_rule",
+    "make_trajectory",
+    "shipped_rules",
+]

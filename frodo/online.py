@@ -1,227 +1,232 @@
 """The online regime: one agent in one environment learns its own objective within one lifetime.
 
 An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
-hand-made rule, M trajectories and M updates. The learner is the same in both runtimes. `make_fused` puts it into one
-jitted program with a pure environment, where all trajectories of an iteration are acted by its first θ (as in the
-paper's pseudo-code), or each by the θ that it updates; for host environments it takes what an actor thread hands over.
+hand-made rule, M trajectories and M updates. The learner is the same in both runtimes. `make_online_program` puts it
+into one jitted program with a pure environment, where all trajectories of an iteration are acted by its first θ (as in
+the paper's pseudo-code), or each by the θ that it updates; on the host it takes what an actor thread hands over.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
+import numpy as np
 
-from agents import acting, choices
-from agents.networks import Agent, NetworkConfig, make_agent
-from agents.replay import ReplayConfig
-from agents.rule import UpdateRule
-from agents.types import Array, Params, Trajectory
-from frodo.rule import RuleConfig, make_outer, make_rule, spec_for
-from meta import experience, gradients
-from meta.experience import Experience, with_experience
-from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update
-from meta.optimizers import OptimizerConfig, update_if
+from agents import acting
+from agents.acting import Actor, ActorState
+from agents.environments.adapt import as_host_environment
+from agents.environments.host import HostEnvironment
+from agents.host_acting import HostActor
+from agents.types import Array, Params
+from frodo import presets
+from frodo.config import AgentConfig
+from frodo.learner import Control, Learner, LearnerState, build_learner
+from frodo.logs import Progress
+from frodo.rule_files import Origin, Rule
+from frodo.rules import RuleConfig
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
+CHUNK = 100  # iterations of one call of a compiled program, at most
 
 
-@dataclasses.dataclass
-class OnlineConfig:
-    """All settings of an online run; the defaults are Table 1 of Xu et al. 2020 (Atari)."""
-
-    env: str = "atari/Pong"
-    batch_size: int = 30  # environments
-    unroll: int = 30  # steps of a trajectory
-    validation_unroll: int = 30  # steps of the trajectory of the outer loss
-    num_updates: int = 5  # M
-    stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
-    is_acting_in_turn: bool = False  # in fused runs: each trajectory by the θ that it updates, else all by the first
-    max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
-    gradient_mode: str = "mixed"
-    vmap_seeds: bool = False  # in fused runs: seeds side by side rather than one after another
-    is_frozen: bool = False  # η stays as it is
-    init_meta_params: str = ""  # what η is at the start: a file of a discovered rule, "disco103", or "" for random
-    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
-    rule: RuleConfig = dataclasses.field(default_factory=RuleConfig)
-    network: NetworkConfig = dataclasses.field(default_factory=lambda: NetworkConfig("conv", (512,)))
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    meta_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
-
-    def validate(self) -> None:
-        """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        for name in ("batch_size", "unroll", "validation_unroll", "num_updates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-        if not self.max_abs_reward > 0:
-            raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
-        choices.check("gradient_mode", self.gradient_mode, gradients.MODES)
-        self.rule.validate()
-        if not 0 <= self.stride <= self.num_updates:
-            raise ValueError(
-                f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
-            )
-        self.replay.validate(self.batch_size)
-        if self.is_acting_in_turn and self.replay.capacity:
-            raise ValueError(
-                f"is_acting_in_turn is True and replay.capacity is {self.replay.capacity}, expected one of the "
-                "two: what is replayed was acted by older parameters anyway"
-            )
-        self.network.validate()
-        self.optimizer.validate("optimizer")
-        self.meta_optimizer.validate("meta_optimizer")
-
-    def num_fresh(self, is_meta: bool) -> int:
-        """Trajectories that an iteration acts for its updates."""
-        return self.stride if is_meta and self.stride else self.num_updates
-
-
-class LearnerState(NamedTuple):
-    agent: AgentState
-    meta_params: Params  # η
-    meta_opt_state: optax.ApplyIfFiniteState | tuple[()]  # () where η stays as it is
-    experience: Experience
-
-
-class Learner(NamedTuple):
-    """The agent, its rule, and what changes θ and η.
-
-    Attributes:
-      init: key, prepared observation [B, ...] -> LearnerState.
-      learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics.
-      make_update: η -> the update of who acts, after each trajectory (`meta.lifetime.make_update`).
-      is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
-    """
-
-    agent: Agent
-    rule: UpdateRule
-    init: Callable[[Array, Array], LearnerState]
-    learn: Callable[[LearnerState, Trajectory, Trajectory | None], tuple[LearnerState, dict[str, Array]]]
-    make_update: Callable[[Params], Callable[[AgentState, Trajectory], AgentState]]
-    is_meta: bool
-
-
-def make_learner(config: OnlineConfig, num_actions: int, init_meta_params: Params | None = None) -> Learner:
-    """Build agent, rule and learner for an environment with that many actions; η starts at `init_meta_params`, or at
-    random."""
-    config.validate()
-    rule = make_rule(config.rule)
-    spec = spec_for(config.rule, config.env, num_actions)
-    agent = make_agent(config.network, spec, num_actions)
-    optimizer = config.optimizer.make()
-    meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
-    outer = make_outer(config.rule, config.network, spec)
-    lifetime_step = make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode)
-    meta_shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, num_actions), jax.random.key(0))
-    is_meta = bool(jax.tree.leaves(meta_shapes)) and not config.is_frozen
-    num_kept = config.num_updates - config.num_fresh(is_meta)
-    step = with_experience(lifetime_step, config.replay, num_kept)
-
-    def init(key: Array, observation: Array) -> LearnerState:
-        agent_key, meta_key = jax.random.split(key)
-        meta_params = init_meta_params
-        if meta_params is None:
-            meta_params = rule.init_meta_params(meta_key, num_actions)
-        agent_state = init_agent_state(agent, rule, optimizer, outer, agent_key, observation)
-        example = acting.empty_trajectory(agent, observation, config.unroll, num_actions)
-        kept = experience.init(config.replay, num_kept, jax.random.fold_in(key, 2), example, agent_state)
-        return LearnerState(agent_state, meta_params, meta_optimizer.init(meta_params) if is_meta else (), kept)
-
-    def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
-        clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, kept, meta_gradient, is_ready, metrics = step(
-            state.meta_params, state.agent, state.experience, clip(trajectories), validation and clip(validation)
-        )
-        state = state._replace(agent=agent_state, experience=kept)
-        if validation is None:
-            return state, metrics
-        norm = optax.tree.norm(meta_gradient)  # inf also where it overflows, which clipping would turn into zeros
-        meta_gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(norm), g, jnp.nan), meta_gradient)
-        updates, meta_opt_state = update_if(
-            is_ready, meta_optimizer, meta_gradient, state.meta_opt_state, state.meta_params
-        )
-        meta_params = optax.apply_updates(state.meta_params, updates)
-        metrics |= {
-            "meta_gradient_norm": norm,
-            "skipped": meta_opt_state.total_notfinite,
-            "skipped_in_a_row": meta_opt_state.notfinite_count,
-        }
-        return state._replace(meta_params=meta_params, meta_opt_state=meta_opt_state), metrics
-
-    def make_actor_update(meta_params: Params):
-        return make_update(lifetime_step, meta_params, config.max_abs_reward, config.is_acting_in_turn)
-
-    return Learner(agent, rule, init, learn, make_actor_update, is_meta)
-
-
-class FusedState(NamedTuple):
+class OnlineState(NamedTuple):
     """A whole lifetime in one pytree."""
 
     learner: LearnerState
-    actor: acting.ActorState
+    actor: ActorState
 
 
-Evaluate = Callable[[FusedState, FusedState], dict[str, Array]]  # of the states before and after an iteration
+Evaluate = Callable[[OnlineState, OnlineState], dict[str, Array]]  # of the states before and after an iteration
 
 
-class Fused(NamedTuple):
+class OnlineProgram(NamedTuple):
     """A lifetime in a pure environment.
 
     Attributes:
-      init: key -> FusedState.
-      run: state, number of iterations (static) -> state, metrics [iterations] of each name.
-      steps_per_iteration: environment steps, all environments of the batch counted.
+      init: key, η -> OnlineState; without the last argument η is random.
+      run: state, number of iterations (static) -> state, metrics and Control of every iteration, [iterations] each.
+      env_steps: of one iteration, all environments of the batch counted.
     """
 
     learner: Learner
-    init: Callable[[Array], FusedState]
-    run: Callable[[FusedState, int], tuple[FusedState, dict[str, Array]]]
-    steps_per_iteration: int
+    init: Callable[..., OnlineState]
+    run: Callable[[OnlineState, int], tuple[OnlineState, dict[str, Array], Control]]
+    env_steps: int
 
 
-def make_fused(
-    config: OnlineConfig,
+def make_online_program(
+    config: AgentConfig,
     environment: Environment,
     make_evaluate: Callable[[Learner], Evaluate] = lambda learner: lambda before, after: {},
-    init_meta_params: Params | None = None,
-) -> Fused:
+    is_frozen: bool = False,
+) -> OnlineProgram:
     """Make environment, actor and learner one program; what `make_evaluate` returns adds metrics to each iteration."""
-    learner = make_learner(config, environment.num_actions, init_meta_params)
+    learner = build_learner(config, environment.num_actions, is_frozen)
     evaluate = make_evaluate(learner)
-    agent, policy = learner.agent, learner.rule.policy
+    actor = Actor(environment, learner.setup.agent, learner.setup.rule.policy)
 
-    def init(key: Array) -> FusedState:
+    def init(key: Array, meta_params: Params | None = None) -> OnlineState:
         actor_key, learner_key = jax.random.split(key)
-        actor = acting.init_actor(environment, agent, actor_key, config.batch_size)
-        return FusedState(learner.init(learner_key, actor.time_step.observation), actor)
+        actor_state = acting.init_actor(environment, actor.agent, actor_key, config.batch_size)
+        observation = jax.vmap(environment.observe)(actor_state.env_state)
+        return OnlineState(learner.init(learner_key, observation, meta_params), actor_state)
 
-    def iteration(state: FusedState, _: Any) -> tuple[FusedState, dict[str, Array]]:
-        actor, trajectories, validation, stats = acting.rollouts(
-            environment,
-            agent,
-            policy,
-            experience.who_acts(state.learner.agent, state.learner.experience),
-            learner.make_update(state.learner.meta_params),
-            state.actor,
-            config.num_fresh(learner.is_meta),
-            config.unroll,
-            config.validation_unroll if learner.is_meta else 0,
-        )
-        learner_state, metrics = learner.learn(state.learner, trajectories, validation)
-        after = FusedState(learner_state, actor)
+    def iteration(state: OnlineState, _: Any) -> tuple[OnlineState, tuple[dict[str, Array], Control]]:
+        learner_state, metrics, control, actor_state, stats = learner.iterate(state.learner, actor, state.actor)
+        after = OnlineState(learner_state, actor_state)
         episodes = {"episodes": stats.count, "return_sum": stats.return_sum}
-        return after, metrics | evaluate(state, after) | episodes
+        return after, (metrics | evaluate(state, after) | episodes, control)
 
-    def run(state: FusedState, num_iterations: int):
-        return jax.lax.scan(iteration, state, None, length=num_iterations)
+    def run(state: OnlineState, num_iterations: int):
+        state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
+        return state, metrics, control
 
-    return Fused(learner, init, run, steps_per_iteration(config, learner.is_meta))
+    return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
 
 
-def steps_per_iteration(config: OnlineConfig, is_meta: bool) -> int:
-    """Environment steps of one iteration, all environments of the batch counted."""
-    return config.batch_size * (config.num_fresh(is_meta) * config.unroll + is_meta * config.validation_unroll)
+class OnlineResult:
+    """What an agent and its objective have become.
+
+    Attributes:
+      learner: the agent's functions.
+      state: all that learning changed; `state.params` is θ, `state.meta_params` η.
+      metrics: of every iteration, [iterations] each: env_steps, return (the mean of the episodes that ended, nan if
+        none did), and what rule and outer objective report.
+      rule: the rule with its η as it is now, to save, or to learn by elsewhere.
+    """
+
+    def __init__(self, learner: Learner, state: LearnerState, metrics: dict[str, np.ndarray], go_on: Callable):
+        self.learner, self.state, self.metrics, self._go_on = learner, state, metrics, go_on
+
+    @property
+    def params(self) -> Params:
+        """θ of the agent that acts."""
+        return self.state.params
+
+    @property
+    def meta_params(self) -> Params:
+        """η."""
+        return self.state.meta_params
+
+    @property
+    def rule(self) -> Rule:
+        steps = int(self.metrics["env_steps"][-1])
+        return Rule(self.learner.config.rule.name, self.learner.config, self.meta_params, Origin((), steps, None))
+
+    def go_on(self, num_steps: float) -> "OnlineResult":
+        """Return what becomes of the same lifetime after so many more environment steps; metrics are of all of it."""
+        return self._go_on(num_steps)
+
+
+def discover_online(
+    environment: Any,
+    rule: Rule | str = "frodo",
+    *,
+    num_steps: float,
+    key: Array,
+    is_frozen: bool = False,
+    **settings: Any,
+) -> OnlineResult:
+    """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
+
+    Args:
+      environment: a pure one (`Environment`), which is batched here; a batch on the host: a
+        `gymnasium.vector.VectorEnv`, a `dm_env.Environment` or a sequence of them, or a `HostEnvironment`.
+      rule: what `make_rule` or `load_rule` returned, or a name in `RULES`.
+      num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
+      key: of all randomness in JAX.
+      is_frozen: whether η stays as it is.
+      **settings: fields of `AgentConfig` that are to differ from those for such observations and such a rule.
+    Raises:
+      ValueError: naming the setting that is not known, is bad, or does not fit the environment.
+      TypeError: if the environment is of no kind that is known.
+      FloatingPointError: if ten meta-gradients in a row were not finite.
+    """
+    host = None if isinstance(environment, Environment) else as_host_environment(environment)
+    dtype = np.float32 if host is None else host.observation_dtype
+    shape = (host or environment).observation_shape
+    if isinstance(rule, str):
+        config, meta_params = presets.for_observations(shape, dtype, RuleConfig(rule).name), None
+    else:
+        images = presets.for_observations(shape, dtype, rule.config.rule.name).network
+        config, meta_params = rule.config, rule.meta_params
+        config = presets.with_images(config, images) if presets.is_image_torso(images) else config
+    if host is not None:
+        given = settings.setdefault("batch_size", host.num_envs)
+        if given != host.num_envs:
+            raise ValueError(f"batch_size is {given}, expected {host.num_envs}, as many as the environments")
+    config = config.replace(**settings)
+    if host is not None:
+        return _live_on_host(config, host, key, meta_params, is_frozen, num_steps)
+    return _live(config, environment, key, meta_params, is_frozen, num_steps)
+
+
+def _live(config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps) -> OnlineResult:
+    program = make_online_program(config, environment, is_frozen=is_frozen)
+    run = jax.jit(program.run, static_argnums=1)
+
+    def go_on(state: OnlineState, parts: list, num_steps: float) -> OnlineResult:
+        iterations = max(1, int(num_steps) // program.env_steps)
+        num_chunks = -(-iterations // CHUNK)
+        progress = Progress(num_chunks * (iterations // num_chunks) * program.env_steps)
+        for chunk in range(num_chunks):
+            state, metrics, control = run(state, iterations // num_chunks)
+            _check(np.max(control.skipped_in_a_row))
+            parts = [*parts, jax.device_get(metrics)]
+            progress.update((chunk + 1) * (iterations // num_chunks) * program.env_steps, _text(parts[-1]))
+        metrics = _metrics(parts, program.env_steps)
+        return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
+
+    return go_on(jax.jit(program.init)(key, meta_params), [], num_steps)
+
+
+def _live_on_host(
+    config: AgentConfig, environment: HostEnvironment, key, meta_params, is_frozen: bool, num_steps
+) -> OnlineResult:
+    learner = build_learner(config, environment.num_actions, is_frozen)
+    learn, agent = jax.jit(learner.learn), learner.setup.agent
+    schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
+
+    def go_on(state: LearnerState, actor_key: Array, parts: list, num_steps: float) -> OnlineResult:
+        iterations = max(1, int(num_steps) // env_steps)
+        progress = Progress(iterations * env_steps)
+        parts = list(parts)
+        with HostActor(environment, agent, learner.setup.rule.policy, schedule, state.params, actor_key) as actor:
+            for i in range(iterations):
+                acted = actor.get()
+                state, metrics, control = learn(state, acted.trajectories, acted.validation)
+                actor.params = state.params
+                _check(control.skipped_in_a_row)
+                metrics |= {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
+                parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
+                progress.update((i + 1) * env_steps, _text(parts[-1]))
+        metrics = _metrics(parts, env_steps)
+        return OnlineResult(learner, state, metrics, functools.partial(go_on, state, acted.key, parts))
+
+    actor_key, learner_key = jax.random.split(key)
+    state = jax.jit(learner.init)(learner_key, jnp.asarray(environment.reset().observation), meta_params)
+    return go_on(state, actor_key, [], num_steps)
+
+
+def _check(skipped_in_a_row: Any) -> None:
+    if skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        raise FloatingPointError(
+            f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite: try a smaller learning_rate of optimizer "
+            "or meta_optimizer"
+        )
+
+
+def _metrics(parts: list[dict[str, np.ndarray]], env_steps: int) -> dict[str, np.ndarray]:
+    """Join the metrics of all iterations, with the mean return of each, and the environment steps up to it."""
+    metrics = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    with np.errstate(invalid="ignore"):
+        metrics["return"] = metrics.pop("return_sum") / metrics["episodes"]
+    return metrics | {"env_steps": env_steps * np.arange(1, 1 + len(metrics["return"]))}
+
+
+def _text(metrics: dict[str, np.ndarray]) -> str:
+    episodes = metrics["episodes"].sum()
+    return f"return {metrics['return_sum'].sum() / episodes:.3f}" if episodes else ""

@@ -3,17 +3,17 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
-from frodo.online import OnlineConfig
-from frodo.rule import LEARNED_RULES, RULES, RuleConfig
+from frodo.config import AgentConfig, OnlineConfig, PopulationConfig
+from frodo.rules import RULES, RuleConfig
 from meta.disco import DiscoConfig
 from meta.optimizers import OptimizerConfig, adam
+from meta.outer import OuterConfig
+from meta.scalar import FrodoConfig
 
-HAND_MADE_SETTINGS: dict[str, dict[str, Any]] = {
-    "q_learning": {"kind": "value_based", "lambda_": 1.0},
-    "td_lambda": {"kind": "prediction"},
-}
 TARGET_INPUTS = ("reward", "discount", "next_value")
 
 
@@ -27,13 +27,17 @@ def random_walk() -> OnlineConfig:
         gradient_mode="reverse",  # the fastest where an update is small
         vmap_seeds=True,
         rule=RuleConfig(
-            kind="prediction",
-            discount=1.0,
-            reduction="mean",
-            lstm=32,
-            inputs=TARGET_INPUTS,
-            next_value_gradient="literal",
+            "frodo",
+            FrodoConfig(
+                kind="prediction",
+                discount=1.0,
+                reduction="mean",
+                lstm=32,
+                inputs=TARGET_INPUTS,
+                next_value_gradient="literal",
+            ),
         ),
+        outer=OuterConfig(discount=1.0),
         network=NetworkConfig("tabular", ()),
         optimizer=OptimizerConfig(1e-1, decay=0.9, epsilon=1e-8),
         meta_optimizer=OptimizerConfig(1e-2, decay=0.9, epsilon=1e-8, max_gradient_norm=1.0),
@@ -42,8 +46,8 @@ def random_walk() -> OnlineConfig:
 
 def td_lambda(config: OnlineConfig, lambda_: float) -> OnlineConfig:
     """Return the same with TD(λ) as the rule: as many steps an iteration, all of them for updates."""
-    rule = dataclasses.replace(config.rule, name="td_lambda", lambda_=lambda_)
-    return dataclasses.replace(config, rule=rule, num_updates=config.num_updates + 1)
+    other = with_rule(config, "td_lambda")
+    return other.replace(rule=other.rule.replace(lambda_=lambda_), num_updates=config.num_updates + 1)
 
 
 def catch(is_value_based: bool = False) -> OnlineConfig:
@@ -51,17 +55,18 @@ def catch(is_value_based: bool = False) -> OnlineConfig:
 
     The decay of 0.999 and the meta-optimiser's ε of 1e-5 keep solved seeds solved (docs/fidelity.md).
     """
+    settings, outer = FrodoConfig(discount=1.0), OuterConfig(discount=1.0)
     if is_value_based:
-        rule = RuleConfig(kind="value_based", discount=1.0, lambda_=0.0, inputs=TARGET_INPUTS)
-    else:
-        rule = RuleConfig(discount=1.0)
+        settings = FrodoConfig(kind="value_based", discount=1.0, inputs=TARGET_INPUTS)
+        outer = OuterConfig(discount=1.0, lambda_=0.0)
     return OnlineConfig(
         env="toy/catch",
         batch_size=32,
         unroll=3,
         validation_unroll=5,
         gradient_mode="reverse",
-        rule=rule,
+        rule=RuleConfig("frodo", settings),
+        outer=outer,
         network=NetworkConfig("mlp", (256, 256)),
         optimizer=OptimizerConfig(1e-3, decay=0.999, epsilon=1e-8),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
@@ -70,7 +75,7 @@ def catch(is_value_based: bool = False) -> OnlineConfig:
 
 def atari(env: str) -> OnlineConfig:
     """Table 1 of Xu et al. 2020, the consistency loss of section 5.2, and clipped rewards."""
-    return OnlineConfig(env=env, max_abs_reward=1.0, rule=RuleConfig(consistency_cost=0.1))
+    return OnlineConfig(env=env, max_abs_reward=1.0, rule=RuleConfig("frodo", FrodoConfig(consistency_cost=0.1)))
 
 
 def vector_observations(env: str) -> OnlineConfig:
@@ -95,14 +100,8 @@ def disco103_on_catch() -> OnlineConfig:
         validation_unroll=29,
         num_updates=1,
         replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
-        rule=RuleConfig(
-            name="disco",
-            reduction="mean",
-            discount=0.997,
-            lambda_=0.95,
-            is_advantage_normalised=True,
-            disco=DiscoConfig(skips_first_steps=True),
-        ),
+        rule=RuleConfig("disco", DiscoConfig(skips_first_steps=True)),
+        outer=OuterConfig(discount=0.997, lambda_=0.95, is_advantage_normalised=True),
         network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
         optimizer=adam(1e-2, max_update=1.0),
         meta_optimizer=adam(1e-4, max_gradient_norm=1.0),
@@ -114,12 +113,10 @@ def disco(env: str) -> OnlineConfig:
     config = disco103_on_catch()
     of_env = for_environment(env)
     if env != config.env:
-        rule = dataclasses.replace(config.rule, disco=DiscoConfig())
-        config = dataclasses.replace(config, env=env, max_abs_reward=of_env.max_abs_reward, rule=rule)
-    if of_env.network.torso not in ("conv", "resnet"):
+        config = config.replace(env=env, max_abs_reward=of_env.max_abs_reward, rule=RuleConfig("disco"))
+    if not is_image_torso(of_env.network):
         return config
-    network = dataclasses.replace(config.network, torso=of_env.network.torso, hidden=of_env.network.hidden)
-    return dataclasses.replace(config, batch_size=8, network=network, optimizer=adam(3e-4, max_update=1.0))
+    return with_images(config, of_env.network).replace(batch_size=8, optimizer=adam(3e-4, max_update=1.0))
 
 
 def for_environment(env: str) -> OnlineConfig:
@@ -129,11 +126,104 @@ def for_environment(env: str) -> OnlineConfig:
     return atari(env) if env.startswith("atari/") else vector_observations(env)
 
 
-def with_rule(config: OnlineConfig, rule: str) -> OnlineConfig:
-    """Return the same with another rule; a hand-made one updates on every trajectory of a host as it comes."""
+def for_rule(env: str, rule: str) -> OnlineConfig:
+    """Return the settings for an environment and a rule, both by name."""
+    return with_rule(disco(env) if rule == "disco" else for_environment(env), rule)
+
+
+def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:
+    """Return the settings for observations of one environment: images [C, H, W] are those of three axes in uint8."""
+    is_image = len(shape) == 3 and np.dtype(dtype) == np.uint8
+    return for_rule("atari/" if is_image else "", rule).agent_only()
+
+
+def is_image_torso(network: NetworkConfig) -> bool:
+    return network.torso in ("conv", "resnet")
+
+
+def with_images(config: Any, images: NetworkConfig) -> Any:
+    """Return settings of an agent with the torso of a network for images, and its layers."""
+    return config.replace(network=dataclasses.replace(config.network, torso=images.torso, hidden=images.hidden))
+
+
+def with_rule(config: Any, name: str) -> Any:
+    """Return the same with another rule, which keeps the settings of the same names.
+
+    A hand-made rule updates on every trajectory of a host as it comes.
+    """
+    if name == config.rule.name:
+        return config
+    old, rule = config.rule.settings, RuleConfig(name)
+    own = {field.name for field in dataclasses.fields(rule.settings)}
+    common = {field.name: getattr(old, field.name) for field in dataclasses.fields(old) if field.name in own}
     num_updates = config.num_updates
-    if rule in RULES and rule not in LEARNED_RULES and not config.env.startswith("toy/"):
+    if not RULES[name].is_learned and not getattr(config, "env", "toy/").startswith("toy/"):
         num_updates = 1
-    settings = HAND_MADE_SETTINGS.get(rule, {})
-    new_rule = dataclasses.replace(config.rule, name=rule, **settings)
-    return dataclasses.replace(config, rule=new_rule, num_updates=num_updates)
+    return config.replace(rule=rule.replace(**common), num_updates=num_updates)
+
+
+def small_population(rule: str) -> PopulationConfig:
+    """Small networks and predictions, and short lifetimes: what a CPU discovers a rule with."""
+    config = PopulationConfig(
+        batch_size=32,
+        unroll=16,
+        validation_unroll=32,
+        num_updates=5,
+        is_acting_interleaved=True,
+        gradient_mode="reverse",
+        budgets=(100_000, 300_000),
+        rule=RuleConfig(
+            "disco",
+            DiscoConfig(
+                prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, action_embedding=(16, 8), discount=0.99
+            ),
+        ),
+        outer=OuterConfig(
+            lambda_=0.95,
+            is_advantage_normalised=True,
+            value_hidden=(64, 64),
+            value_optimizer=adam(1e-3, max_update=1.0),
+        ),
+        network=NetworkConfig("mlp", (64, 64), action_model=32, head_stddev=0.01),
+        optimizer=adam(5e-3, max_update=1.0),
+        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
+    )
+    if rule == "disco":
+        return config
+    return config.replace(
+        budgets=PopulationConfig.budgets,
+        rule=_scalar(rule, lstm=64, vtrace_lambda=0.95),
+        outer=OuterConfig(lambda_=0.95, is_advantage_normalised=True),
+        network=NetworkConfig("mlp", (64, 64), head_stddev=0.01),
+        optimizer=adam(1e-2, max_update=1.0),
+        meta_optimizer=adam(5e-4, max_gradient_norm=1.0),
+    )
+
+
+def harness_population(rule: str) -> PopulationConfig:
+    """The public code's meta-training (Oh et al. 2025): agents that are never reset, one Adam for all."""
+    is_disco = rule == "disco"
+    return PopulationConfig(
+        batch_size=32,
+        unroll=16,
+        validation_unroll=32,
+        num_updates=2,
+        gradient_mode="reverse",
+        budgets=(10**9,),
+        is_optimizer_per_agent=False,
+        rule=RuleConfig(rule, DiscoConfig(skips_first_steps=True)) if is_disco else _scalar(rule, vtrace_lambda=0.96),
+        outer=OuterConfig(lambda_=0.96, is_advantage_normalised=True, value_optimizer=adam(1e-3, max_update=1.0)),
+        network=NetworkConfig("mlp", (512, 512), action_model=256, head_stddev=0.01),
+        optimizer=adam(5e-4, max_update=1.0),
+        meta_optimizer=adam(5e-4),
+    )
+
+
+def _scalar(rule: str, **settings: Any) -> RuleConfig:
+    """A rule with mean losses, and of these settings those that it has."""
+    config = RuleConfig(rule)
+    names = {field.name for field in dataclasses.fields(config.settings)}
+    return config.replace(**{k: v for k, v in (settings | {"reduction": "mean"}).items() if k in names})
+
+
+POPULATIONS = {"small": small_population, "harness": harness_population}

@@ -14,20 +14,21 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from agents import choices
-from agents.impala import entropy
-from agents.q_learning import taken, taken_vectors
+from agents.action_values import taken, taken_vectors
+from agents.categorical import entropy, kl_divergence
 from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from agents.validation import check_choice, check_fractions, check_not_negative
 from meta import disco_inputs
-from meta.disco_inputs import Context, MovingAverage, compute_values, initial_average, to_scalars, update_average
+from meta.disco_inputs import DiscoContext, compute_values, to_scalars
+from meta.moving_average import MovingAverage, initial_average, update_average
 from meta.target_network import (
     CORES,
     FutureTransformer,
-    LifetimeState,
+    LifetimeLSTMState,
     TargetNetwork,
     TargetNetworkConfig,
-    initial_lifetime_state,
+    initial_lifetime_lstm_state,
 )
 
 PARTS = ("y_z", "q", "aux_policy")
@@ -62,36 +63,25 @@ class DiscoConfig:
         for name, least in (("prediction_size", 1), ("max_value", 1), ("lstm", 1), ("lifetime_lstm", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least {least}")
-        choices.check("rule.disco.core", self.core, CORES)
-        choices.check("rule.disco.hidden", self.hidden, HIDDEN)
+        check_choice("core", self.core, CORES)
+        check_choice("hidden", self.hidden, HIDDEN)
         for part in self.without:
-            choices.check("rule.disco.without", part, PARTS)
+            check_choice("without", part, PARTS)
         if self.hidden != "nothing" and "y_z" in self.without:
-            raise ValueError(f"rule.disco.hidden is {self.hidden!r}, expected 'nothing' where there are no y and z")
+            raise ValueError(f"hidden is {self.hidden!r}, expected 'nothing' where there are no y and z")
         if self.core == "transformer" and self.lstm % FutureTransformer.NUM_HEADS:
             raise ValueError(
                 f"lstm is {self.lstm}, expected a multiple of {FutureTransformer.NUM_HEADS} for a transformer"
             )
         if not self.action_embedding or min(self.action_embedding) < 1:
             raise ValueError(f"action_embedding is {self.action_embedding}, expected positive layer sizes")
-        for name in ("discount", "lambda_", "target_decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected a number from 0 to 1")
-        for name in (
-            "policy_cost",
-            "y_cost",
-            "z_cost",
-            "aux_policy_cost",
-            "value_cost",
-            "target_policy_cost",
-            "logit_cost",
-        ):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected a number of at least 0")
+        check_fractions(self, "discount", "lambda_", "target_decay")
+        check_not_negative(self, "policy_cost", "y_cost", "z_cost", "aux_policy_cost", "value_cost")
+        check_not_negative(self, "target_policy_cost", "logit_cost")
 
 
 class DiscoState(NamedTuple):
-    lifetime: LifetimeState | tuple[()]
+    lifetime: LifetimeLSTMState | tuple[()]
     advantage: MovingAverage
     td: MovingAverage
 
@@ -110,13 +100,13 @@ def _sizes(config: DiscoConfig) -> TargetNetworkConfig:
 
 
 def make_network(config: DiscoConfig) -> Any:
-    """Make the meta-network, hk.Transformed: Context, LifetimeState -> logits of π̂, ŷ and ẑ, LifetimeState."""
+    """Make the meta-network, hk.Transformed: context, state of the lifetime LSTM -> logits of π̂, ŷ and ẑ, new state."""
     vector = PredictionSpec((config.prediction_size,))
     target_spec = {"policy": PredictionSpec(is_per_action=True)}
     if "y_z" not in config.without:
         target_spec |= {"y": vector, "z": vector}
 
-    def forward(context: Context, lifetime: LifetimeState):
+    def forward(context: DiscoContext, lifetime: LifetimeLSTMState):
         network = TargetNetwork(_sizes(config), target_spec)
         run = lambda is_hidden: network(
             functools.partial(disco_inputs.make_inputs, context, is_hidden), context.trajectory.is_last, lifetime
@@ -135,13 +125,13 @@ def make_context(
     predictions: Predictions,
     target_predictions: Predictions,
     config: DiscoConfig,
-) -> tuple[Context, MovingAverage]:
+) -> tuple[DiscoContext, MovingAverage]:
     """Compute what the meta-network's inputs need, and the new average of the temporal differences."""
     if "q" in config.without:
-        return Context(trajectory, predictions, target_predictions, None, state.advantage), state.td
+        return DiscoContext(trajectory, predictions, target_predictions, None, state.advantage), state.td
     values = compute_values(predictions, target_predictions, trajectory, config.discount, config.lambda_)
     advantage = update_average(state.advantage, values.advantage, trajectory.valid)
-    context = Context(trajectory, predictions, target_predictions, values, advantage)
+    context = DiscoContext(trajectory, predictions, target_predictions, values, advantage)
     return context, update_average(state.td, values.td, trajectory.valid)
 
 
@@ -161,9 +151,9 @@ def disco(config: DiscoConfig) -> UpdateRule:
         return kept
 
     def init() -> DiscoState:
-        return DiscoState(initial_lifetime_state(_sizes(config)), initial_average(), initial_average())
+        return DiscoState(initial_lifetime_lstm_state(_sizes(config)), initial_average(), initial_average())
 
-    def init_meta_params(key: Array, num_actions: int):
+    def random_meta_params(key: Array, num_actions: int):
         trajectory, predictions = _example(spec(num_actions), num_actions)
         context, _ = make_context(init(), trajectory, predictions, predictions, config)
         return network.init(key, context, init().lifetime)
@@ -205,7 +195,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
 
     return UpdateRule(
         spec=spec,
-        init_meta_params=init_meta_params,
+        random_meta_params=random_meta_params,
         init=init,
         apply=apply,
         loss=loss,
@@ -251,12 +241,6 @@ def value_loss(returns: Array, q_logits: Array, trajectory: Trajectory) -> Array
     return -jnp.sum(labels * jax.nn.log_softmax(taken_vectors(q_logits, trajectory)), axis=-1)
 
 
-def kl_divergence(p_logits: Array, q_logits: Array) -> Array:
-    """KL(p ‖ q) of two categorical distributions, [..., N] -> [...]."""
-    log_p, log_q = jax.nn.log_softmax(p_logits), jax.nn.log_softmax(q_logits)
-    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
-
-
 def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Predictions]:
     """Zeros in the shapes of one step of one environment."""
     zeros = jnp.zeros((1, 1))
@@ -271,5 +255,4 @@ def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Prediction
         behaviour_logits=jnp.zeros((1, 1, num_actions)),
         core_state=(),
     )
-    shape = lambda x: (num_actions, *x.shape) if x.is_per_action else x.shape
-    return trajectory, {name: jnp.zeros((2, 1, *shape(x))) for name, x in spec.items()}
+    return trajectory, {name: jnp.zeros((2, 1, *x.axes(num_actions))) for name, x in spec.items()}

@@ -1,4 +1,4 @@
-"""The published rule, Disco103: its weights, by their names there and here.
+"""The published rule, Disco103, and others of the public code: weights, by their names there and here.
 
 Source: Oh et al. 2025; github.com/google-deepmind/disco_rl (Apache-2.0).
 """
@@ -38,11 +38,23 @@ LAYERS = {
 }
 
 
-def expected_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shape of every array of the published file, in sorted order of their keys."""
-    params = jax.eval_shape(lambda key: disco(DiscoConfig()).init_meta_params(key, 2), jax.random.key(0))
+def expected_shapes(config: DiscoConfig | None = None) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array of a published file, by default Disco103's, in sorted order of their keys."""
+    rule = disco(config or DiscoConfig())
+    params = jax.eval_shape(lambda key: rule.random_meta_params(key, 2), jax.random.key(0))
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
     return {key: x.shape for key, x in from_meta_params(zeros).items()}
+
+
+def sizes(weights: Mapping[str, np.ndarray]) -> DiscoConfig:
+    """Return the settings of a rule with the sizes that the published arrays have; all else is Disco103's."""
+    size = lambda layer: weights[f"{layer}/b"].shape[0]
+    return DiscoConfig(
+        prediction_size=size("lstm/linear_2"),
+        lstm=size("lstm/lstm/linear") // 4,
+        lifetime_lstm=size("lstm/~/meta_lstm/~unroll/lstm/linear") // 4,
+        action_embedding=(size("lstm/sequential/conv1_d"), size("lstm/sequential/conv1_d_1")),
+    )
 
 
 def check_arrays(
@@ -67,7 +79,7 @@ def from_meta_params(params: Params) -> dict[str, Array]:
 
 
 def to_meta_params(weights: Mapping[str, np.ndarray]) -> Params:
-    """Turn the published arrays into meta-parameters of `disco(DiscoConfig())`."""
+    """Turn published arrays into meta-parameters of `disco`."""
     params: dict[str, dict[str, np.ndarray]] = {}
     for theirs, ours in LAYERS.items():
         w, b = weights[f"{theirs}/w"], weights[f"{theirs}/b"]

@@ -1,4 +1,4 @@
-"""What DiscoRL's rule knows of a trajectory: values, their moving averages, and the inputs of its meta-network.
+"""What DiscoRL's rule knows of a trajectory: values, and the inputs of its meta-network.
 
 Source: Oh et al. 2025, Methods; the constants are those of the published rule, Disco103.
 """
@@ -10,22 +10,14 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from agents.impala import behaviour_log_probability, log_probability
-from agents.q_learning import expected_values, taken
-from agents.rule import masked_reduce
+from agents.action_values import expected_values, taken
+from agents.categorical import expectation
+from agents.returns import importance_ratios, retrace
 from agents.types import Array, Predictions, Trajectory
+from meta.moving_average import MovingAverage, normalise
 from meta.target_network import Inputs
 
 EMBEDDING = 16  # units of the layer between a distribution of y or z and the number it is turned into
-EMA_DECAY, EMA_EPSILON, EMA_ROOT_EPSILON = 0.99, 1e-6, 1e-12
-
-
-class MovingAverage(NamedTuple):
-    """Of a quantity's mean and mean square over updates, biased to 0 at its start as `decay_product` says."""
-
-    moment1: Array
-    moment2: Array
-    decay_product: Array
 
 
 class Values(NamedTuple):
@@ -39,7 +31,7 @@ class Values(NamedTuple):
     td: Array  # returns − q(S, A), [T, B]
 
 
-class Context(NamedTuple):
+class DiscoContext(NamedTuple):
     """What the meta-network's inputs are computed from."""
 
     trajectory: Trajectory
@@ -56,34 +48,17 @@ def to_scalars(logits: Array) -> Array:
     return rlax.signed_parabolic(expectation(logits, bins[:, None])[..., 0])
 
 
-def expectation(logits: Array, x: Array) -> Array:
-    """Σᵢ softmax(logits)ᵢ xᵢ, [..., N] and [N, K] -> [..., K], in fewer passes over memory than the softmax itself."""
-    exponentials = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
-    sums = exponentials @ jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=-1)
-    return sums[..., :-1] / sums[..., -1:]
-
-
 def compute_values(
     predictions: Predictions, target_predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float
 ) -> Values:
     """Compute Retrace and what follows from it, without gradient.
 
-    Gₜ = rₜ + γₜ [Vₜ₊₁ + cₜ₊₁ (Gₜ₊₁ − Qₜ₊₁(aₜ₊₁))], Q of the target parameters, V = Σₐ π(a) Q(a) with the current π,
-    cₜ = λ min(1, π(aₜ) / μ(aₜ)). Source: Munos et al. 2016, Eq. 3. A truncated step bootstraps and cuts the trace.
+    Q is that of the target parameters, V = Σₐ π(a) Q(a) with the current π, which is ρ's, too.
     """
     logits = predictions["policy"]
     q, target_q = to_scalars(predictions["q"]), to_scalars(target_predictions["q"])
-    v, target_v = expected_values({"q": q}, logits), expected_values({"q": target_q}, logits)
-    rho = jnp.exp(log_probability(logits, trajectory) - behaviour_log_probability(trajectory))
-    is_cut = (trajectory.truncated | ~trajectory.valid)[:-1] | ~trajectory.valid[1:]
-    c = jnp.where(is_cut, 0.0, lambda_ * jnp.minimum(1.0, rho[1:])).astype(q.dtype)
-    returns = jax.vmap(rlax.general_off_policy_returns_from_q_and_v, in_axes=1, out_axes=1)(
-        taken(target_q, trajectory)[1:],
-        target_v[1:],
-        trajectory.reward.astype(q.dtype),
-        (discount * trajectory.discount).astype(q.dtype),
-        c,
-    )
+    v, target_v = expected_values(q, logits), expected_values(target_q, logits)
+    returns = retrace(trajectory, target_q, target_v, importance_ratios(logits, trajectory), discount, lambda_)
     values = Values(
         v=v,
         target_q=target_q,
@@ -93,25 +68,6 @@ def compute_values(
         td=returns - taken(q, trajectory),
     )
     return jax.lax.stop_gradient(values)
-
-
-def initial_average() -> MovingAverage:
-    return MovingAverage(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
-
-
-def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAverage:
-    """Take the mean of x [T, B] over valid steps, and that of its square, into the average."""
-    mix = lambda old, new: EMA_DECAY * old + (1 - EMA_DECAY) * masked_reduce(new, valid, "mean")
-    return MovingAverage(
-        mix(average.moment1, x), mix(average.moment2, jnp.square(x)), EMA_DECAY * average.decay_product
-    )
-
-
-def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Array:
-    """Subtract the average's mean, if it is to be centred, and divide by the standard deviation."""
-    mean, square = (moment / (1 - average.decay_product) for moment in average[:2])
-    variance = jnp.maximum(0.0, square - jnp.square(mean))
-    return (x - mean * is_centred) / (jnp.sqrt(variance + EMA_ROOT_EPSILON) + EMA_EPSILON)
 
 
 class Embedding(hk.Module):
@@ -124,7 +80,7 @@ class Embedding(hk.Module):
         return hk.Linear(1, name="out")(jax.nn.relu(expectation(logits, w) + b))[..., 0]
 
 
-def make_inputs(c: Context, is_hidden: bool, targets: dict[str, Array] | None = None) -> Inputs:
+def make_inputs(c: DiscoContext, is_hidden: bool, targets: dict[str, Array] | None = None) -> Inputs:
     """The features per step, those per step and action, and what the lifetime LSTM sees of the targets.
 
     The order is that of the published weights. Gradient flows through y and z alone. What an agent does not predict is

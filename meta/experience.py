@@ -1,91 +1,187 @@
-"""What a meta-step learns from: fresh trajectories, replayed ones, and those of updates that are taken once more.
+"""What a lifetime step learns from: fresh trajectories, replayed ones, and those of updates that are taken once more.
 
-The gradient to η goes through a window of M updates. Where the next window begins `stride` < M updates later, the M −
-stride last ones are taken again, with the new η, on the same trajectories (Oh et al. 2025, Methods: a sliding window of
-20 updates). Whoever acts is then the agent at the end of the window.
+`make_lifetime` puts a step together: that of `lifetime.py`, in a sliding window if there is one, behind a replay if
+there is one. In a sliding window the gradient to η goes through M updates; the next window begins `stride` < M updates
+later, and the M − stride last ones are taken again, with the new η, on the same trajectories (Oh et al. 2025, Methods:
+a window of 20 updates). Whoever acts is then the agent at the end of the window.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from agents import acting
 from agents import replay as replays
+from agents.acting import Actor, ActorState, EpisodeStats
 from agents.replay import Replay, ReplayConfig
 from agents.types import Array, Params, Trajectory
-from meta.lifetime import AgentState, LifetimeStep
+from meta.lifetime import (
+    AgentState,
+    AgentStep,
+    LifetimeConfig,
+    Setup,
+    clip_rewards,
+    init_agent_state,
+    make_agent_step,
+)
 
 
-class Experience(NamedTuple):
-    """What an agent keeps."""
+class Window(NamedTuple):
+    """What a sliding window keeps from one step to the next."""
 
+    trajectories: Trajectory  # [M - stride, T, B, ...], of the updates to take again
+    num_seen: Array  # int32, how many trajectories ever came in
+    newest: AgentState  # after the window's last update
+
+
+class LifetimeState(NamedTuple):
+    """An agent, and what it keeps of its experience."""
+
+    agent: AgentState  # where the next window of updates begins
     replay: Replay | tuple[()]  # () without one
-    window: Trajectory | tuple[()]  # [M - stride, T, B, ...], of the updates to take again; () for none
-    num_seen: Array  # int32, how many trajectories came into the window
-    newest: AgentState | tuple[()]  # after the window's last update; () where that is the agent itself
+    window: Window | tuple[()]  # () without one
+
+    @property
+    def acting(self) -> AgentState:
+        """The agent after all updates, which acts."""
+        return self.window.newest if isinstance(self.window, Window) else self.agent
 
 
-def init(config: ReplayConfig, num_kept: int, key: Array, example: Trajectory, state: AgentState) -> Experience:
-    """Begin with nothing: `example` has the shapes of a fresh trajectory [T, B, ...], `num_kept` is M − stride."""
-    replay: Any = replays.init(config, key, example) if config.capacity else ()
-    num_seen = jnp.zeros((), jnp.int32)
-    if not num_kept:
-        return Experience(replay, (), num_seen, ())
-    of_update = replays.sample(config, replay, example)[1] if config.capacity else example
-    window = jax.tree.map(lambda x: jnp.zeros((num_kept, *x.shape), x.dtype), of_update)
-    return Experience(replay, window, num_seen, state)
+class Learned(NamedTuple):
+    """What comes out of a lifetime step.
 
-
-def who_acts(state: AgentState, experience: Experience) -> AgentState:
-    """Return the agent as it is after all updates."""
-    return experience.newest if isinstance(experience.newest, AgentState) else state
-
-
-def with_experience(step: LifetimeStep, config: ReplayConfig, num_kept: int):
-    """Make the function (η, agent state, experience, trajectories, validation) -> new agent state, experience,
-    meta-gradient, is_ready, metrics.
-
-    Each fresh trajectory adds one update to the window: a draw of what was seen, where there is a replay, else itself.
-    Before replay and window hold enough (`is_ready`) the agent only acts: its state stays, the meta-gradient is 0,
-    metrics are nan.
+    Where replay or window do not hold enough yet, `is_ready` is False: the agent has only acted, the meta-gradient is 0
+    and metrics are nan.
     """
+
+    state: LifetimeState
+    meta_gradient: Params
+    is_ready: Array | bool
+    metrics: dict[str, Array]
+
+
+# η, state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None, is_ready -> Learned
+LifetimeStep = Callable[[Params, LifetimeState, Trajectory, Trajectory | None, Array | bool], Learned]
+
+
+class Lifetime(NamedTuple):
+    """An agent's lifetime as pure functions, the same in both regimes.
+
+    Attributes:
+      init: key of θ, key of the replay, prepared observation [B, ...] -> LifetimeState.
+      learn: η, state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> Learned.
+      iterate: η, state, actor, actor's state -> Learned, actor's state, EpisodeStats: act what an iteration needs, and
+        learn from it.
+    """
+
+    init: Callable[[Array, Array, Array], LifetimeState]
+    learn: Callable[[Params, LifetimeState, Trajectory, Trajectory | None], Learned]
+    iterate: Callable[[Params, LifetimeState, Actor, ActorState], tuple[Learned, ActorState, EpisodeStats]]
+
+
+def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_meta: bool) -> Lifetime:
+    """Make the lifetime of an agent; `is_meta` says whether the gradient to η is wanted."""
+    agent_step = make_agent_step(setup, config.gradient_mode)
+    schedule = config.schedule(is_meta)
+    window_overlap = config.num_updates - schedule.num_trajectories
+    step = with_window(agent_step, window_overlap) if window_overlap else without_window(agent_step)
+    if config.replay.capacity:
+        step = with_replay(step, config.replay)
+    clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
+
+    def init(agent_key: Array, replay_key: Array, observation: Array) -> LifetimeState:
+        agent = init_agent_state(setup, agent_key, observation)
+        example = acting.empty_trajectory(setup.agent, observation, config.unroll, num_actions)
+        replay: Any = ()
+        if config.replay.capacity:
+            replay = replays.init(config.replay, replay_key, example)
+            example = replays.sample(config.replay, replay, example)[1]
+        return LifetimeState(agent, replay, init_window(window_overlap, example, agent) if window_overlap else ())
+
+    def learn(meta_params: Params, state: LifetimeState, trajectories: Trajectory, validation: Trajectory | None):
+        return step(meta_params, state, clip(trajectories), None if validation is None else clip(validation), True)
+
+    def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
+        def update(acting: AgentState, trajectory: Trajectory) -> AgentState:
+            """Return who acts next: after one step of θ where acting is interleaved with updates, else the same."""
+            if not config.is_acting_interleaved:
+                return acting
+            one = jax.tree.map(lambda x: x[None], clip(trajectory))
+            return agent_step(meta_params, acting, one, None)[0]
+
+        actor_state, trajectories, validation, stats = acting.rollouts(
+            actor, schedule, state.acting, update, actor_state
+        )
+        return learn(meta_params, state, trajectories, validation), actor_state, stats
+
+    return Lifetime(init, learn, iterate)
+
+
+def without_window(agent_step: AgentStep) -> LifetimeStep:
+    """Make the lifetime step in which every update is taken once."""
+
+    def learn(meta_params, state: LifetimeState, trajectories, validation, is_ready) -> Learned:
+        arguments = (meta_params, state.agent, trajectories, validation)
+        wait = lambda: (state.agent, *_nothing(agent_step, arguments))
+        agent, meta_gradient, metrics = _if(is_ready, lambda: agent_step(*arguments), wait)
+        return Learned(state._replace(agent=agent), meta_gradient, is_ready, metrics)
+
+    return learn
+
+
+def with_window(agent_step: AgentStep, window_overlap: int) -> LifetimeStep:
+    """Make the lifetime step of a sliding window, whose last `window_overlap` updates the next step takes again."""
+
+    def learn(meta_params, state: LifetimeState, trajectories, validation, is_ready) -> Learned:
+        assert isinstance(state.window, Window)
+        stride, num_seen = len(trajectories.action), state.window.num_seen
+        trajectories = jax.tree.map(lambda *xs: jnp.concatenate(xs), state.window.trajectories, trajectories)
+        is_ready = is_ready & (num_seen >= window_overlap)
+        arguments = (meta_params, state.agent, trajectories, validation)
+
+        def go_on():
+            newest, meta_gradient, metrics = agent_step(*arguments)
+            agent, _, _ = agent_step(meta_params, state.agent, jax.tree.map(lambda x: x[:stride], trajectories), None)
+            return agent._replace(outer_state=newest.outer_state), newest, meta_gradient, metrics
+
+        wait = lambda: (state.agent, state.acting, *_nothing(agent_step, arguments))
+        agent, newest, meta_gradient, metrics = _if(is_ready, go_on, wait)
+        window = Window(jax.tree.map(lambda x: x[stride:], trajectories), num_seen + stride, newest)
+        return Learned(state._replace(agent=agent, window=window), meta_gradient, is_ready, metrics)
+
+    return learn
+
+
+def init_window(window_overlap: int, example: Trajectory, agent: AgentState) -> Window:
+    """Begin with nothing; `example` has the shapes of what an update takes, [T, B, ...]."""
+    trajectories = jax.tree.map(lambda x: jnp.zeros((window_overlap, *x.shape), x.dtype), example)
+    return Window(trajectories, jnp.zeros((), jnp.int32), agent)
+
+
+def with_replay(step: LifetimeStep, config: ReplayConfig) -> LifetimeStep:
+    """Make the lifetime step in which each fresh trajectory adds one update, on a draw of all that was seen."""
 
     def draw(replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
         return replays.sample(config, replays.add(replay, fresh), fresh)
 
-    def learn(meta_params: Params, state: AgentState, experience: Experience, trajectories: Trajectory, validation):
-        stride = len(trajectories.action)
-        is_ready = jnp.ones((), bool)
-        if config.capacity:
-            assert isinstance(experience.replay, Replay)
-            replay, trajectories = jax.lax.scan(draw, experience.replay, trajectories)
-            experience, is_ready = experience._replace(replay=replay), replays.is_ready(config, replay)
-        if num_kept:
-            is_ready = is_ready & (experience.num_seen >= num_kept)
-            trajectories = jax.tree.map(lambda *xs: jnp.concatenate(xs), experience.window, trajectories)
-
-        def go_on(arguments):
-            meta_params, state, trajectories, _ = arguments
-            newest, meta_gradient, metrics = step(*arguments)
-            if not num_kept:
-                return newest, (), meta_gradient, metrics
-            state, _, _ = step(meta_params, state, jax.tree.map(lambda x: x[:stride], trajectories), None)
-            return state._replace(outer_state=newest.outer_state), newest, meta_gradient, metrics
-
-        arguments = (meta_params, state, trajectories, validation)
-        if not config.capacity and not num_kept:
-            state, _, meta_gradient, metrics = go_on(arguments)
-            return state, experience, meta_gradient, is_ready, metrics
-        of_metrics = jax.eval_shape(lambda x: step(*x)[2], arguments)
-
-        def wait(arguments):
-            nothing = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), of_metrics)
-            return arguments[1], experience.newest, jax.tree.map(jnp.zeros_like, arguments[0]), nothing
-
-        state, newest, meta_gradient, metrics = jax.lax.cond(is_ready, go_on, wait, arguments)
-        if num_kept:
-            window = jax.tree.map(lambda x: x[stride:], trajectories)
-            experience = experience._replace(window=window, newest=newest, num_seen=experience.num_seen + stride)
-        return state, experience, meta_gradient, is_ready, metrics
+    def learn(meta_params, state: LifetimeState, trajectories, validation, is_ready) -> Learned:
+        assert isinstance(state.replay, Replay)
+        replay, drawn = jax.lax.scan(draw, state.replay, trajectories)
+        is_ready = is_ready & replays.is_ready(config, replay)
+        return step(meta_params, state._replace(replay=replay), drawn, validation, is_ready)
 
     return learn
+
+
+def _if(is_ready: Array | bool, go_on: Callable[[], Any], wait: Callable[[], Any]) -> Any:
+    return go_on() if is_ready is True else jax.lax.cond(is_ready, go_on, wait)
+
+
+def _nothing(agent_step: AgentStep, arguments: Any) -> tuple[Params, dict[str, Array]]:
+    """The meta-gradient and the metrics of a step that is not taken."""
+    of_metrics = jax.eval_shape(lambda x: agent_step(*x)[2], arguments)
+    metrics = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), of_metrics)
+    return jax.tree.map(jnp.zeros_like, arguments[0]), metrics

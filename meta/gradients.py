@@ -2,8 +2,7 @@
 
 `reverse` keeps every activation of every update. `remat` keeps only what each update starts from, and its gradient.
 `mixed` keeps the same and computes an update's vector-Jacobian product as the forward-mode derivative of its gradient
-(Kemaev et al. 2025, MixFlow-MG, arXiv 2505.00793), which needs the least memory and, on CPU, the least time. All
-three give the same numbers.
+(`mixed_mode.py`), which needs the least memory and, on CPU, the least time. All three give the same numbers.
 
 One update's gradient is g = N′(θ)ᵀ ∂L/∂P: P = N(θ) are the network's predictions, L(T(P, η), P) is the rule's loss.
 Where targets are constants for θ, ∂/∂P does not reach the P inside of T; the derivative of g itself always does.
@@ -16,10 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from agents import choices
 from agents.networks import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.types import Array, Params, Predictions, Trajectory
+from agents.validation import check_choice
+from meta.mixed_mode import held, with_mixed_derivative
 
 MODES = ("reverse", "remat", "mixed")
 
@@ -46,7 +46,7 @@ def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: 
     The first update stands before the scan: nothing that it starts from depends on η, so that the compiler leaves out
     what its backward pass would compute for that.
     """
-    choices.check("gradient_mode", mode, MODES)
+    check_choice("gradient_mode", mode, MODES)
 
     def indexed(carry, i):
         # Indexed in here, so that what is rematerialised does not keep a copy of the trajectories.
@@ -108,35 +108,13 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
     if mode != "mixed":
         return gradient
 
-    @jax.custom_vjp
-    def mixed(params, context, trajectory):
-        return gradient(params, context, trajectory)
+    def objective(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Array, InnerOutput]:
+        predictions, known = predict(agent, rule, params, trajectory)
+        known = held(known) if rule.is_target_constant else known
+        loss, (output, _) = losses(predictions, known, context, trajectory)
+        return loss, output._replace(metrics={})
 
-    def forward(params, context, trajectory):
-        return mixed(params, context, trajectory), (params, context, trajectory)
-
-    def backward(residuals, cotangents):
-        params, context, trajectory = residuals
-        direction, of_output = cotangents
-        # Nothing is differentiated with respect to counts and keys in the rule state: None stands for their cotangent.
-        floats = jax.tree.map(lambda x: x if _is_float(x) else None, context)
-
-        def loss_fn(params, floats, epsilon):
-            is_none = lambda x: x is None
-            context_ = jax.tree.map(lambda x, y: y if x is None else x, floats, context, is_leaf=is_none)
-            predictions, known = predict(agent, rule, params, trajectory)
-            known = _held(known) if rule.is_target_constant else known
-            loss, (output, _) = losses(predictions, known, context_, trajectory)
-            return loss + epsilon * _inner_product(of_output._replace(metrics={}), output._replace(metrics={}))
-
-        # The context is closed over, so that no tangents of zeros are pushed through the meta-network.
-        gradients_fn = lambda params, epsilon: jax.grad(loss_fn, argnums=(0, 1))(params, floats, epsilon)
-        one = jnp.ones((), jax.tree.leaves(params)[0].dtype)
-        _, (of_params, of_context) = jax.jvp(gradients_fn, (params, jnp.zeros_like(one)), (direction, one))
-        return of_params, of_context, None
-
-    mixed.defvjp(forward, backward)
-    return lambda params, context, trajectory: mixed(params, context, trajectory)
+    return with_mixed_derivative(gradient, objective)
 
 
 @jax.custom_jvp
@@ -157,36 +135,3 @@ def _(primals, tangents):
 def named_gradient(grads: Params) -> Params:
     """Mark an update's gradient as what the rematerialising modes keep."""
     return checkpoint_name(grads, "inner_gradient")
-
-
-def _inner_product(xs: Any, ys: Any) -> Array:
-    products = [jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(xs), jax.tree.leaves(ys), strict=True) if _is_float(y)]
-    return sum(products, start=jnp.zeros(()))
-
-
-def _is_float(x: Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.inexact)
-
-
-@jax.custom_vjp
-def _held(x: Any) -> Any:
-    """Hold predictions constant for the gradient, yet not for the derivative of that gradient.
-
-    Forward-mode derivatives along θ do not pass it (targets are constants in the gradient that is differentiated); of
-    the cotangent that comes back only the tangent part passes, which is the derivative of ∂L/∂P with respect to the
-    targets.
-    """
-    return x
-
-
-@jax.custom_jvp
-def _tangent_only(x: Any) -> Any:
-    return jax.tree.map(jnp.zeros_like, x)
-
-
-@_tangent_only.defjvp
-def _(primals, tangents):
-    return _tangent_only(*primals), tangents[0]
-
-
-_held.defvjp(lambda x: (jax.lax.stop_gradient(x), None), lambda _, cotangent: (_tangent_only(cotangent),))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from agents.types import Array, Trajectory
 
 
-class Context(NamedTuple):
+class InputContext(NamedTuple):
     """What inputs are computed from."""
 
     trajectory: Trajectory
@@ -23,7 +23,7 @@ class Context(NamedTuple):
     log_mu: Array  # log μ(A|S), [T, B]
 
 
-INPUTS: dict[str, Callable[[Context], Array]] = {
+INPUTS: dict[str, Callable[[InputContext], Array]] = {
     "reward": lambda c: c.trajectory.reward,
     "discount": lambda c: c.discount * c.trajectory.discount,
     # Of a terminal state the value is 0 by definition, whatever the network says of the observation that follows.
@@ -35,7 +35,7 @@ INPUTS: dict[str, Callable[[Context], Array]] = {
 }
 
 
-def features(names: Sequence[str], context: Context) -> Array:
+def features(names: Sequence[str], context: InputContext) -> Array:
     """Stack inputs [T, B] to the meta-network's input [T, B, F]; zeros at steps that are not valid."""
     columns = [INPUTS[name](context) for name in names]
     stacked = jnp.stack([column.astype(context.values.dtype) for column in columns], axis=-1)

@@ -1,8 +1,9 @@
 """One step of an agent's lifetime, the same in both regimes: M updates of θ, then the outer loss's gradient to η.
 
-The online regime calls it with the one agent there is, a population maps it over its agents.
+The online regime takes it with the one agent there is, a population with each of its agents.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,11 +11,67 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from agents.acting import Schedule
 from agents.networks import Agent
+from agents.replay import ReplayConfig
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.types import Array, Params, Trajectory
+from agents.validation import check_choice
 from meta import gradients
 from meta.outer import Outer
+
+
+@dataclasses.dataclass
+class LifetimeConfig:
+    """How an agent gathers experience and learns from it; the defaults are Table 1 of Xu et al. 2020 (Atari)."""
+
+    batch_size: int = 30  # environments
+    unroll: int = 30  # steps of a trajectory
+    validation_unroll: int = 30  # steps of the trajectory of the outer loss
+    num_updates: int = 5  # M
+    stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
+    is_acting_interleaved: bool = False  # in JAX: each trajectory by the θ that it updates, else all by the first
+    max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
+    gradient_mode: str = "mixed"  # one of meta.gradients.MODES
+    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        for name in ("batch_size", "unroll", "validation_unroll", "num_updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if not self.max_abs_reward > 0:
+            raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
+        check_choice("gradient_mode", self.gradient_mode, gradients.MODES)
+        if not 0 <= self.stride <= self.num_updates:
+            raise ValueError(
+                f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
+            )
+        self.replay.validate(self.batch_size)
+        if self.is_acting_interleaved and self.replay.capacity:
+            raise ValueError(
+                f"is_acting_interleaved is True and replay.capacity is {self.replay.capacity}, expected one of the "
+                "two: what is replayed was acted by older parameters anyway"
+            )
+
+    def schedule(self, is_meta: bool) -> Schedule:
+        """Return what an iteration acts; without an η to learn there is no window and no validation trajectory."""
+        num_trajectories = self.stride if is_meta and self.stride else self.num_updates
+        return Schedule(num_trajectories, self.unroll, self.validation_unroll if is_meta else 0)
+
+    def num_env_steps(self, is_meta: bool) -> int:
+        """Environment steps of one iteration, all environments of the batch counted."""
+        schedule = self.schedule(is_meta)
+        return self.batch_size * (schedule.num_trajectories * schedule.num_steps + schedule.num_validation_steps)
+
+
+class Setup(NamedTuple):
+    """What an agent is made of: its network, what moves it, and what it is judged by."""
+
+    agent: Agent
+    rule: UpdateRule
+    optimizer: optax.GradientTransformation
+    outer: Outer
 
 
 class AgentState(NamedTuple):
@@ -27,39 +84,28 @@ class AgentState(NamedTuple):
     outer_state: Any  # of the outer objective, () for those without one
 
 
-LifetimeStep = Callable[
-    [Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]
-]
+AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]]
 
 
-def init_agent_state(
-    agent: Agent,
-    rule: UpdateRule,
-    optimizer: optax.GradientTransformation,
-    outer: Outer,
-    key: Array,
-    observation: Array,
-) -> AgentState:
+def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState:
     """Start a lifetime; `observation` [B, ...] is a prepared one."""
-    params = agent.init(key, observation)
-    target_params = () if rule.target_decay is None else params
-    outer_state = outer.init(jax.random.fold_in(key, 1), observation)
-    return AgentState(params, optimizer.init(params), rule.init(), target_params, outer_state)
+    params = setup.agent.init(key, observation)
+    target_params = () if setup.rule.target_decay is None else params
+    outer_state = setup.outer.init(jax.random.fold_in(key, 1), observation)
+    return AgentState(params, setup.optimizer.init(params), setup.rule.init(), target_params, outer_state)
 
 
-def make_lifetime_step(
-    agent: Agent, rule: UpdateRule, optimizer: optax.GradientTransformation, outer: Outer, mode: str = "mixed"
-) -> LifetimeStep:
+def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
     """Make the function (η, agent state, trajectories, validation) -> new agent state, meta-gradient, metrics.
 
     Args:
-      agent, rule, optimizer: what an update of θ consists of.
-      outer: the outer objective; its losses, and what the rule adds to them, are reduced as the rule says.
+      setup: the agent. Losses of the outer objective, and what the rule adds to them, are reduced as the rule says.
       mode: how to differentiate through the updates, one of `gradients.MODES`.
     Returns:
       a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where there is no η
       to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
     """
+    agent, rule, optimizer, outer = setup
     gradient = gradients.inner_gradient(agent, rule, mode)
     over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
 
@@ -105,20 +151,3 @@ def make_lifetime_step(
 def clip_rewards(trajectory: Trajectory, max_abs_reward: float) -> Trajectory:
     """Clip rewards to what is learned from."""
     return trajectory._replace(reward=jnp.clip(trajectory.reward, -max_abs_reward, max_abs_reward))
-
-
-def make_update(
-    step: LifetimeStep, meta_params: Params, max_abs_reward: float, is_in_turn: bool
-) -> Callable[[AgentState, Trajectory], AgentState]:
-    """Make the function that changes who acts after each trajectory: one update of θ, or nothing.
-
-    In turn, every trajectory is acted by the θ that it updates, as it is where updates are not taken M at a time.
-    """
-
-    def update(state: AgentState, trajectory: Trajectory) -> AgentState:
-        if not is_in_turn:
-            return state
-        one = jax.tree.map(lambda x: x[None], clip_rewards(trajectory, max_abs_reward))
-        return step(meta_params, state, one, None)[0]
-
-    return update

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import choices
 from agents.types import Array, Params
+from agents.validation import check_choice
 
 NAMES = ("rmsprop", "adam")
 ADAM_B1 = 0.9
@@ -25,7 +25,7 @@ class OptimizerConfig:
     max_update: float = float("inf")  # what each entry of an update is clipped to, before the learning rate
 
     def validate(self, prefix: str) -> None:
-        choices.check(f"{prefix}.name", self.name, NAMES)
+        check_choice(f"{prefix}.name", self.name, NAMES)
         for field in ("learning_rate", "epsilon", "max_gradient_norm", "max_update"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{prefix}.{field} is {getattr(self, field)}, expected a positive number")

@@ -1,4 +1,4 @@
-"""Outer objectives: what the agent that the updates led to is judged by on a fresh trajectory, for each kind of agent.
+"""Outer objectives: what the agent that the updates led to is judged by on a fresh trajectory, by what it predicts.
 
 They may have a state (`Outer`): a meta-value function, and a moving average of advantages.
 
@@ -6,6 +6,7 @@ Source: Xu et al. 2020, Eq. 9 (prediction), section 3.4 (value-based), Eq. 11 an
 The return G(τ′) is a constant here: the gradient is that of the canonical update.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,42 +14,39 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents.impala import actor_critic_loss, entropy, vtrace_targets
-from agents.networks import Agent
-from agents.q_learning import epsilon_greedy_policy, expected_values, q_loss, taken_vectors
-from agents.td import vtrace
-from agents.types import Array, Params, Predictions, Trajectory
-from meta.disco_inputs import MovingAverage, initial_average, normalise, update_average
+from agents.action_values import expected_values, squared_error, taken_vectors
+from agents.categorical import entropy
+from agents.impala import actor_critic_loss, vtrace_targets
+from agents.networks import Agent, NetworkConfig, make_agent
+from agents.returns import lambda_returns
+from agents.rule import UpdateRule
+from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory
+from agents.validation import check_fractions, check_not_negative, check_positive
+from meta.moving_average import MovingAverage, initial_average, normalise, update_average
+from meta.optimizers import OptimizerConfig, adam
 
 
-def prediction(predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float) -> Array:
-    """(G − v(S))², [T, B], with the λ-return; λ = 1 is TD(1)."""
-    values = predictions["value"]
-    returns, _ = vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_)
-    return jnp.square(returns - values[:-1])
+@dataclasses.dataclass
+class OuterConfig:
+    """Settings of the outer objective; per-step losses are reduced as the rule's are."""
 
+    discount: float = 0.99  # γ of the return
+    lambda_: float = 1.0  # λ of the return
+    value_cost: float = 0.5  # of agents with a policy and values
+    entropy_cost: float = 0.01  # of agents with a policy
+    prediction_entropy_cost: float = 1e-3  # of y and z
+    temperature: float = 1.0  # divides the policy's logits, of agents that predict values
+    is_advantage_normalised: bool = False  # of agents with a policy
+    value_hidden: tuple[int, ...] = (256, 256)  # layers of the meta-value function of agents that predict no values
+    value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
 
-def value_based(
-    predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float, epsilon: float
-) -> Array:
-    """½ (G − q(S, A))², [T, B]: Expected Sarsa(λ) under the ε-greedy policy."""
-    values = expected_values(predictions, epsilon_greedy_policy(predictions, epsilon))
-    returns, _ = vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_)
-    return q_loss(returns, predictions, trajectory)
-
-
-def actor_critic(
-    predictions: Predictions,
-    trajectory: Trajectory,
-    discount: float,
-    lambda_: float,
-    value_cost: float,
-    entropy_cost: float,
-    temperature: float,
-) -> Array:
-    """The V-trace actor-critic loss, [T, B], of the policy with its logits divided by the temperature."""
-    targets = vtrace_targets(predictions, trajectory, discount, lambda_, temperature)
-    return actor_critic_loss(targets, predictions, trajectory, value_cost, entropy_cost, temperature)
+    def validate(self) -> None:
+        check_fractions(self, "discount", "lambda_")
+        check_not_negative(self, "value_cost", "entropy_cost", "prediction_entropy_cost")
+        check_positive(self, "temperature")
+        if any(size < 1 for size in self.value_hidden):
+            raise ValueError(f"value_hidden is {self.value_hidden}, expected positive layer sizes")
+        self.value_optimizer.validate("value_optimizer")
 
 
 class Outer(NamedTuple):
@@ -71,6 +69,23 @@ class ValueState(NamedTuple):
     advantage: MovingAverage
 
 
+def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, num_actions: int) -> Outer:
+    """Make the objective for what a rule's agents predict: a policy, action values, or values alone.
+
+    Where they predict a policy and no values, the objective has a value function of its own, with the torso of the
+    agent's network.
+    """
+    spec = rule.spec(num_actions)
+    if "policy" not in spec:
+        loss = value_based if "q" in spec else prediction
+        return stateless(lambda predictions, trajectory: loss(config, rule, predictions, trajectory))
+    if "value" not in spec:
+        return with_value_function(config, network)
+    if config.is_advantage_normalised:
+        return normalised_actor_critic(config)
+    return stateless(lambda predictions, trajectory: actor_critic(config, predictions, trajectory))
+
+
 def stateless(loss: Callable[[Predictions, Trajectory], Array]) -> Outer:
     """An outer objective that is a function of predictions and trajectory."""
     return Outer(
@@ -78,35 +93,57 @@ def stateless(loss: Callable[[Predictions, Trajectory], Array]) -> Outer:
     )
 
 
-def normalised_actor_critic(
-    discount: float, lambda_: float, value_cost: float, entropy_cost: float, temperature: float
-) -> Outer:
+def prediction(config: OuterConfig, rule: UpdateRule, predictions: Predictions, trajectory: Trajectory) -> Array:
+    """(G − v(S))², [T, B], with the λ-return; λ = 1 is TD(1)."""
+    values = predictions["value"]
+    returns, _ = lambda_returns(trajectory, values, config.discount, config.lambda_)
+    return jnp.square(returns - values[:-1])
+
+
+def value_based(config: OuterConfig, rule: UpdateRule, predictions: Predictions, trajectory: Trajectory) -> Array:
+    """½ (G − q(S, A))², [T, B]: Expected Sarsa(λ) under the rule's policy."""
+    values = expected_values(predictions["q"], rule.policy(predictions))
+    returns, _ = lambda_returns(trajectory, values, config.discount, config.lambda_)
+    return squared_error(returns, predictions["q"], trajectory)
+
+
+def actor_critic(config: OuterConfig, predictions: Predictions, trajectory: Trajectory) -> Array:
+    """The V-trace actor-critic loss, [T, B], of the policy with its logits divided by the temperature."""
+    targets = vtrace_targets(predictions, trajectory, config.discount, config.lambda_, config.temperature)
+    return actor_critic_loss(
+        targets, predictions, trajectory, config.value_cost, config.entropy_cost, config.temperature
+    )
+
+
+def normalised_actor_critic(config: OuterConfig) -> Outer:
     """`actor_critic` with advantages normalised by their moving mean and deviation over the lifetime."""
 
     def loss(average: MovingAverage, predictions: Predictions, trajectory: Trajectory):
-        targets = vtrace_targets(predictions, trajectory, discount, lambda_, temperature)
+        targets = vtrace_targets(predictions, trajectory, config.discount, config.lambda_, config.temperature)
         average = update_average(average, targets.advantage, trajectory.valid)
         targets = targets._replace(advantage=normalise(average, targets.advantage))
-        return actor_critic_loss(targets, predictions, trajectory, value_cost, entropy_cost, temperature), average
+        losses = actor_critic_loss(
+            targets, predictions, trajectory, config.value_cost, config.entropy_cost, config.temperature
+        )
+        return losses, average
 
     return Outer(lambda key, observation: initial_average(), loss)
 
 
-def with_value_function(
-    value_agent: Agent,
-    optimizer: optax.GradientTransformation,
-    discount: float,
-    lambda_: float,
-    entropy_cost: float,
-    prediction_entropy_cost: float,
-    is_advantage_normalised: bool,
-) -> Outer:
+def make_value_agent(config: OuterConfig, network: NetworkConfig) -> Agent:
+    """Make the meta-value function: the agent's torso, and layers of its own."""
+    value_network = dataclasses.replace(network, hidden=config.value_hidden, core=0, action_model=0, head_stddev=0.01)
+    return make_agent(value_network, {"value": PredictionSpec()}, num_actions=1)
+
+
+def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
     """The outer objective of an agent that predicts no values: a meta-value function learns them beside it.
 
     −advantage · log π(A|S) − entropy_cost H(π(·|S)) − prediction_entropy_cost (H(y) + H(z_A)), where the agent has y
     and z. The value function moves to V-trace targets on the same trajectory, after it was used.
     Source: Oh et al. 2025, Methods, "Meta-optimization".
     """
+    value_agent, optimizer = make_value_agent(config, network), config.value_optimizer.make()
 
     def init(key: Array, observation: Array) -> ValueState:
         params = value_agent.init(key, observation)
@@ -115,20 +152,20 @@ def with_value_function(
     def loss(state: ValueState, predictions: Predictions, trajectory: Trajectory):
         values, pull = jax.vjp(lambda params: value_agent.unroll(params, trajectory)["value"], state.params)
         known = {"policy": jax.lax.stop_gradient(predictions["policy"]), "value": values}
-        targets = vtrace_targets(known, trajectory, discount, lambda_)
+        targets = vtrace_targets(known, trajectory, config.discount, config.lambda_)
         average = update_average(state.advantage, targets.advantage, trajectory.valid)
         error = jnp.where(trajectory.valid, values[:-1] - targets.value, 0.0) / jnp.maximum(1, trajectory.valid.sum())
         (grads,) = pull(jnp.concatenate([error, jnp.zeros_like(error[:1])]))
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         new_state = ValueState(optax.apply_updates(state.params, updates), opt_state, average)
 
-        if is_advantage_normalised:
+        if config.is_advantage_normalised:
             targets = targets._replace(advantage=normalise(average, targets.advantage))
         predictions = {**predictions, "value": jax.lax.stop_gradient(values)}
-        losses = actor_critic_loss(targets, predictions, trajectory, 0.0, entropy_cost)
+        losses = actor_critic_loss(targets, predictions, trajectory, 0.0, config.entropy_cost)
         if "y" in predictions:
             entropies = entropy(predictions["y"][:-1]) + entropy(taken_vectors(predictions["z"], trajectory))
-            losses = losses - prediction_entropy_cost * entropies
+            losses = losses - config.prediction_entropy_cost * entropies
         return losses, new_state
 
     return Outer(init, loss)

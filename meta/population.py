@@ -7,8 +7,6 @@ anew. Agents whose environments share a program (`Environment.program`) are a gr
 after another or vmapped; the agents of a group are shared out over a device mesh.
 """
 
-import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,48 +16,20 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from agents import acting
-from agents.networks import Agent
-from agents.replay import ReplayConfig
-from agents.rule import UpdateRule
-from agents.types import Array, Params, Trajectory
-from meta import experience
-from meta.experience import Experience, with_experience
-from meta.lifetime import AgentState, clip_rewards, init_agent_state, make_lifetime_step, make_update
+from agents.acting import Actor, ActorState
+from agents.types import Array, Params
+from meta.experience import Learned, Lifetime, LifetimeState
 from meta.optimizers import update_if
-from meta.outer import Outer
-from toy_envs.base import Environment
 
 AXIS = "agents"  # of the mesh
 
 
-@dataclasses.dataclass
-class LifetimeConfig:
-    """How experience is gathered and used in one meta-step, and how long agents live."""
-
-    batch_size: int
-    unroll: int
-    validation_unroll: int
-    num_updates: int
-    stride: int  # updates from one window of M to the next
-    is_acting_in_turn: bool
-    max_abs_reward: float
-    gradient_mode: str
-    replay: ReplayConfig
-    budgets: tuple[int, ...]  # environment steps of a lifetime: drawn with weights inverse to them
-
-    @property
-    def steps(self) -> int:
-        """Environment steps of a meta-step."""
-        return self.batch_size * (self.stride * self.unroll + self.validation_unroll)
-
-
-class MemberState(NamedTuple):
+class PopulationAgentState(NamedTuple):
     """One agent of a population."""
 
     key: Array
-    agent: AgentState
-    experience: Experience
-    actor: Any  # acting.ActorState, or () where a host environment is stepped elsewhere
+    lifetime: LifetimeState
+    actor: ActorState | tuple[()]  # () where a host environment is stepped elsewhere
     meta_opt_state: optax.OptState
     budget: Array  # environment steps of this lifetime
     num_steps: Array  # of them used
@@ -67,151 +37,168 @@ class MemberState(NamedTuple):
     num_resets: Array  # of them because something was not finite
 
 
-class Member(NamedTuple):
+class AgentOutput(NamedTuple):
+    """What a meta-step of one agent gives, besides its state.
+
+    Attributes:
+      update: of η; zeros if something was not finite, or the agent still waits for a full replay or window.
+      weight: 1 if the update counts, else 0.
+      is_over: whether its lifetime is over: its budget is used up, or something was not finite.
+      is_finite: whether meta-gradient and parameters are.
+      metrics: to log.
+    """
+
+    update: Params
+    weight: Array
+    is_over: Array
+    is_finite: Array
+    metrics: dict[str, Array]
+
+
+class PopulationAgent(NamedTuple):
     """What the agents of a group have in common.
 
     Attributes:
-      init: key, η, actor state or prepared observation [B, ...] -> MemberState.
-      step: η, state -> state, its update of η, 1, metrics; zeros and 0 if it was not finite, or the agent still waits
-        for a full replay or window.
-      learn: the same of given trajectories [stride, T, B, ...] and validation trajectory.
+      init: key, η, actor's state or prepared observation [B, ...] -> PopulationAgentState.
+      step: η, state -> state, AgentOutput.
+      learn: the same of given trajectories [stride, T, B, ...] and a validation trajectory.
       renew: state, and of a host environment a prepared observation [B, ...] -> state at the start of a new lifetime;
-        for agents whose metric `is_over` is true. A program of its own, which is large and seldom needed.
+        for agents whose lifetime is over. A program of its own, which is large and seldom needed.
     """
 
-    init: Callable[..., MemberState]
-    step: Callable[[Params, MemberState], tuple[MemberState, Params, Array, dict[str, Array]]]
-    learn: Callable[..., tuple[MemberState, Params, Array, dict[str, Array]]]
-    renew: Callable[..., MemberState]
+    init: Callable[..., PopulationAgentState]
+    step: Callable[[Params, PopulationAgentState], tuple[PopulationAgentState, AgentOutput]]
+    learn: Callable[..., tuple[PopulationAgentState, AgentOutput]]
+    renew: Callable[..., PopulationAgentState]
 
 
-def make_member(
-    config: LifetimeConfig,
-    environment: Environment | None,
-    agent: Agent,
-    rule: UpdateRule,
-    optimizer: optax.GradientTransformation,
-    outer: Outer,
+def make_population_agent(
+    lifetime: Lifetime,
+    actor: Actor | None,
     meta_optimizer: optax.GradientTransformation,
-    num_actions: int,
-) -> Member:
-    """Make the functions of an agent and its environment; None for an environment on the host."""
-    lifetime_step = make_lifetime_step(agent, rule, optimizer, outer, config.gradient_mode)
-    num_kept = config.num_updates - config.stride
-    windowed_step = with_experience(lifetime_step, config.replay, num_kept)
-    budgets = jnp.array(config.budgets, jnp.float32)
+    budgets: Sequence[int],
+    env_steps: int,
+) -> PopulationAgent:
+    """Make the functions of an agent and its environment.
+
+    Args:
+      lifetime: of an agent that learns η.
+      actor: what acts, and where; None for an environment on the host.
+      meta_optimizer: what the meta-gradient goes through before the agents' updates are averaged.
+      budgets: environment steps of a lifetime, drawn with weights inverse to them.
+      env_steps: of one meta-step.
+    """
+    all_budgets = jnp.array(budgets, jnp.float32)
 
     def begin(key: Array, observation: Array) -> dict[str, Any]:
         """What is made anew with every lifetime."""
         key, agent_key, budget_key, replay_key = jax.random.split(key, 4)
-        example = acting.empty_trajectory(agent, observation, config.unroll, num_actions)
-        state = init_agent_state(agent, rule, optimizer, outer, agent_key, observation)
         return {
             "key": key,
-            "agent": state,
-            "experience": experience.init(config.replay, num_kept, replay_key, example, state),
-            "budget": budgets[jax.random.categorical(budget_key, -jnp.log(budgets))],
+            "lifetime": lifetime.init(agent_key, replay_key, observation),
+            "budget": all_budgets[jax.random.categorical(budget_key, -jnp.log(all_budgets))],
             "num_steps": jnp.zeros(()),
         }
 
-    def init(key: Array, meta_params: Params, actor: acting.ActorState | Array) -> MemberState:
-        is_host = environment is None
-        fresh = begin(key, actor if is_host else actor.time_step.observation)
+    def init(key: Array, meta_params: Params, start: ActorState | Array) -> PopulationAgentState:
+        is_pure = isinstance(start, ActorState)
         none = jnp.zeros((), jnp.int32)
-        return MemberState(
-            **fresh,
-            actor=() if is_host else actor,
+        return PopulationAgentState(
+            **begin(key, start.time_step.observation if is_pure else start),
+            actor=start if is_pure else (),
             meta_opt_state=meta_optimizer.init(meta_params),
             num_lifetimes=none + 1,
             num_resets=none,
         )
 
-    def learn(meta_params: Params, state: MemberState, trajectories: Trajectory, validation: Any):
-        clip = functools.partial(clip_rewards, max_abs_reward=config.max_abs_reward)
-        agent_state, kept, meta_gradient, is_ready, metrics = windowed_step(
-            meta_params, state.agent, state.experience, clip(trajectories), clip(validation)
+    def after(meta_params: Params, state: PopulationAgentState, learned: Learned):
+        """Return the state after what was learned, and what comes out."""
+        norm = optax.tree.norm(learned.meta_gradient)
+        is_finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(learned.state.agent.params))
+        is_used = is_finite & learned.is_ready
+        update, meta_opt_state = update_if(
+            is_used, meta_optimizer, learned.meta_gradient, state.meta_opt_state, meta_params
         )
-        norm = optax.tree.norm(meta_gradient)
-        is_finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(agent_state.params))
-        is_used = is_finite & is_ready
-        updates, meta_opt_state = update_if(is_used, meta_optimizer, meta_gradient, state.meta_opt_state, meta_params)
-        num_steps = state.num_steps + config.steps
+        num_steps = state.num_steps + env_steps
         is_over = ~is_finite | (num_steps >= state.budget)
         state = state._replace(
-            agent=agent_state,
-            experience=kept,
+            lifetime=learned.state,
             meta_opt_state=meta_opt_state,
             num_steps=num_steps,
             num_lifetimes=state.num_lifetimes + is_over,
             num_resets=state.num_resets + ~is_finite,
         )
-
-        metrics |= {
+        metrics = learned.metrics | {
             "meta_gradient_norm": norm,
-            "is_over": is_over,
-            "is_finite": is_finite,
             "lifetimes": state.num_lifetimes,
             "resets": state.num_resets,
         }
-        return state, updates, is_used.astype(jnp.float32), metrics
+        return state, AgentOutput(update, is_used.astype(jnp.float32), is_over, is_finite, metrics)
 
-    def renew(state: MemberState, observation: Array | None = None) -> MemberState:
-        if environment is None:
+    def learn(meta_params: Params, state: PopulationAgentState, trajectories, validation):
+        return after(meta_params, state, lifetime.learn(meta_params, state.lifetime, trajectories, validation))
+
+    def step(meta_params: Params, state: PopulationAgentState):
+        assert actor is not None and isinstance(state.actor, ActorState)
+        learned, actor_state, stats = lifetime.iterate(meta_params, state.lifetime, actor, state.actor)
+        state, output = after(meta_params, state._replace(actor=actor_state), learned)
+        episodes = {"episodes": stats.count, "return_sum": stats.return_sum}
+        return state, output._replace(metrics=output.metrics | episodes)
+
+    def renew(state: PopulationAgentState, observation: Array | None = None) -> PopulationAgentState:
+        if actor is None:
             return state._replace(**begin(state.key, observation))
-        actor = acting.restart(environment, agent, state.actor)
-        return state._replace(**begin(state.key, actor.time_step.observation), actor=actor)
+        assert isinstance(state.actor, ActorState)
+        actor_state = acting.restart(actor.environment, actor.agent, state.actor)
+        return state._replace(**begin(state.key, actor_state.time_step.observation), actor=actor_state)
 
-    def step(meta_params: Params, state: MemberState):
-        assert environment is not None
-        actor, trajectories, validation, stats = acting.rollouts(
-            environment,
-            agent,
-            rule.policy,
-            experience.who_acts(state.agent, state.experience),
-            make_update(lifetime_step, meta_params, config.max_abs_reward, config.is_acting_in_turn),
-            state.actor,
-            config.stride,
-            config.unroll,
-            config.validation_unroll,
-        )
-        state, updates, weight, metrics = learn(meta_params, state._replace(actor=actor), trajectories, validation)
-        metrics |= {"episodes": stats.count, "return_sum": stats.return_sum}
-        return state, updates, weight, metrics
-
-    return Member(init, step, learn, renew)
+    return PopulationAgent(init, step, learn, renew)
 
 
-def make_group_step(member: Member, mesh: Mesh, is_vmapped: bool):
-    """Make the function η, states [n, ...] -> states, Σ updates, Σ weights, number of lifetimes over, metrics [n].
+class GroupOutput(NamedTuple):
+    """What a meta-step of a group gives, besides its agents' states: sums over all agents, and what is of each [n]."""
+
+    update: Params
+    weight: Array
+    num_over: Array
+    is_over: Array  # [n]
+    is_finite: Array  # [n]
+    metrics: dict[str, Array]  # [n] each
+
+
+def make_group_step(agent: PopulationAgent, mesh: Mesh, is_vmapped: bool):
+    """Make the function η, states [n, ...] -> states, GroupOutput.
 
     Each device has its share of the agents; the sums are over all devices of the mesh, also of other processes.
     """
 
-    def share(meta_params: Params, states: MemberState):
+    def share(meta_params: Params, states: PopulationAgentState):
         if is_vmapped:
-            states, updates, weights, metrics = jax.vmap(member.step, in_axes=(None, 0))(meta_params, states)
-            sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (updates, weights))
+            states, output = jax.vmap(agent.step, in_axes=(None, 0))(meta_params, states)
+            sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), (output.update, output.weight))
+            own = (output.is_over, output.is_finite, output.metrics)
         else:
 
             def body(sums, state):
-                state, *out, metrics = member.step(meta_params, state)
-                return jax.tree.map(jnp.add, sums, tuple(out)), (state, metrics)
+                state, output = agent.step(meta_params, state)
+                sums = jax.tree.map(jnp.add, sums, (output.update, output.weight))
+                return sums, (state, (output.is_over, output.is_finite, output.metrics))
 
             zeros = jax.tree.map(jnp.zeros_like, meta_params), jnp.zeros(())
-            sums, (states, metrics) = jax.lax.scan(body, zeros, states)
-        return states, *jax.lax.psum((*sums, jnp.sum(metrics["is_over"])), AXIS), metrics
+            sums, (states, own) = jax.lax.scan(body, zeros, states)
+        update, weight, num_over = jax.lax.psum((*sums, jnp.sum(own[0])), AXIS)
+        return states, GroupOutput(update, weight, num_over, *own)
 
     split, whole = PartitionSpec(AXIS), PartitionSpec()
-    return jax.shard_map(
-        share, mesh=mesh, in_specs=(whole, split), out_specs=(split, whole, whole, whole, split), check_vma=False
-    )
+    out_specs = (split, GroupOutput(whole, whole, whole, split, split, split))  # type: ignore[arg-type]
+    return jax.shard_map(share, mesh=mesh, in_specs=(whole, split), out_specs=out_specs, check_vma=False)
 
 
-def make_group_renew(member: Member, mesh: Mesh):
+def make_group_renew(agent: PopulationAgent, mesh: Mesh):
     """Make the function states [n, ...], is_over [n] -> states, with those whose lifetime is over at the next one."""
 
-    def share(states: MemberState, is_over: Array) -> MemberState:
-        return jax.lax.map(lambda x: jax.lax.cond(x[1], member.renew, lambda state: state, x[0]), (states, is_over))
+    def share(states: PopulationAgentState, is_over: Array) -> PopulationAgentState:
+        return jax.lax.map(lambda x: jax.lax.cond(x[1], agent.renew, lambda state: state, x[0]), (states, is_over))
 
     split = PartitionSpec(AXIS)
     return jax.shard_map(share, mesh=mesh, in_specs=(split, split), out_specs=split, check_vma=False)

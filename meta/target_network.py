@@ -39,14 +39,14 @@ class TargetNetworkConfig:
     core: str = "lstm"  # what reads the trajectory, one of CORES
 
 
-class LifetimeState(NamedTuple):
+class LifetimeLSTMState(NamedTuple):
     hidden: Array  # [lifetime_lstm]
     cell: Array  # [lifetime_lstm]
 
 
-def initial_lifetime_state(config: TargetNetworkConfig) -> LifetimeState | tuple[()]:
+def initial_lifetime_lstm_state(config: TargetNetworkConfig) -> LifetimeLSTMState | tuple[()]:
     """Return the rule state at the start of a lifetime; () without a lifetime LSTM."""
-    return LifetimeState(*(jnp.zeros(config.lifetime_lstm, float),) * 2) if config.lifetime_lstm else ()
+    return LifetimeLSTMState(*(jnp.zeros(config.lifetime_lstm, float),) * 2) if config.lifetime_lstm else ()
 
 
 class TargetNetwork(hk.Module):
@@ -58,7 +58,7 @@ class TargetNetwork(hk.Module):
 
     def __call__(
         self, make_inputs: Callable[..., Inputs], is_last: Array, lifetime_state
-    ) -> tuple[dict[str, Array], LifetimeState | tuple[()]]:
+    ) -> tuple[dict[str, Array], LifetimeLSTMState | tuple[()]]:
         """Compute the targets of one trajectory.
 
         Args:
@@ -110,7 +110,7 @@ class TargetNetwork(hk.Module):
         return jnp.concatenate([inputs.features, embedding.mean(axis=2), taken], axis=-1), embedding
 
     @hk.transparent
-    def _next_lifetime_state(self, make_inputs, summary: Array, state: LifetimeState) -> LifetimeState:
+    def _next_lifetime_state(self, make_inputs, summary: Array, state: LifetimeLSTMState) -> LifetimeLSTMState:
         with hk.name_scope("lifetime"):
             inputs = make_inputs()
             columns = [self._embed(inputs)[0], summary]
@@ -118,7 +118,7 @@ class TargetNetwork(hk.Module):
                 columns.append(inputs.target_features)
             embedded = hk.Linear(16, name="embedding")(jnp.concatenate(columns, axis=-1))
             _, new = hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), hk.LSTMState(*state))
-        return LifetimeState(new.hidden, new.cell)
+        return LifetimeLSTMState(new.hidden, new.cell)
 
 
 class ReverseLSTM(hk.Module):

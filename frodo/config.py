@@ -1,0 +1,88 @@
+"""The settings of an agent, of an online run and of a population."""
+
+import dataclasses
+from typing import Any, Self
+
+import jax
+
+from agents.networks import NetworkConfig, make_agent
+from agents.validation import check_choice
+from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefix
+from meta.lifetime import LifetimeConfig, Setup
+from meta.optimizers import OptimizerConfig
+from meta.outer import OuterConfig, make_outer
+
+
+@dataclasses.dataclass
+class AgentConfig(LifetimeConfig):
+    """All settings of an agent; the defaults are Table 1 of Xu et al. 2020 (Atari)."""
+
+    rule: RuleConfig = dataclasses.field(default_factory=RuleConfig)
+    outer: OuterConfig = dataclasses.field(default_factory=OuterConfig)
+    network: NetworkConfig = dataclasses.field(default_factory=lambda: NetworkConfig("conv", (512,)))
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    meta_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        super().validate()
+        self.rule.validate()
+        with_prefix("outer", self.outer.validate)
+        self.network.validate()
+        self.optimizer.validate("optimizer")
+        self.meta_optimizer.validate("meta_optimizer")
+
+    def replace(self, **settings: Any) -> Self:
+        """Return the same with other settings; a ValueError names one that there is not."""
+        return replace("an agent", self, settings)
+
+    def agent_only(self) -> "AgentConfig":
+        """Return the settings of the agent, without those of the run that a subclass adds."""
+        return AgentConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(AgentConfig)})
+
+
+@dataclasses.dataclass
+class OnlineConfig(AgentConfig):
+    """All settings of an online run."""
+
+    env: str = "atari/Pong"
+    vmap_seeds: bool = False  # of pure environments: seeds side by side rather than one after another
+    is_frozen: bool = False  # η stays as it is
+    init_meta_params: str = ""  # what η is at the start: a file of a discovered rule, "disco103", or "" for random
+
+
+@dataclasses.dataclass
+class PopulationConfig(AgentConfig):
+    """The settings that a population's agents have in common, how long they live, and how η moves."""
+
+    budgets: tuple[int, ...] = (70_000, 210_000)  # environment steps of a lifetime, drawn with weights inverse to them
+    is_optimizer_per_agent: bool = True  # else one for the mean of the meta-gradients
+    vmap_agents: bool = False  # of a group, on one device: side by side rather than one after another
+    num_devices: int = 0  # 0 for all there are
+
+    def validate(self) -> None:
+        super().validate()
+        check_choice("rule", self.rule.name, [name for name, entry in RULES.items() if entry.is_learned])
+        steps = self.num_env_steps(is_meta=True)
+        if not self.budgets or min(self.budgets) < steps:
+            raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")
+        if not 0 <= self.num_devices <= len(jax.devices()):
+            raise ValueError(f"num_devices is {self.num_devices}, expected at most {len(jax.devices())}, or 0 for all")
+
+
+def make_setup(config: AgentConfig, num_actions: int) -> Setup:
+    """Make the parts of an agent for an environment with that many actions.
+
+    Raises:
+      ValueError: naming the setting that is bad, or does not fit the number of actions.
+    """
+    config.validate()
+    if config.rule.kind == "prediction" and num_actions > 1:
+        raise ValueError(
+            f"rule {config.rule.name!r} is of the kind 'prediction', expected one that acts: there are {num_actions} "
+            "actions"
+        )
+    rule = make_update_rule(config.rule)
+    agent = make_agent(config.network, rule.spec(num_actions), num_actions)
+    outer = make_outer(config.outer, rule, config.network, num_actions)
+    return Setup(agent, rule, config.optimizer.make(), outer)

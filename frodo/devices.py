@@ -1,0 +1,65 @@
+"""What runs side by side, such as seeds or the agents of a population, shared out over devices and processes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, PartitionSpec
+
+
+def quick_to_compile() -> dict[str, Any]:
+    """Return options for a program that runs seldom: CPUs compile it several times faster, and with less memory."""
+    if jax.default_backend() != "cpu":
+        return {}
+    return {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
+    """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it."""
+    mesh = make_mesh(num, jax.local_devices(), "share")
+    spec = PartitionSpec("share")
+    return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
+    """Make a mesh of the first devices among these, as many as divide `num`."""
+    size = max(n for n in range(1, len(among) + 1) if num % n == 0)
+    return jax.make_mesh((size,), (axis,), (jax.sharding.AxisType.Auto,), devices=among[:size])
+
+
+def agree(*numbers: int) -> list[int]:
+    """Return the largest of what the processes have of each number: all of them call this at the same time."""
+    if jax.process_count() == 1:
+        return list(numbers)
+    return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
+
+
+def gather(state: Any) -> Any:
+    """Return a state that is shared out over processes with the parts of all of them."""
+    if jax.process_count() == 1:
+        return state
+    data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+    whole = multihost_utils.process_allgather(data, tiled=True)
+    return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else y, state, whole)
+
+
+def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
+    """Share out what `gather` returned, as `like` is over the devices, and its step: those of process 0."""
+    if jax.process_count() == 1:
+        return whole, step
+    data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, whole)
+    data, first_step = multihost_utils.broadcast_one_to_all((data, np.array(step)))
+
+    def share(x: np.ndarray, old: jax.Array) -> jax.Array:
+        if _is_key(old):
+            return jax.random.wrap_key_data(share(x, jax.random.key_data(old)))
+        return jax.make_array_from_callback(x.shape, old.sharding, lambda index: x[index])
+
+    return jax.tree.map(share, data, like), int(first_step)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

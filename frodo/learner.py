@@ -1,0 +1,173 @@
+"""A learner: an agent, its rule, and what changes θ and η, as pure functions."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents import acting
+from agents.types import Array, CoreState, Params, Targets, Trajectory, check_trajectory
+from agents.validation import check_shape
+from frodo.config import AgentConfig, make_setup
+from frodo.rule_files import Rule, make_rule
+from meta.experience import LifetimeState, make_lifetime
+from meta.lifetime import AgentState, Setup, clip_rewards
+from meta.optimizers import update_if
+from meta.sensitivity import target_derivatives
+
+
+class LearnerState(NamedTuple):
+    """All that learning changes."""
+
+    lifetime: LifetimeState
+    meta_params: Params  # η
+    meta_opt_state: optax.ApplyIfFiniteState | tuple[()]  # () where η stays as it is
+
+    @property
+    def agent(self) -> AgentState:
+        """The agent after all its updates, which acts."""
+        return self.lifetime.acting
+
+    @property
+    def params(self) -> Params:
+        """θ of the agent that acts."""
+        return self.lifetime.acting.params
+
+
+class Control(NamedTuple):
+    """What decides whether a run goes on."""
+
+    skipped_in_a_row: Array  # int32, meta-gradients that were not finite
+
+
+class Learner(NamedTuple):
+    """An agent that learns, as pure functions: they can be jitted, and mapped over seeds and over η.
+
+    Observations are as the environment gives them, float32 or uint8.
+
+    Attributes:
+      config: the settings.
+      setup: agent, rule, optimiser and outer objective.
+      is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
+      init: key, observation [B, ...], η -> LearnerState. Without the last argument η is random.
+      act: state, key, observation [B, ...], is_first [B], core state -> actions [B], logits [B, A], core state. The
+        core state at the start is `setup.agent.initial_state(B)`.
+      update: state, trajectory [T, B] -> state, metrics: one update of θ with η as it is. Metrics are those of the
+        rule, and update_norm, that of the change of θ.
+      learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
+        Control: M updates of θ, then one of η. Observations here are prepared ones (`setup.agent.prepare`).
+      iterate: state, actor, actor's state -> state, metrics, Control, actor's state, EpisodeStats: act in a pure
+        environment what `learn` needs, and learn from it.
+      targets: state, trajectory [T, B] -> the rule's targets, a pytree [T, B, ...].
+      derivatives: state, trajectory [T, B] -> those of the targets with respect to rewards, discounts and values
+        (`meta.sensitivity.target_derivatives`).
+    """
+
+    config: AgentConfig
+    setup: Setup
+    is_meta: bool
+    init: Callable[..., LearnerState]
+    act: Callable[[LearnerState, Array, Array, Array, CoreState], tuple[Array, Array, CoreState]]
+    update: Callable[[LearnerState, Trajectory], tuple[LearnerState, dict[str, Array]]]
+    learn: Callable[[LearnerState, Trajectory, Trajectory | None], tuple[LearnerState, dict[str, Array], Control]]
+    iterate: Callable[..., tuple[LearnerState, dict[str, Array], Control, acting.ActorState, acting.EpisodeStats]]
+    targets: Callable[[LearnerState, Trajectory], Targets]
+    derivatives: Callable[[LearnerState, Trajectory], dict[str, Targets]]
+
+
+def make_learner(rule: Rule | str, num_actions: int, **settings: Any) -> Learner:
+    """Make a learner by a rule, for a loop of one's own: `init`, then `act` and `update` in turn.
+
+    Args:
+      rule: what `make_rule` or `load_rule` returned, or a name in `RULES`.
+      num_actions: of the environment.
+      **settings: fields of `AgentConfig` that are to differ from the rule's own, such as network or optimizer.
+    Raises:
+      ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
+    """
+    config = (make_rule(rule) if isinstance(rule, str) else rule).config
+    return build_learner(config.replace(**settings), num_actions)
+
+
+def build_learner(config: AgentConfig, num_actions: int, is_frozen: bool = False) -> Learner:
+    """Build a learner for an environment with that many actions; frozen, η stays as it is.
+
+    Raises:
+      ValueError: naming the setting that is bad, or does not fit the number of actions.
+    """
+    setup = make_setup(config, num_actions)
+    agent, rule = setup.agent, setup.rule
+    meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
+    meta_shapes = jax.eval_shape(lambda key: rule.random_meta_params(key, num_actions), jax.random.key(0))
+    is_meta = bool(jax.tree.leaves(meta_shapes)) and not is_frozen
+    lifetime = make_lifetime(config, setup, num_actions, is_meta)
+
+    def init(key: Array, observation: Array, meta_params: Params | None = None) -> LearnerState:
+        agent_key, meta_key = jax.random.split(key)
+        if meta_params is None:
+            meta_params = rule.random_meta_params(meta_key, num_actions)
+        state = lifetime.init(agent_key, jax.random.fold_in(key, 2), agent.prepare(jnp.asarray(observation)))
+        return LearnerState(state, meta_params, meta_optimizer.init(meta_params) if is_meta else ())
+
+    def act(state: LearnerState, key: Array, observation: Array, is_first: Array, core_state: CoreState):
+        prepared = agent.prepare(jnp.asarray(observation))
+        return acting.act(agent, rule.policy, state.params, key, prepared, is_first, core_state)
+
+    def prepare(trajectory: Trajectory) -> Trajectory:
+        return trajectory._replace(observation=jax.vmap(agent.prepare)(jnp.asarray(trajectory.observation)))
+
+    def update(state: LearnerState, trajectory: Trajectory) -> tuple[LearnerState, dict[str, Array]]:
+        if state.lifetime.window != ():
+            raise ValueError(
+                f"stride is {config.stride}, expected 0 or num_updates ({config.num_updates}): a sliding window of "
+                "updates is moved by `learn` alone"
+            )
+        check_trajectory(trajectory)
+        check_shape("behaviour_logits", trajectory.behaviour_logits, (*trajectory.action.shape, num_actions))
+        one = jax.tree.map(lambda x: x[None], prepare(trajectory))
+        learned = lifetime.learn(state.meta_params, state.lifetime, one, None)
+        change = optax.tree.sub(learned.state.agent.params, state.params)
+        return state._replace(lifetime=learned.state), learned.metrics | {"update_norm": optax.tree.norm(change)}
+
+    def after(state: LearnerState, learned, is_validated: bool):
+        """Return the state after what was learned: η moves by the meta-gradient, if there is one."""
+        state, metrics = state._replace(lifetime=learned.state), learned.metrics
+        if not is_validated:
+            return state, metrics, Control(jnp.zeros((), jnp.int32))
+        norm = optax.tree.norm(learned.meta_gradient)  # inf also where it overflows, which clipping would turn into 0
+        meta_gradient = jax.tree.map(lambda g: jnp.where(jnp.isfinite(norm), g, jnp.nan), learned.meta_gradient)
+        updates, meta_opt_state = update_if(
+            learned.is_ready, meta_optimizer, meta_gradient, state.meta_opt_state, state.meta_params
+        )
+        assert isinstance(meta_opt_state, optax.ApplyIfFiniteState)
+        meta_params = optax.apply_updates(state.meta_params, updates)
+        metrics = metrics | {"meta_gradient_norm": norm, "skipped": meta_opt_state.total_notfinite}
+        state = state._replace(meta_params=meta_params, meta_opt_state=meta_opt_state)
+        return state, metrics, Control(meta_opt_state.notfinite_count)
+
+    def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
+        learned = lifetime.learn(state.meta_params, state.lifetime, trajectories, validation)
+        return after(state, learned, validation is not None)
+
+    def iterate(state: LearnerState, actor: acting.Actor, actor_state: acting.ActorState):
+        learned, actor_state, stats = lifetime.iterate(state.meta_params, state.lifetime, actor, actor_state)
+        return *after(state, learned, is_meta), actor_state, stats
+
+    def known(state: LearnerState, trajectory: Trajectory) -> tuple[Any, ...]:
+        """What the rule's targets are made from."""
+        check_trajectory(trajectory)
+        prepared = clip_rewards(prepare(trajectory), config.max_abs_reward)
+        predictions = slow = agent.unroll(state.params, prepared)
+        if rule.target_decay is not None:
+            slow = agent.unroll(state.agent.target_params, prepared)
+        return state.meta_params, state.agent.rule_state, prepared, predictions, slow
+
+    def targets(state: LearnerState, trajectory: Trajectory) -> Targets:
+        return rule.apply(*known(state, trajectory))[0]
+
+    def derivatives(state: LearnerState, trajectory: Trajectory) -> dict[str, Targets]:
+        return target_derivatives(rule, *known(state, trajectory))
+
+    return Learner(config, setup, is_meta, init, act, update, learn, iterate, targets, derivatives)

@@ -1,0 +1,347 @@
+"""The population regime: many agents in many environments discover one rule over many lifetimes.
+
+Agents whose environments share a program are a group: one compiled program on a mesh of devices. Each of the others has
+an environment on the host, which a thread steps. What one agent does in a meta-step is in `meta/population.py`.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from agents import acting
+from agents.acting import Actor
+from agents.environments.adapt import as_host_environment
+from agents.environments.host import HostEnvironment
+from agents.host_acting import HostActor
+from agents.types import Array, Params
+from frodo import presets
+from frodo.config import AgentConfig, PopulationConfig, make_setup
+from frodo.devices import make_mesh, quick_to_compile
+from frodo.logs import Progress
+from frodo.rule_files import Origin, Rule
+from frodo.rules import RuleConfig, make_update_rule
+from meta.experience import make_lifetime
+from meta.lifetime import Setup
+from meta.population import (
+    AXIS,
+    GroupOutput,
+    PopulationAgent,
+    PopulationAgentState,
+    apply_updates,
+    make_group_renew,
+    make_group_step,
+    make_population_agent,
+)
+from toy_envs.base import Environment
+
+
+class PopulationState(NamedTuple):
+    meta_params: Params
+    meta_opt_state: Any
+    groups: tuple[PopulationAgentState, ...]  # [n, ...] each
+    hosts: tuple[PopulationAgentState, ...]
+
+
+class AgentResults(NamedTuple):
+    """What became of agents in one meta-step, [n] each."""
+
+    is_over: Array  # their lifetimes ended
+    is_finite: Array  # nothing went wrong
+    metrics: dict[str, Array]
+
+
+class _Group(NamedTuple):
+    """Agents whose environments share a program: what acts and learns for all of them."""
+
+    indices: list[int]  # of its agents in the population
+    setup: Setup
+    agent: PopulationAgent
+    mesh: Mesh
+    step: Callable[..., tuple[PopulationAgentState, GroupOutput]]
+    renew: Callable[..., PopulationAgentState]
+
+
+class _Host(NamedTuple):
+    """An agent whose environment is stepped on the host."""
+
+    number: int  # its place in the population
+    environment: HostEnvironment
+    setup: Setup
+    agent: PopulationAgent
+    device: jax.Device
+    step: Callable[..., Any]
+    renew: Callable[..., PopulationAgentState]
+
+
+class Population:
+    """Agents, each in its environment; a context manager, which stops the threads that act on the host.
+
+    Args:
+      config: what the agents have in common.
+      environments: one for each agent: pure ones, which are batched here, or batches on the host of `batch_size`.
+      key: of all randomness in JAX.
+    Raises:
+      ValueError: naming the setting that is bad, or does not fit the environments or the number of devices.
+    """
+
+    def __init__(self, config: PopulationConfig, environments: Sequence[Environment | HostEnvironment], key: Array):
+        config.validate()
+        if not environments:
+            raise ValueError("environments are empty, expected at least one: a population needs an agent")
+        self._config, self._environments, self._key = config, list(environments), key
+        self._quick = quick_to_compile()
+        self._devices = jax.devices()[: config.num_devices or None]
+        self._on_exit = contextlib.ExitStack()
+        self._shared_optimizer = None if config.is_optimizer_per_agent else config.meta_optimizer.make()
+        self._everywhere = NamedSharding(make_mesh(len(self._devices), self._devices, AXIS), PartitionSpec())
+        self.env_steps = config.num_env_steps(is_meta=True) * len(environments)  # of one meta-step
+        programs: dict[Environment, list[int]] = {}
+        self._hosts: list[_Host] = []
+        for i, environment in enumerate(self._environments):
+            if isinstance(environment, Environment):
+                programs.setdefault(environment.program, []).append(i)
+            elif jax.process_count() > 1:
+                raise ValueError(f"environment {i} is stepped on the host, expected pure ones with several processes")
+            else:
+                self._hosts.append(self._make_host(i, environment))
+        self._groups = [self._make_group(program, indices) for program, indices in programs.items()]
+        self._actors: list[HostActor] = []
+        self._apply = jax.jit(
+            lambda meta_params, opt_state, updates, weights: apply_updates(
+                meta_params, updates, weights, self._shared_optimizer, opt_state
+            )
+        )
+
+    def _make_group(self, program: Environment, indices: list[int]) -> _Group:
+        if jax.process_count() > 1 and len(indices) % len(self._devices):
+            raise ValueError(
+                f"{len(indices)} agents of one kind, expected a multiple of the {len(self._devices)} devices"
+            )
+        setup = make_setup(self._config, program.num_actions)
+        agent = self._make_agent(setup, program.num_actions, Actor(program, setup.agent, setup.rule.policy))
+        mesh = make_mesh(len(indices), self._devices, AXIS)
+        step = jax.jit(make_group_step(agent, mesh, self._config.vmap_agents), donate_argnums=1)
+        renew = jax.jit(make_group_renew(agent, mesh), donate_argnums=0, compiler_options=self._quick)
+        return _Group(indices, setup, agent, mesh, step, renew)
+
+    def _make_host(self, index: int, environment: HostEnvironment) -> _Host:
+        setup = make_setup(self._config, environment.num_actions)
+        agent = self._make_agent(setup, environment.num_actions, None)
+        device = self._devices[len(self._hosts) % len(self._devices)]
+        renew = jax.jit(agent.renew, compiler_options=self._quick)
+        return _Host(index, environment, setup, agent, device, jax.jit(agent.learn), renew)
+
+    def _make_agent(self, setup: Setup, num_actions: int, actor: Actor | None) -> PopulationAgent:
+        config = self._config
+        meta_optimizer = optax.identity() if self._shared_optimizer else config.meta_optimizer.make()
+        lifetime = make_lifetime(config, setup, num_actions, is_meta=True)
+        return make_population_agent(lifetime, actor, meta_optimizer, config.budgets, config.num_env_steps(True))
+
+    def init(self, meta_params: Params | None = None) -> PopulationState:
+        """Make every agent's first lifetime, and η at random if it is not given."""
+        meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
+        if meta_params is None:
+            rule = make_update_rule(self._config.rule)
+            draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
+            meta_params = draw(meta_key, 2)
+        meta_params = jax.device_put(meta_params, self._everywhere)
+        groups = []
+        for group in self._groups:
+            states = []
+            for i in group.indices:
+                env_key, key = jax.random.split(keys[i])
+                environment: Any = self._environments[i]
+                states.append(
+                    (key, acting.init_actor(environment, group.setup.agent, env_key, self._config.batch_size))
+                )
+            key, actor = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+            sharding = NamedSharding(group.mesh, PartitionSpec(AXIS))
+            begin_all = jax.vmap(group.agent.init, in_axes=(0, None, 0))
+            begin_all = jax.jit(begin_all, out_shardings=sharding, compiler_options=self._quick)
+            groups.append(begin_all(key, meta_params, actor))
+        hosts = []
+        for host in self._hosts:
+            observation = host.setup.agent.prepare(jnp.asarray(host.environment.reset().observation))
+            begin = jax.jit(host.agent.init, compiler_options=self._quick)
+            hosts.append(begin(*jax.device_put((keys[host.number], meta_params, observation), host.device)))
+        opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
+        opt_state = jax.device_put(opt_state, self._everywhere)
+        return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._on_exit.close()
+
+    def start(self, state: PopulationState, others: Mapping[int, HostEnvironment] | None = None) -> None:
+        """Let the threads begin that act on the host; `others` take the place of environments of the same index."""
+        for host, agent in zip(self._hosts, state.hosts, strict=True):
+            actor = HostActor(
+                (others or {}).get(host.number, host.environment),
+                host.setup.agent,
+                host.setup.rule.policy,
+                self._config.schedule(is_meta=True),
+                agent.lifetime.acting.params,
+                agent.key,
+            )
+            self._actors.append(self._on_exit.enter_context(actor))
+
+    def step(self, state: PopulationState) -> tuple[PopulationState, list[AgentResults]]:
+        """Take one meta-step; the results are a list of groups, then of host agents, in the order of `indices`."""
+        updates, groups, hosts, results, ended = [], [], [], [], []
+        for group, agents in zip(self._groups, state.groups, strict=True):
+            meta_params = jax.device_put(state.meta_params, NamedSharding(group.mesh, PartitionSpec()))
+            agents, output = group.step(meta_params, agents)
+            groups.append(agents)
+            ended.append(output.num_over)
+            updates.append((output.update, output.weight))
+            results.append(AgentResults(output.is_over, output.is_finite, output.metrics))
+        for host, actor, agent in zip(self._hosts, self._actors, state.hosts, strict=True):
+            agent, own, one = self._step_on_host(state.meta_params, host, actor, agent)
+            hosts.append(agent)
+            updates.append(own)
+            results.append(one)
+        for i, num_over in enumerate(ended):
+            if int(num_over):
+                groups[i] = self._groups[i].renew(groups[i], results[i].is_over)
+        all_updates, weights = zip(*jax.device_put(updates, self._everywhere), strict=True)
+        meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, all_updates, weights)
+        return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), results
+
+    def _step_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
+        acted = actor.get()
+        assert acted.validation is not None
+        meta_params = jax.device_put(meta_params, host.device)
+        agent, output = host.step(meta_params, agent._replace(key=acted.key), acted.trajectories, acted.validation)
+        if output.is_over:
+            agent = host.renew(agent, acted.validation.observation[0])
+            actor.renew(agent.lifetime.acting.params)
+        else:
+            actor.params = agent.lifetime.acting.params
+        metrics = output.metrics | {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
+        one = AgentResults(output.is_over, output.is_finite, metrics)
+        return agent, (output.update, output.weight), jax.tree.map(lambda x: np.asarray(x)[None], one)
+
+    @property
+    def indices(self) -> list[list[int]]:
+        """Which agents each of the results is of, by their place among the environments."""
+        return [group.indices for group in self._groups] + [[host.number] for host in self._hosts]
+
+
+def reduce_results(
+    window: Sequence[list[AgentResults]], indices: Sequence[Sequence[int]], names: Sequence[str]
+) -> dict[str, Any]:
+    """Turn the results of several meta-steps into one row.
+
+    Args:
+      window: what `Population.step` returned, one entry for each meta-step.
+      indices: of the population.
+      names: of the agents' environments; agents with the same name are taken together.
+    Returns:
+      return/<name>, the mean return of the episodes that ended; end_return/<name>, that of meta-steps in which a
+      lifetime ended; means of outer_loss and meta_gradient_norm; and lifetimes and resets in all.
+    """
+    if jax.process_count() > 1:
+        window = multihost_utils.process_allgather(window, tiled=True)
+    window = jax.device_get(window)
+    per_name: dict[str, list[AgentResults]] = {name: [] for name in names}
+    for own, group in zip(indices, zip(*window, strict=True), strict=True):
+        stacked: AgentResults = jax.tree.map(lambda *xs: np.stack(xs), *group)
+        for j, i in enumerate(own):
+            per_name[names[i]].append(jax.tree.map(lambda x, j=j: x[:, j], stacked))
+    row: dict[str, Any] = {}
+    for name, agents in per_name.items():
+        row[f"return/{name}"] = _mean_return(agents, [np.ones_like(x.is_over) for x in agents])
+        row[f"end_return/{name}"] = _mean_return(agents, [x.is_over & x.is_finite for x in agents])
+    everyone = [agent for agents in per_name.values() for agent in agents]
+    for name in ("outer_loss", "meta_gradient_norm"):
+        values = np.concatenate([agent.metrics[name] for agent in everyone])
+        values = values[np.isfinite(values)]  # one that waits for its replay has none
+        row[name] = float(values.mean()) if len(values) else float("nan")
+    for name in ("lifetimes", "resets"):
+        row[name] = int(sum(agent.metrics[name][-1] for agent in everyone))
+    return row
+
+
+def _mean_return(agents: Sequence[AgentResults], masks: Sequence[np.ndarray]) -> float:
+    total = lambda name: sum(float(np.sum(x.metrics[name] * mask)) for x, mask in zip(agents, masks, strict=True))
+    count = total("episodes")
+    return total("return_sum") / count if count else float("nan")
+
+
+class Discovery(NamedTuple):
+    """What a population discovered.
+
+    Attributes:
+      rule: the rule with its η: `rule.save(path)` writes it, every function that takes a rule takes it.
+      metrics: of every meta-step, [meta-steps] each: return/<name> and end_return/<name> of each environment (the mean
+        return of all episodes, and of those at the end of lifetimes; nan where none ended), outer_loss,
+        meta_gradient_norm, lifetimes and resets.
+      state: the population's, to go on from.
+    """
+
+    rule: Rule
+    metrics: dict[str, np.ndarray]
+    state: PopulationState
+
+    def save(self, path: Path | str) -> None:
+        """Write the rule, as `Rule.save`."""
+        self.rule.save(path)
+
+
+def discover(
+    environments: Mapping[str, Any] | Sequence[Any],
+    rule: Rule | str = "frodo",
+    *,
+    num_meta_steps: int,
+    key: Array,
+    start: PopulationState | None = None,
+    **settings: Any,
+) -> Discovery:
+    """Let a population of agents, one in each environment, discover a rule over many lifetimes.
+
+    Args:
+      environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
+      rule: what `make_rule` or `load_rule` returned, or the name of a learned rule in `RULES`: 'frodo', 'disco' or
+        'learned_loss'. Named, its η begins at random, and agents are those of the preset `small_population`.
+      num_meta_steps: each is M updates of every agent and one step of η.
+      key: of all randomness in JAX.
+      start: the state of an earlier discovery in the same environments, to go on from.
+      **settings: fields of `PopulationConfig` that are to differ.
+    Raises:
+      ValueError: naming the setting that is not known, is bad, or does not fit the environments.
+      TypeError: if an environment is of no kind that is known.
+    """
+    if not isinstance(environments, Mapping):
+        environments = {str(i): environment for i, environment in enumerate(environments)}
+    names = list(environments)
+    agents = [x if isinstance(x, Environment) else as_host_environment(x) for x in environments.values()]
+    if isinstance(rule, str):
+        config, meta_params = presets.small_population(RuleConfig(rule).name), None
+    else:
+        of_agent = {field.name: getattr(rule.config, field.name) for field in dataclasses.fields(AgentConfig)}
+        config, meta_params = PopulationConfig(**of_agent), rule.meta_params
+    config = config.replace(**settings)
+    rows = []
+    with Population(config, agents, key) as population:
+        state = population.init(meta_params) if start is None else jax.tree.map(jnp.copy, start)
+        population.start(state)
+        progress = Progress(num_meta_steps)
+        for step in range(num_meta_steps):
+            state, results = population.step(state)
+            rows.append(reduce_results([results], population.indices, names))
+            returns = [x for name, x in rows[-1].items() if name.startswith("return/") and np.isfinite(x)]
+            progress.update(step + 1, f"return {np.mean(returns):.3f}" if returns else "")
+        origin = Origin(tuple(names), num_meta_steps * population.env_steps, None)
+    found = Rule(config.rule.name, config.agent_only(), jax.device_get(state.meta_params), origin)
+    return Discovery(found, {name: np.array([row[name] for row in rows]) for name in rows[0]}, state)

@@ -1,0 +1,40 @@
+"""Moving mean and mean square of a quantity over updates, and what is normalised by them.
+
+Source: Oh et al. 2025, Methods; the constants are those of the published rule, Disco103.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from agents.rule import masked_reduce
+from agents.types import Array
+
+DECAY, EPSILON, ROOT_EPSILON = 0.99, 1e-6, 1e-12
+
+
+class MovingAverage(NamedTuple):
+    """Mean and mean square, biased to 0 at the start as `decay_product` says; all scalars."""
+
+    moment1: Array
+    moment2: Array
+    decay_product: Array
+
+
+def initial_average() -> MovingAverage:
+    """Return the average of nothing yet."""
+    return MovingAverage(jnp.zeros(()), jnp.zeros(()), jnp.ones(()))
+
+
+def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAverage:
+    """Take the mean of x [T, B] over valid steps, and that of its square, into the average."""
+    mix = lambda old, new: DECAY * old + (1 - DECAY) * masked_reduce(new, valid, "mean")
+    return MovingAverage(mix(average.moment1, x), mix(average.moment2, jnp.square(x)), DECAY * average.decay_product)
+
+
+def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Array:
+    """Subtract the average's mean, if it is to be centred, and divide by the standard deviation."""
+    mean, square = (moment / (1 - average.decay_product) for moment in average[:2])
+    variance = jnp.maximum(0.0, square - jnp.square(mean))
+    centred = x - mean if is_centred else x
+    return centred / (jnp.sqrt(variance + ROOT_EPSILON) + EPSILON)

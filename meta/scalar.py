@@ -1,0 +1,238 @@
+"""FRODO's rules: a learned scalar target, and the learned loss that it is compared with.
+
+Source: Xu et al. 2020. Inner losses: Eq. 8 (prediction), section 3.4 (value-based), Eq. 10 (actor-critic). Consistency:
+Eq. 13. Off-policy inputs: section 5.1. Learned loss: section 5.4.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agents import impala
+from agents.action_values import epsilon_greedy_logits, expected_values, squared_error
+from agents.categorical import entropy, log_probability
+from agents.rule import REDUCTIONS, UpdateRule, masked_reduce
+from agents.td import only_action
+from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from agents.validation import check_choice, check_fractions, check_not_negative
+from meta import inputs
+from meta.target_network import Inputs, TargetNetwork, TargetNetworkConfig
+
+
+@dataclasses.dataclass
+class MetaNetworkConfig:
+    """What the learned target and the learned loss have in common."""
+
+    discount: float = 0.99  # γ, as an input and of the consistency loss
+    reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
+    lstm: int = 256  # units of the meta-network
+    inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")  # of meta.inputs.INPUTS
+
+    def validate(self) -> None:
+        check_fractions(self, "discount")
+        check_choice("reduction", self.reduction, REDUCTIONS)
+        for name in self.inputs:
+            check_choice("inputs", name, inputs.INPUTS)
+        if self.lstm < 1 or not self.inputs:
+            raise ValueError(f"lstm is {self.lstm} and inputs {self.inputs}, expected units and inputs")
+
+
+@dataclasses.dataclass
+class FrodoConfig(MetaNetworkConfig):
+    """Settings of the learned target. Those of agents of another kind must stay as they are by default."""
+
+    kind: str = "actor_critic"  # of agent, one of KINDS
+    next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
+    # where it is an input); 'semi': only the meta-gradient does; 'stopped': neither
+    consistency_cost: float = 0.0  # c of Eq. 13
+    is_consistency_multi_step: bool = True
+    value_cost: float = 0.5  # of actor-critics
+    entropy_cost: float = 0.01  # of actor-critics
+    vtrace_lambda: float = 1.0  # λ of the V-trace target that metrics compare G with, of actor-critics
+    epsilon: float = 0.1  # of the ε-greedy policy of value-based agents
+
+    def validate(self) -> None:
+        super().validate()
+        check_choice("kind", self.kind, KINDS)
+        check_choice("next_value_gradient", self.next_value_gradient, ("literal", "semi", "stopped"))
+        check_fractions(self, "vtrace_lambda", "epsilon")
+        check_not_negative(self, "consistency_cost", "value_cost", "entropy_cost")
+        for kind, names in SETTINGS_OF_KIND.items():
+            for name in names:
+                value, default = getattr(self, name), getattr(FrodoConfig, name)
+                if kind != self.kind and value != default:
+                    raise ValueError(f"{name} is {value}, expected the default, {default}: kind {self.kind!r} has none")
+
+
+SETTINGS_OF_KIND = {"actor_critic": ("value_cost", "entropy_cost", "vtrace_lambda"), "value_based": ("epsilon",)}
+
+
+@dataclasses.dataclass
+class LearnedLossConfig(MetaNetworkConfig):
+    """Settings of the learned loss, whose agents are actor-critics."""
+
+    is_next_value_differentiated: bool = False  # whether gradients flow through v(S'), an input
+    entropy_cost: float = 0.01
+
+    def validate(self) -> None:
+        super().validate()
+        check_not_negative(self, "entropy_cost")
+
+
+class Kind(NamedTuple):
+    """What FRODO's rules need to know of a kind of agent."""
+
+    spec: Callable[[int], TargetSpec]
+    policy: Callable[[Predictions, FrodoConfig], Array]  # -> logits [..., A]
+    values: Callable[[Predictions, Array], Array]  # predictions, logits -> V(S) [...]
+    loss: Callable[[Array, Predictions, Trajectory, FrodoConfig], Array]  # of targets G [T, B] -> [T, B]
+
+
+def _actor_critic_inner_loss(targets: Array, predictions: Predictions, trajectory: Trajectory, c: FrodoConfig) -> Array:
+    advantage = targets - jax.lax.stop_gradient(predictions["value"][:-1])
+    pair = impala.ActorCriticTargets(targets, advantage)
+    return impala.actor_critic_loss(pair, predictions, trajectory, c.value_cost, c.entropy_cost)
+
+
+KINDS: dict[str, Kind] = {
+    "actor_critic": Kind(
+        spec=impala.actor_critic_spec,
+        policy=lambda p, c: p["policy"],
+        values=lambda p, logits: p["value"],
+        loss=_actor_critic_inner_loss,
+    ),
+    "value_based": Kind(
+        spec=lambda num_actions: {"q": PredictionSpec(is_per_action=True)},
+        policy=lambda p, c: epsilon_greedy_logits(p["q"], c.epsilon),
+        values=lambda p, logits: expected_values(p["q"], logits),
+        loss=lambda targets, p, trajectory, c: squared_error(targets, p["q"], trajectory),
+    ),
+    "prediction": Kind(
+        spec=lambda num_actions: {"value": PredictionSpec()},
+        policy=lambda p, c: only_action(p),
+        values=lambda p, logits: p["value"],
+        loss=lambda targets, p, trajectory, c: jnp.square(targets - p["value"][:-1]),
+    ),
+}
+
+
+def frodo(config: FrodoConfig) -> UpdateRule:
+    """The learned target Gₜ = g_η(τ), trained to be self-consistent if `consistency_cost` is positive."""
+    kind = KINDS[config.kind]
+
+    def regulariser(targets, target_predictions, trajectory):
+        is_multi_step = config.is_consistency_multi_step
+        return config.consistency_cost * consistency_loss(targets, trajectory, config.discount, is_multi_step)
+
+    def metrics(targets, predictions, trajectory):
+        if config.kind != "actor_critic":
+            return {}
+        canonical = impala.vtrace_targets(predictions, trajectory, config.discount, config.vtrace_lambda).value
+        difference = masked_reduce(jnp.square(targets - canonical), trajectory.valid, "mean")
+        return {"target_difference": difference, "target": masked_reduce(targets, trajectory.valid, "mean")}
+
+    rule = _with_meta_network(
+        config,
+        config.inputs,
+        kind,
+        policy=lambda predictions: kind.policy(predictions, config),
+        loss=lambda targets, predictions, trajectory: kind.loss(targets, predictions, trajectory, config),
+        is_next_value_fixed=config.next_value_gradient == "stopped",
+    )
+    return rule._replace(
+        regulariser=regulariser if config.consistency_cost else None,
+        metrics=metrics,
+        is_target_constant=config.next_value_gradient != "literal",
+    )
+
+
+def learned_loss(config: LearnedLossConfig) -> UpdateRule:
+    """The ablation: the meta-network puts out each step's loss, and sees log π(A|S) and v(S) to do so.
+
+    The entropy bonus is that of the learned target. v(S′) is an input without any gradient by default: where the output
+    is the loss itself, no gradient through v(S′) is the meta-gradient's alone.
+    """
+
+    def loss(targets, predictions, trajectory):
+        return targets - config.entropy_cost * entropy(predictions["policy"][:-1])
+
+    kind = KINDS["actor_critic"]
+    rule = _with_meta_network(
+        config,
+        (*config.inputs, *(name for name in ("log_pi", "value") if name not in config.inputs)),
+        kind,
+        policy=lambda predictions: predictions["policy"],
+        loss=loss,
+        is_next_value_fixed=not config.is_next_value_differentiated,
+    )
+    return rule._replace(is_target_constant=False)
+
+
+def _with_meta_network(
+    config: MetaNetworkConfig, names: tuple[str, ...], kind: Kind, policy, loss, is_next_value_fixed: bool
+) -> UpdateRule:
+    """Make a rule whose targets, [T, B], a meta-network computes from the inputs of these names."""
+
+    def forward(features: Array, is_last: Array) -> Array:
+        network = TargetNetwork(TargetNetworkConfig(lstm=config.lstm), {"target": PredictionSpec()})
+        return network(lambda: Inputs(features), is_last, ())[0]["target"]
+
+    network: Any = hk.without_apply_rng(hk.transform(forward))
+
+    def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
+        del target_predictions
+        logits = policy(predictions)
+        values = kind.values(predictions, logits)
+        context = inputs.InputContext(
+            trajectory=trajectory,
+            discount=config.discount,
+            values=values[:-1],
+            next_values=jax.lax.stop_gradient(values[1:]) if is_next_value_fixed else values[1:],
+            log_pi=log_probability(logits[:-1], trajectory.action),
+            log_mu=log_probability(trajectory.behaviour_logits, trajectory.action),
+        )
+        return network.apply(meta_params, inputs.features(names, context), trajectory.is_last), rule_state
+
+    return UpdateRule(
+        spec=kind.spec,
+        apply=apply,
+        loss=loss,
+        policy=policy,
+        random_meta_params=lambda key, num_actions: network.init(
+            key, jnp.zeros((1, 1, len(names))), jnp.zeros((1, 1), bool)
+        ),
+        reduction=config.reduction,
+    )
+
+
+def consistency_targets(targets: Array, trajectory: Trajectory, discount: float, is_multi_step: bool) -> Array:
+    """Compute what self-consistent targets would be, for all steps but the last: [T - 1, B], without gradient.
+
+    One step: Rₜ₊₁ + γₜ₊₁ Gₜ₊₁. Multi-step: the rewards up to the trajectory's last step, then its target G_{T−1}; the
+    chain ends early, with that step's own target, before a step of which none can be told. Source: Xu et al. 2020,
+    Eq. 13, section 5.2.
+    """
+    is_broken = _has_no_successor(trajectory)[1:]
+    lambda_ = jnp.where(is_broken | (not is_multi_step), 0.0, 1.0).astype(targets.dtype)
+    rewards = trajectory.reward[:-1].astype(targets.dtype)
+    discounts = (discount * trajectory.discount[:-1]).astype(targets.dtype)
+    returns = jax.vmap(rlax.lambda_returns, in_axes=1, out_axes=1)(rewards, discounts, targets[1:], lambda_)
+    return jax.lax.stop_gradient(returns)
+
+
+def consistency_loss(targets: Array, trajectory: Trajectory, discount: float, is_multi_step: bool) -> Array:
+    """½ ‖⊥(consistency target) − Gₜ‖², [T, B]; 0 at the last step, and at those without a successor."""
+    errors = consistency_targets(targets, trajectory, discount, is_multi_step) - targets[:-1]
+    losses = jnp.where(_has_no_successor(trajectory)[:-1], 0.0, 0.5 * jnp.square(errors))
+    return jnp.concatenate([losses, jnp.zeros_like(losses[:1])])
+
+
+def _has_no_successor(trajectory: Trajectory) -> Array:
+    """Whether a step's return goes on where there is no target: past a truncation, or in a step that is not valid."""
+    is_next_valid = jnp.concatenate([trajectory.valid[1:], jnp.ones_like(trajectory.valid[:1])])
+    return trajectory.truncated | ~trajectory.valid | ((trajectory.discount > 0) & ~is_next_valid)
