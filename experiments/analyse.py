@@ -14,6 +14,7 @@ import numpy as np
 from absl import flags
 from matplotlib.ticker import MaxNLocator
 
+from agents.validation import did_you_mean
 from experiments.analyses import loaded_agent, predictions
 from experiments.analyses import probes as probing
 from experiments.analyses.loaded_agent import LoadedAgent
@@ -21,8 +22,8 @@ from experiments.analyses.pictures import pictures
 from experiments.results import plots
 from experiments.runs import command_line
 from experiments.runs.errors import UsageError
-from experiments.runs.logs import Progress, note
 from frodo import files
+from frodo.logs import Progress, note
 
 NUM_STEPS, NUM_EPISODES = 500, 4  # an agent acts so long, and what is drawn ends with the last of its first episodes
 NUM_FRAMES = 5  # of the first episode, in `saliency`
@@ -175,10 +176,10 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
     """
     for name in figures:
         if name not in FIGURES:
-            hint = command_line.did_you_mean(name, list(FIGURES))
+            hint = did_you_mean(name, FIGURES)
             raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
     agent = loaded_agent.load(folder, seed)
-    missing = {"y", "z"} - set(agent.learner.rule.spec(2))
+    missing = {"y", "z"} - set(agent.learner.setup.rule.spec(2))
     if missing:
         names = ", ".join(sorted(missing))
         raise UsageError(

@@ -5,8 +5,8 @@
     python -m experiments.bsuite_sweep --rule=disco103 --ids=all --steps=1.1e6 --processes=8
     python -m experiments.bsuite_sweep --init_meta_params=FILE --beside=results/bsuite/impala,results/bsuite/frodo
 
---rule is a hand-made rule or one that is learned online, by its name as for `online`; or disco103 or a file that
-`discover` wrote, as for `evaluate`: the rule stays as it is. --init_meta_params=disco103 or a file goes on learning it.
+--rule is a hand-made rule or one that is learned online, by its name as for `online`; or a discovered one, by its name
+or its file as for `evaluate`: the rule stays as it is. --init_meta_params, of a discovered one, goes on learning it.
 
 bsuite's protocol is one environment whose episodes are recorded at certain numbers, up to 1,000 or 10,000: so the agent
 has a batch of 1, whatever its preset says, and the run ends when that many episodes have. It also ends after --steps
@@ -32,18 +32,20 @@ from absl import flags
 from bsuite import sweep
 from bsuite.utils import datasets, wrappers
 
-from agents.environments import DmEnvBatch, make_bsuite
+from agents.environments.bsuite import make_bsuite
+from agents.environments.dm_env import DmEnvBatch
+from agents.validation import did_you_mean
 from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import EXPERIMENTS, Recorder, record_path
 from experiments.results import plots
 from experiments.runs import command_line, settings, training
-from experiments.runs.errors import RunError, UsageError
+from experiments.runs.errors import RunError, UsageError, caused_by
 from experiments.runs.folders import folder_of
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
-from experiments.runs.logs import note, table
 from experiments.runs.options import RunOptions
-from frodo.online import OnlineConfig
-from frodo.rule import RULES
+from frodo.config import OnlineConfig
+from frodo.logs import note, table
+from frodo.rules import RULES
 
 # One id of each experiment, neither the easiest nor out of reach: noise of 1, rewards times 30, the smallest deep sea,
 # a best horizon of 10, memory of 2 steps and of 2 bits, umbrella chains of 5 steps and with 5 distractors.
@@ -80,7 +82,7 @@ def parse_ids(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if part not in named:
-            hint = command_line.did_you_mean(part, list(named)) or ": give few, all, or such as catch or catch/0"
+            hint = did_you_mean(part, named) or ": give few, all, or such as catch or catch/0"
             raise UsageError(f"--ids={text}: {part!r} is no id and no experiment of bsuite{hint}")
     return tuple(dict.fromkeys(bsuite_id for part in parts for bsuite_id in named[part]))
 
@@ -89,10 +91,11 @@ def configure(bsuite_id: str, rule: str, init_meta_params: str = "") -> OnlineCo
     """Return the settings of the agent, with one environment; a UsageError for a rule that does not act."""
     is_online = init_meta_params or rule in RULES
     env = f"bsuite/{bsuite_id}"
-    config = settings.configure(env, rule, init_meta_params) if is_online else settings.configure_frozen(rule, env)
+    with caused_by("--init_meta_params" if init_meta_params else "--rule"):
+        config = settings.configure(env, rule, init_meta_params) if is_online else settings.configure_frozen(env, rule)
     if config.rule.kind == "prediction":
         raise UsageError(f"--rule={rule}: it predicts values and does not act")
-    return dataclasses.replace(config, batch_size=1)
+    return config.replace(batch_size=1)
 
 
 def id_folder(out: Path, bsuite_id: str) -> Path:
@@ -105,7 +108,8 @@ def run_id(bsuite_id: str, config: OnlineConfig, options: RunOptions, out: Path)
     path.unlink(missing_ok=True)
     options = dataclasses.replace(options, out=str(id_folder(out, bsuite_id)), resume=False, overwrite=True)
     make = lambda name, num_envs, seed: RecordedBsuite(bsuite_id, seed, path)
-    training.train(config, options, experiment="bsuite", name=bsuite_id, make=make)
+    meta_params = settings.initial_meta_params(config)
+    training.train(config, options, experiment="bsuite", name=bsuite_id, meta_params=meta_params, make=make)
 
 
 def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:
@@ -177,12 +181,12 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("rule", "impala", "Rule, of `online` by its name; disco103, or the file of a discovered one.")
-    flags.DEFINE_string("init_meta_params", "", "Begin with this rule, and learn it further: disco103, or a file.")
+    flags.DEFINE_string("rule", "impala", f"Rule, of `online` by its name; {settings.DISCOVERED}.")
+    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule, and learn it further: {settings.DISCOVERED}.")
     flags.DEFINE_string("ids", "few", "few (one of each experiment), all, or ids and experiments of bsuite.")
     flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
     flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Ids at a time.", lower_bound=1)
-    without = ("env", "batch_size", "rule.name", "init_meta_params", "is_frozen")
+    without = ("env", "batch_size", "init_meta_params", "is_frozen")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without)
     command_line.start(main)

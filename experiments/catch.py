@@ -11,7 +11,7 @@ Writes one run folder for each method and, above them, catch.png and summary.jso
 `look_ahead_bound`, the best return of an agent that sees the rewards of one trajectory, also by dynamic programming.
 """
 
-import copy
+import dataclasses
 from typing import Any
 
 from absl import flags
@@ -20,7 +20,7 @@ from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
 from experiments.runs.options import RunOptions
 from frodo import presets
-from frodo.online import OnlineConfig
+from frodo.config import OnlineConfig
 from toy_envs.catch import Catch
 
 METRICS = ("sampled_return", "greedy_return")
@@ -41,17 +41,17 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
         return {name: presets.with_rule(config, name) for name in ("frodo", "a2c_no_bootstrap", "a2c")}
     if rule == "q":
         return {"frodo_q": config, "q_learning": presets.with_rule(config, "q_learning")}
-    configs = {}
     if rule == "consistency":
-        for cost in CONSISTENCY_COSTS:
-            configs[f"consistency_{cost:g}"] = copy.deepcopy(config)
-            configs[f"consistency_{cost:g}"].rule.consistency_cost = cost
-        return configs
-    for name in ("frodo", "learned_loss"):
-        for rate in META_LEARNING_RATES:
-            configs[f"{name}_{rate:g}"] = copy.deepcopy(presets.with_rule(config, name))
-            configs[f"{name}_{rate:g}"].meta_optimizer.learning_rate = rate
-    return configs
+        with_cost = lambda cost: config.replace(rule=config.rule.replace(consistency_cost=cost))
+        return {f"consistency_{cost:g}": with_cost(cost) for cost in CONSISTENCY_COSTS}
+    with_rate = lambda rate: config.replace(
+        meta_optimizer=dataclasses.replace(config.meta_optimizer, learning_rate=rate)
+    )
+    return {
+        f"{name}_{rate:g}": presets.with_rule(with_rate(rate), name)
+        for name in ("frodo", "learned_loss")
+        for rate in META_LEARNING_RATES
+    }
 
 
 def label(name: str) -> str:
@@ -88,5 +88,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss", "consistency"], "What is compared with what.")
-    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.name", "rule.kind"))
+    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.kind"))
     command_line.start(main)

@@ -24,14 +24,13 @@ import numpy as np
 from absl import flags
 
 from agents.types import Array, Params, Trajectory
-from experiments import weights
-from experiments.runs import logs
 from experiments.runs.command_line import start
-from experiments.runs.errors import UsageError
-from frodo import files
+from experiments.runs.errors import UsageError, caused_by
+from frodo import disco103_weights, files, logs
 from meta import disco, disco103
-from meta.disco_inputs import Context, MovingAverage, normalise, to_scalars
-from meta.target_network import LifetimeState
+from meta.disco_inputs import DiscoContext, to_scalars
+from meta.moving_average import MovingAverage, normalise
+from meta.target_network import LifetimeLSTMState
 
 CONFIG = disco.DiscoConfig()
 PREDICTIONS = {"logits": "policy", "y": "y", "z": "z", "aux_pi": "aux_policy", "q": "q"}  # names there, and here
@@ -80,7 +79,7 @@ def _read_update(reference: Mapping[str, np.ndarray], prefix: str):
     try:
         is_terminal = read("in/is_terminal")
         trajectory = Trajectory(
-            observation=(),
+            observation=jnp.zeros((len(is_terminal) + 1, is_terminal.shape[1])),
             is_first=jnp.zeros((len(is_terminal) + 1, is_terminal.shape[1]), bool),
             action=read("in/actions")[:-1].astype(int),
             reward=read("in/rewards"),
@@ -98,7 +97,7 @@ def _read_update(reference: Mapping[str, np.ndarray], prefix: str):
             MovingAverage(*(read(f"state_in/{name}/{field}") for field in MovingAverage._fields))
             for name in ("adv_ema", "td_ema")
         ]
-        lifetime = LifetimeState(read("state_in/rnn_hidden"), read("state_in/rnn_cell"))
+        lifetime = LifetimeLSTMState(read("state_in/rnn_hidden"), read("state_in/rnn_cell"))
     except KeyError as error:
         raise UsageError(f"--reference: {error.args[0]}") from None
     return trajectory, predictions, target_predictions, disco.DiscoState(lifetime, *averages)
@@ -170,7 +169,7 @@ def _norms(leaves: Mapping[str, Array]) -> Array:
     return jnp.stack([jnp.linalg.norm(jnp.ravel(x)) for x in leaves.values()])
 
 
-def _intermediate(meta_params: Params, context: Context, lifetime: LifetimeState) -> dict[str, Array]:
+def _intermediate(meta_params: Params, context: DiscoContext, lifetime: LifetimeLSTMState) -> dict[str, Array]:
     """What layers of the meta-network are given and put out."""
     caught: dict[str, Array] = {}
 
@@ -221,9 +220,11 @@ def main(argv: list[str]) -> None:
     for name in ("weights", "reference"):
         if not flags.FLAGS[name].value:
             raise UsageError(f"--{name} is missing: name an .npz file")
-    arrays = weights.read(Path(flags.FLAGS.weights))
+    with caused_by("--weights"):
+        arrays = disco103_weights.read(Path(flags.FLAGS.weights))
     try:
-        reference = files.read_arrays(Path(flags.FLAGS.reference))
+        with caused_by("--reference"):
+            reference = files.read_arrays(Path(flags.FLAGS.reference))
     except FileNotFoundError:
         raise UsageError(f"--reference={flags.FLAGS.reference} names no file") from None
     errors = check(arrays, reference)

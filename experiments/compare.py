@@ -1,12 +1,13 @@
 """Compare what an agent gains from hand-made objectives, from one that it discovers online, and from discovered ones.
 
     python -m experiments.compare --discover
-    python -m experiments.compare --scalar_rule=docs/rules/frodo.npz --disco_rule=docs/rules/disco.npz
-    python -m experiments.compare --scalar_rule=FILE --disco_rule=FILE --budget=1e5 --seeds=0-4 \\
+    python -m experiments.compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
+    python -m experiments.compare --scalar_rule=RULE --disco_rule=RULE --budget=1e5 --seeds=0-4 \\
         --envs=toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,toy/grid_world/50,bsuite/catch/0,envpool/CartPole-v1
 
-FILE is a rule that `discover` found, in other environments than those of the comparison; --discover makes both rules
-first. The first two take less than an hour of two cores each, the third two hours.
+RULE is a discovered rule by its name, or the file of one that `discover` found, in other environments than those of the
+comparison; --discover makes both rules first. The first two take less than an hour of two cores each, the third two
+hours.
 
 Every method (the rows of METHODS) lives for --budget environment steps in every environment, with every seed: a cell is
 a method in an environment, a run folder <out>/cells/<env>/<method>/, as `online` writes it, made by a process of its
@@ -23,6 +24,7 @@ from typing import NamedTuple
 
 from absl import flags
 
+from agents.validation import did_you_mean
 from experiments.comparison import report
 from experiments.comparison.methods import (
     DISCOVERIES,
@@ -39,6 +41,7 @@ from experiments.runs.errors import RunError, UsageError
 from experiments.runs.folders import has_checkpoint
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.runs.options import RunOptions
+from frodo.rule_files import PUBLISHED, SHIPPED, shipped_rules
 
 
 def run_cell(comparison: Comparison, out: Path, env: str, method: str) -> None:
@@ -46,7 +49,14 @@ def run_cell(comparison: Comparison, out: Path, env: str, method: str) -> None:
     folder = cell_folder(out, env, method)
     can_go_on = has_checkpoint(folder)
     options = RunOptions(comparison.seeds, comparison.budget, str(folder), resume=can_go_on, overwrite=not can_go_on)
-    training.train(comparison.configure(env, method), options, experiment="compare", name=method)
+    config = comparison.configure(env, method)
+    meta_params = settings.initial_meta_params(config)
+    training.train(config, options, experiment="compare", name=method, meta_params=meta_params)
+
+
+def path_of(rule: str) -> Path:
+    """Return the file of a rule by its name or path."""
+    return SHIPPED / f"{rule}.npz" if rule in shipped_rules() else Path(rule)
 
 
 class Options(NamedTuple):
@@ -106,8 +116,8 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         given = []
     else:
         seen = check(comparison, options.allow_seen)
-        given = [path for path in comparison.files.values() if path not in ("", "disco103")]
-    digests = {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in given}
+        given = [rule for rule in comparison.files.values() if rule not in ("", PUBLISHED)]
+    digests = {rule: hashlib.sha256(path_of(rule).read_bytes()).hexdigest() for rule in given}
     record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs = ("cells/*/*", "rules/*", "report/*")
     open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
@@ -135,7 +145,7 @@ def main(argv: list[str]) -> None:
     methods = tuple(FLAGS.methods.split(","))
     for name in methods:
         if name not in METHODS:
-            hint = command_line.did_you_mean(name, list(METHODS)) or f": give some of {', '.join(METHODS)}"
+            hint = did_you_mean(name, METHODS) or f": give some of {', '.join(METHODS)}"
             raise UsageError(f"--methods={FLAGS.methods}: {name!r} is no method{hint}")
     out = Path(FLAGS.out)
     rule_files = {name: str(FLAGS[name].value) for name in DISCOVERIES}
@@ -149,7 +159,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.only:
         cells = {f"{env}:{method}": (env, method) for env, method in comparison.cells()}
         if FLAGS.only not in cells:
-            raise UsageError(f"--only={FLAGS.only} is no cell{command_line.did_you_mean(FLAGS.only, list(cells))}")
+            raise UsageError(f"--only={FLAGS.only} is no cell{did_you_mean(FLAGS.only, cells)}")
         run_cell(comparison, out, *cells[FLAGS.only])
         return
     options = Options(out, FLAGS.processes, FLAGS.discover, FLAGS.allow_seen, FLAGS.resume, FLAGS.overwrite)
@@ -161,8 +171,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("budget", "200e3", "Environment steps of each agent.")
     flags.DEFINE_string("seeds", "0,1", "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("methods", ",".join(METHODS), "What to compare.")
-    flags.DEFINE_string("scalar_rule", "", "File of a scalar rule that `discover` found.")
-    flags.DEFINE_string("disco_rule", "", "File of a rule with DiscoRL's targets that `discover` found.")
+    flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
+    flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Cells at a time.", lower_bound=1)

@@ -10,6 +10,7 @@ the last fifth of the run, and lifetimes and resets in all. rule.npz is η with 
 what it was on the way; discovery.png is the return at the end of lifetimes, or of all episodes where no lifetime ends.
 """
 
+import contextlib
 import dataclasses
 import tempfile
 from typing import Any
@@ -18,18 +19,30 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import population_config, population_run, rules
-from experiments.population_config import DiscoverConfig
+from agents.environments.host import HostEnvironment
+from agents.environments.names import make_environment
 from experiments.results import plots, reading
-from experiments.runs import command_line, devices, logs, settings, training
-from experiments.runs.errors import UsageError
+from experiments.runs import command_line, settings, training
+from experiments.runs.devices import join
+from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import check_free, folder_of
-from experiments.runs.logs import Progress
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
+from frodo import devices, logs, presets
+from frodo.config import PopulationConfig
+from frodo.population import Population, PopulationState, reduce_results
+from frodo.rule_files import Origin, Rule, config_for, load_rule
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
+
+
+@dataclasses.dataclass
+class DiscoverConfig(PopulationConfig):
+    """A population, where its agents live, and what its rule begins with."""
+
+    envs: tuple[str, ...] = ()  # one agent for each entry
+    init_meta_params: str = ""  # what η is at the start: a discovered rule, or "" for random
 
 
 def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
@@ -39,77 +52,112 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
     if jax.process_index():  # process 0 has the run's folder
         folder = tempfile.TemporaryDirectory()
-        out = folder_of(options, "discover", config.agent.rule.name)
+        out = folder_of(options, "discover", config.rule.name)
         options = dataclasses.replace(options, out=folder.name, resume=False, resume_out=str(out))
     if not options.resume:
-        check_free(folder_of(options, "discover", config.agent.rule.name), options)
-    population = population_run.Population(config, options.seeds[0])
-    state = population.init()  # before anything is written: the network may not suit an environment
-    every = min(max(1, options.steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
-    with Run(options, experiment="discover", name=config.agent.rule.name, config=config) as run, population:
-        state, start = population.scatter(*run.restore(population.gather(state)), state)
-        population.start(state, start)
-        progress = Progress(total=options.steps, start=start)
-        window = []
-        for step in range(start + 1, options.steps + 1):
-            state, metrics = population.step(state)
-            window.append(metrics)
-            if step % every == 0 or step == options.steps:
-                row = population.reduce(window)
-                window = []
-                env_steps = step * population.steps_per_meta_step
-                first = {"seed": options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}
-                run.log([first | training.cost(run) | row])
-                skipped = f", {row['resets']} resets" if row["resets"] else ""
-                progress.update(step, f"return {np.mean(population.returns(row)):.3f}{skipped}")
-            if step % max(1, options.steps // NUM_RULES) == 0 or step == options.steps:
-                origin = rules.Origin(config.envs, step * population.steps_per_meta_step, None)
-                rules.save(
-                    run.folder / "rules" / f"{step:06d}.npz", config.agent, jax.device_get(state.meta_params), origin
-                )
-            if step % every == 0 or step == options.steps:
-                is_due, run.interrupted = population.agree(run.is_due() or step == options.steps, run.interrupted)
-                if is_due or run.interrupted:
-                    whole = population.gather(state)
-                    run.save(whole, step)
-                    run.stop_if_interrupted(whole, step)
-        results = reading.read(run.folder)
-        origin = rules.Origin(config.envs, options.steps * population.steps_per_meta_step, run.cpu_seconds())
-        rules.save(run.folder / "rule.npz", config.agent, jax.device_get(state.meta_params), origin)
-        names = [name for name in results.columns if name.startswith(("return/", "end_return/"))]
-        summary: dict[str, Any] = {name: float(reading.final_values(results, name)[0]) for name in names}
-        summary |= {name: int(results.columns[name][-1]) for name in ("lifetimes", "resets")}
-        summary["meta_steps"] = options.steps
-        summary["cpu_seconds_per_meta_step"] = run.cpu_seconds() / options.steps
+        check_free(folder_of(options, "discover", config.rule.name), options)
+    meta_params = settings.initial_meta_params(config)
+    (seed,) = options.seeds
+    make = lambda i, step: make_environment(config.envs[i], config.batch_size, seed + i + step)
+    environments = [make(i, 0) for i in range(len(config.envs))]
+    hosts: dict[int, Any] = {i: one for i, one in enumerate(environments) if isinstance(one, HostEnvironment)}
+    with contextlib.ExitStack() as on_exit:
+        on_exit.callback(lambda: [one.close() for one in hosts.values()])
+        with caused_by("--envs"):
+            population = Population(config, environments, jax.random.key(seed))
+        state = population.init(meta_params)  # before anything is written: the network may not suit an environment
+        run = on_exit.enter_context(Run(options, experiment="discover", name=config.rule.name, config=config))
+        on_exit.enter_context(population)
+        state, start = devices.scatter(*run.restore(devices.gather(state)), state)
+        if start:  # they are not to be seeded as they were at another meta-step
+            for i in hosts:
+                hosts[i].close()
+                hosts[i] = make(i, start)
+        population.start(state, hosts)
+        summary = _discover(run, config, population, state, start)
         run.finish(summary)
     summary["rule"] = str(run.folder / "rule.npz")
-    if figure := draw(results, config, population.steps_per_meta_step):
+    if figure := draw(reading.read(run.folder), config, population.env_steps):
         summary["figure"] = figure
     return summary
 
 
-def draw(results: reading.Results, config: DiscoverConfig, steps_per_meta_step: int) -> str:
-    """Draw the returns into the run's folder; returns the figure's path, "" where no episode ended."""
+def _discover(
+    run: Run, config: DiscoverConfig, population: Population, state: PopulationState, start: int
+) -> dict[str, Any]:
+    """Take the meta-steps that are left; returns what they came to."""
+    num_steps = run.options.steps
+    every = min(max(1, num_steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
+    progress = logs.Progress(total=num_steps, start=start)
+    window = []
+
+    def save(name: str, step: int, cpu_seconds: float | None) -> None:
+        origin = Origin(config.envs, step * population.env_steps, cpu_seconds)
+        rule = Rule(config.rule.name, config.agent_only(), jax.device_get(state.meta_params), origin)
+        rule.save(run.folder / name)
+
+    for step in range(start + 1, num_steps + 1):
+        state, results = population.step(state)
+        window.append(results)
+        is_end = step == num_steps
+        if step % every == 0 or is_end:
+            row = reduce_results(window, population.indices, config.envs)
+            window = []
+            env_steps = step * population.env_steps
+            first = {"seed": run.options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}
+            run.log([first | training.cost(run) | row])
+            returns = [value for name, value in row.items() if name.startswith("return/") and np.isfinite(value)]
+            text = f"return {np.mean(returns):.3f}" if returns else "no episode ended"
+            progress.update(step, text + (f", {row['resets']} resets" if row["resets"] else ""))
+        if step % max(1, num_steps // NUM_RULES) == 0 or is_end:
+            save(f"rules/{step:06d}.npz", step, None)
+        if step % every == 0 or is_end:
+            is_due, run.interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
+            if is_due or run.interrupted:
+                whole = devices.gather(state)
+                run.save(whole, step)
+                run.stop_if_interrupted(whole, step)
+    save("rule.npz", num_steps, run.cpu_seconds())
+    logged = reading.read(run.folder)
+    names = [name for name in logged.columns if name.startswith(("return/", "end_return/"))]
+    summary: dict[str, Any] = {name: float(reading.final_values(logged, name)[0]) for name in names}
+    summary |= {name: int(logged.columns[name][-1]) for name in ("lifetimes", "resets")}
+    return summary | {"meta_steps": num_steps, "cpu_seconds_per_meta_step": run.cpu_seconds() / num_steps}
+
+
+def draw(results: reading.Results, config: DiscoverConfig, env_steps: int) -> str:
+    """Draw the returns into the run's folder; returns the figure's path, "" where no episode ended.
+
+    `env_steps` are those of one meta-step.
+    """
     envs = list(dict.fromkeys(config.envs))
     for prefix, ylabel in (("end_return", "mean return at the end of lifetimes"), ("return", "mean return")):
         found = [env for env in envs if np.isfinite(results.columns[f"{prefix}/{env}"]).any()]
         if found:
             series = [(env, reading.curve(results, f"{prefix}/{env}")) for env in found]
-            curves = [curve._replace(label=env, x=curve.x / steps_per_meta_step) for env, curve in series]
-            path, title = results.folder / "discovery.png", f"Discovery of the rule {config.agent.rule.name}"
+            curves = [curve._replace(label=env, x=curve.x / env_steps) for env, curve in series]
+            path, title = results.folder / "discovery.png", f"Discovery of the rule {config.rule.name}"
             plots.curves(path, curves, title=title, xlabel="meta-steps", ylabel=ylabel)
             return str(path)
     return ""
 
 
+def configure(rule: str, envs: tuple[str, ...], preset: str = "small", init_meta_params: str = "") -> DiscoverConfig:
+    """Return the settings for a rule by its name, or for one that begins with a discovered one."""
+    config = DiscoverConfig(**vars(settings.population(rule, envs, preset)), envs=envs)
+    if init_meta_params:
+        config = config_for(load_rule(init_meta_params), config).replace(init_meta_params=init_meta_params)
+    return config
+
+
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    devices.join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
-    preset = population_config.preset(FLAGS.rule, settings.parse_envs(FLAGS.envs), FLAGS.preset)
+    join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
-        agent, _ = rules.load(FLAGS.init_meta_params, preset.agent)
-        preset = dataclasses.replace(preset, agent=dataclasses.replace(agent, init_meta_params=FLAGS.init_meta_params))
+    envs = settings.parse_envs(FLAGS.envs)
+    with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
+        preset = configure(FLAGS.rule, envs, FLAGS.preset, FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)
     summary = run(config, options)
     if not jax.process_index():
@@ -121,12 +169,11 @@ if __name__ == "__main__":
         "envs", "toy/catch,toy/grid_world/0-2", "Environments, one agent each, such as toy/grid_world/0-7."
     )
     flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
-    flags.DEFINE_string("init_meta_params", "", "Begin with this rule: disco103, or a file that `discover` wrote.")
-    flags.DEFINE_enum("preset", "small", list(population_config.PRESETS), "Settings that --config overrides.")
+    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.DISCOVERED}.")
+    flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
     flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes run one population.")
     flags.DEFINE_integer("num_processes", 1, "Processes of the population.")
     flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
     flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
-    without = ("envs", "agent.env", "agent.rule.name", "agent.init_meta_params", "agent.is_frozen", "agent.vmap_seeds")
-    command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=without)
+    command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params"))
     command_line.start(main)

@@ -13,16 +13,18 @@ V-trace target.
 from absl import flags
 
 from experiments.runs import command_line, settings
+from experiments.runs.errors import caused_by
 from experiments.runs.learning_curves import print_summary, train_and_draw
-from frodo.online import OnlineConfig
-from frodo.rule import RULES
+from frodo.config import OnlineConfig
+from frodo.rules import RULES
 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
-    preset = settings.configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
+    with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
+        preset = settings.configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
     print_summary(train_and_draw(config, options, experiment="online", name=name, label=config.rule.name))
@@ -33,6 +35,6 @@ if __name__ == "__main__":
         "env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>."
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
-    flags.DEFINE_string("init_meta_params", "", "Begin with this rule: disco103, or a file that `discover` wrote.")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "rule.name", "init_meta_params"))
+    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.DISCOVERED}.")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "init_meta_params"))
     command_line.start(main)

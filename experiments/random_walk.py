@@ -17,7 +17,7 @@ from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
 from experiments.runs.options import RunOptions
 from frodo import presets
-from frodo.online import OnlineConfig
+from frodo.config import OnlineConfig
 
 LAMBDAS = (0.0, 0.4, 0.8, 0.9, 0.99, 1.0)
 METRICS = ("error", "spike")
@@ -55,7 +55,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command_line.define_flags(
-        presets.random_walk(), seeds="0-9", steps="5e6", without=("env", "rule.name", "rule.kind")
-    )
+    command_line.define_flags(presets.random_walk(), seeds="0-9", steps="5e6", without=("env", "rule.kind"))
     command_line.start(main)

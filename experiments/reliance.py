@@ -8,7 +8,6 @@ makes `all`; `nothing` is a rule that sees them. Source: Oh et al. 2025, Figure 
 above them, reliance.png and summary.json, with the mean return of the last fifth of a run.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from absl import flags
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, settings, sweep
-from experiments.runs.errors import UsageError
+from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.options import RunOptions
-from frodo.online import OnlineConfig
+from frodo.config import OnlineConfig
 from meta.disco import HIDDEN
 
 LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
@@ -27,10 +26,9 @@ LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, 
 
 def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder; a UsageError if there is nothing to hide."""
-    if config.rule.name != "disco" or "y_z" in config.rule.disco.without:
+    if config.rule.name != "disco" or "y_z" in config.rule.settings.without:
         raise UsageError(f"--rule: {config.init_meta_params or config.rule.name} has no y and z to hide")
-    hide = lambda hidden: dataclasses.replace(config.rule, disco=dataclasses.replace(config.rule.disco, hidden=hidden))
-    return {hidden: dataclasses.replace(config, rule=hide(hidden)) for hidden in HIDDEN}
+    return {hidden: config.replace(rule=config.rule.replace(hidden=hidden)) for hidden in HIDDEN}
 
 
 def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
@@ -48,13 +46,15 @@ def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    config, options = command_line.parse_options(argv, settings.configure_frozen(flags.FLAGS.rule, flags.FLAGS.env))
+    with caused_by("--rule"):
+        preset = settings.configure_frozen(flags.FLAGS.env, flags.FLAGS.rule)
+    config, options = command_line.parse_options(argv, preset)
     sweep.print_table(run(config, options), ("return",))
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch/5x5", "Environment, as for experiments.online.")
-    flags.DEFINE_string("rule", "disco103", "disco103, or the file of a discovered rule with y and z.")
-    without = ("env", "rule.name", "rule.disco.hidden", "init_meta_params", "is_frozen")
+    flags.DEFINE_string("rule", "disco103", f"Rule with y and z: {settings.DISCOVERED}.")
+    without = ("env", "rule.hidden", "init_meta_params", "is_frozen")
     command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)
     command_line.start(main)

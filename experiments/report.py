@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from agents.validation import did_you_mean
 from experiments.results.plots import curves
 from experiments.results.reading import DIFFERENCE, Results, X, curve, final_values, pool, read
-from experiments.runs.command_line import did_you_mean, start
+from experiments.runs.command_line import start
 from experiments.runs.errors import UsageError
-from experiments.runs.logs import note, table
+from frodo.logs import note, table
 
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
 

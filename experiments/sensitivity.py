@@ -10,8 +10,6 @@ followed says how it corrects off-policy data. Writes results/sensitivity/<env>_
 off_policy.csv and sensitivity.png, and of two seeds or more their mean.
 """
 
-import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,26 +21,26 @@ import numpy as np
 from absl import flags
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
-from agents import acting, td
-from agents.environments import make_environment
-from agents.impala import ActorCriticTargets
+from agents import acting
+from agents.environments.names import make_environment
+from agents.impala import ActorCriticTargets, ImpalaConfig, impala
 from agents.rule import UpdateRule
+from agents.td import TDLambdaConfig, td_lambda
 from agents.types import Array, Params, Predictions, Trajectory
-from experiments import rules
 from experiments.results import plots
-from experiments.runs import command_line
-from experiments.runs.errors import UsageError
+from experiments.runs import command_line, settings
+from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import folder_of
-from experiments.runs.logs import Progress, note
 from experiments.runs.options import RunOptions
 from frodo import files, presets
-from frodo.online import OnlineConfig, make_fused
-from frodo.rule import make_rule
+from frodo.config import OnlineConfig
+from frodo.learner import build_learner
+from frodo.logs import Progress, note
+from frodo.online import make_online_program
+from meta.sensitivity import INPUTS, STEP, target_derivatives
 from toy_envs.base import Environment
 
 NUM_TIMES = 10
-STEP = 1e-2  # of central differences: exact where a target is linear, else to about 1e-4
-INPUTS = ("reward", "discount", "value")
 TD_LAMBDA = 0.9
 TD = f"TD({TD_LAMBDA})"
 
@@ -50,7 +48,7 @@ TD = f"TD({TD_LAMBDA})"
 def derivatives(
     rule: UpdateRule, meta_params: Params, rule_state: Any, trajectory: Trajectory, predictions: Predictions
 ) -> dict[str, Array]:
-    """Differentiate the first target of trajectories, by central differences: hand-made rules stop gradients.
+    """Differentiate the first target of trajectories, by central differences.
 
     Args:
       rule: its targets are [T, B], or have a field `value` of that shape.
@@ -59,29 +57,16 @@ def derivatives(
       for each of INPUTS the mean of ∂G₀/∂x at step k = 1 … T, [T]: reward and discount are those that the k-th action
       led to, value is that of the observation after it. NaN where in every trajectory the episode is over.
     """
-    num_steps = len(trajectory.action)
-
-    def first_target(changes: Mapping[str, Array]) -> Array:
-        delta = {name: changes.get(name, jnp.zeros(num_steps))[:, None] for name in INPUTS}
-        changed = trajectory._replace(
-            reward=trajectory.reward + delta["reward"], discount=trajectory.discount + delta["discount"]
-        )
-        values = predictions["value"].at[1:].add(delta["value"])
-        own = {**predictions, "value": values}
-        targets, _ = rule.apply(meta_params, rule_state, changed, own, own)
-        return _values(targets)[0]
-
     goes_on = jnp.cumprod(~trajectory.is_last, axis=0).astype(bool)  # after step k
     begins = jnp.concatenate([jnp.ones_like(goes_on[:1]), goes_on[:-1]]) & trajectory.valid  # step k is of the episode
+    found = target_derivatives(rule, meta_params, rule_state, trajectory, predictions, predictions)
 
-    def one(name: str, direction: Array, is_known: Array) -> Array:
-        difference = first_target({name: STEP * direction}) - first_target({name: -STEP * direction})
-        return jnp.sum(jnp.where(is_known, difference, 0.0)) / (2 * STEP * jnp.sum(is_known))
+    def mean(name: str) -> Array:
+        is_known = begins if name == "reward" else goes_on
+        of_first = _values(found[name])[:, 0]  # [T, B]
+        return jnp.sum(jnp.where(is_known, of_first, 0.0), axis=1) / jnp.sum(is_known, axis=1)
 
-    return {
-        name: jax.vmap(functools.partial(one, name))(jnp.eye(num_steps), begins if name == "reward" else goes_on)
-        for name in INPUTS
-    }
+    return {name: mean(name) for name in INPUTS}
 
 
 def off_policy(
@@ -126,7 +111,7 @@ def _chosen_with(logits: Array, action: Array, probability: Array) -> Array:
 
 
 def _values(targets: Any) -> Array:
-    """The scalar targets, [T, B]."""
+    """The scalar targets, or their derivatives."""
     return targets.value if isinstance(targets, ActorCriticTargets) else targets
 
 
@@ -145,35 +130,35 @@ def measure(
     Returns:
       rows of seed, env_steps, rule, k and the derivatives; and of seed, rule and what `off_policy` returns, at the end.
     """
-    fused = make_fused(config, environment, init_meta_params=rules.initial_meta_params(config))
-    learner = fused.learner
-    others = {
-        config.rule.name: learner.rule,
-        TD: td.td_lambda(config.rule.discount, TD_LAMBDA),
-        "V-trace": make_rule(dataclasses.replace(config.rule, name="impala", lambda_=1.0)),
+    meta_params = settings.initial_meta_params(config)
+    program = make_online_program(build_learner(config, environment.num_actions), environment)
+    agent, rule, discount = program.learner.setup.agent, program.learner.setup.rule, config.rule.settings.discount
+    rules = {
+        config.rule.name: rule,
+        TD: td_lambda(TDLambdaConfig(discount, TD_LAMBDA)),
+        "V-trace": impala(ImpalaConfig(discount)),
     }
 
     @jax.jit
     def look(state):
-        agent = state.learner.agent
+        own = state.learner.agent
         actor, trajectory, _ = acting.rollout(
-            environment, learner.agent, learner.rule.policy, agent.params, state.actor, config.unroll
+            acting.Actor(environment, agent, rule.policy), own.params, state.actor, config.unroll
         )
-        experience = trajectory, learner.agent.unroll(agent.params, trajectory)
-        known = state.learner.meta_params, agent.rule_state, *experience
-        return {name: (derivatives(x, *known), off_policy(x, *known, actor.key)) for name, x in others.items()}
+        known = state.learner.meta_params, own.rule_state, trajectory, agent.unroll(own.params, trajectory)
+        return {name: (derivatives(x, *known), off_policy(x, *known, actor.key)) for name, x in rules.items()}
 
-    iterations = max(1, options.steps // fused.steps_per_iteration // NUM_TIMES)
-    run = jax.jit(lambda state: fused.run(state, iterations), donate_argnums=0)
-    init = jax.jit(fused.init)
+    iterations = max(1, options.steps // program.env_steps // NUM_TIMES)
+    run = jax.jit(lambda state: program.run(state, iterations), donate_argnums=0)
+    init = jax.jit(lambda key: program.init(key, meta_params))
     progress = Progress(total=options.steps * len(options.seeds))
     rows, corrections = [], []
     for number, seed in enumerate(options.seeds):
         state = init(jax.random.key(seed))
         for time in range(NUM_TIMES + 1):
             if time:
-                state, _ = run(state)
-            env_steps = time * iterations * fused.steps_per_iteration
+                state, _, _ = run(state)
+            env_steps = time * iterations * program.env_steps
             found = jax.device_get(look(state))
             for name, (own, _) in found.items():
                 for k in range(config.unroll):
@@ -207,7 +192,7 @@ def run(config: OnlineConfig, options: RunOptions) -> Path:
     files.write_csv(folder / "off_policy.csv", corrections)
     figure = folder / "sensitivity.png"
     title = f"{config.rule.name} on {config.env}: what the target of a step depends on"
-    formula = td_lambda_derivatives(config.rule.discount, TD_LAMBDA, config.unroll)
+    formula = td_lambda_derivatives(config.rule.settings.discount, TD_LAMBDA, config.unroll)
     draw(figure, rows, corrections, config.rule.name, formula, title)
     return figure
 
@@ -275,7 +260,8 @@ def draw(
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    preset = presets.with_rule(presets.for_environment(FLAGS.env), FLAGS.rule)
+    with caused_by("--rule"):
+        preset = presets.for_rule(FLAGS.env, FLAGS.rule)
     config, options = command_line.parse_options(argv, preset)
     note(f"figure: {run(config, options)}")
 
@@ -283,5 +269,5 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch", "Environment written in JAX.")
     flags.DEFINE_string("rule", "frodo", "Rule with scalar targets.")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "rule.name", "is_frozen"))
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "is_frozen"))
     command_line.start(main)

@@ -27,8 +27,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from agents.impala import entropy
-from agents.q_learning import expected_values, taken_vectors
+from agents.action_values import expected_values, taken_vectors
+from agents.categorical import entropy
 from agents.types import Array, Trajectory
 from experiments.analyses import loaded_agent
 from experiments.analyses.loaded_agent import LoadedAgent
@@ -37,8 +37,8 @@ from experiments.analyses.predictions import certainty
 from experiments.results.plots import COLOURS
 from experiments.runs import command_line
 from experiments.runs.errors import RunError, UsageError
-from experiments.runs.logs import Progress, note
 from frodo import files
+from frodo.logs import Progress, note
 from meta.disco_inputs import to_scalars
 
 MAX_FRAMES = 600  # of a longer episode every second step is shown, or every third ...
@@ -73,15 +73,15 @@ def _curves(agent: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
 
     @jax.jit
     def run(params, trajectory):
-        predictions = agent.learner.agent.unroll(params, trajectory)
-        logits = agent.learner.rule.policy(predictions)
+        predictions = agent.learner.setup.agent.unroll(params, trajectory)
+        logits = agent.learner.setup.rule.policy(predictions)
         is_disco = agent.config.rule.name == "disco"
         curves = {"entropy": entropy(logits)[:-1]}
         if "value" in predictions:
             curves["value"] = predictions["value"][:-1]
         elif "q" in predictions:
             q = to_scalars(predictions["q"]) if is_disco else predictions["q"]
-            curves["value"] = expected_values({"q": q}, logits)[:-1]
+            curves["value"] = expected_values(q, logits)[:-1]
         if is_disco and "y" in predictions:
             curves["y"] = certainty(predictions["y"][:-1])
             curves["z"] = certainty(taken_vectors(predictions["z"], trajectory))

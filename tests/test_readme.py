@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from frodo.rule import RULES
 
 ROOT = Path(__file__).parents[1]

@@ -14,13 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents import acting
-from agents.environments import HostEnvironment, make_environment
+from agents.environments.host import HostEnvironment
+from agents.environments.names import make_environment
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
-from experiments.runs.folders import has_checkpoint
+from experiments.runs.folders import check_version, has_checkpoint
 from frodo import files
-from frodo.online import Learner, OnlineConfig, make_fused, make_learner
+from frodo.config import OnlineConfig
+from frodo.learner import Learner, build_learner
+from frodo.online import make_online_program
 from meta.lifetime import AgentState, clip_rewards
 from toy_envs.base import Environment
 
@@ -43,28 +46,30 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     """
     try:
         record = json.loads((folder / "config.json").read_bytes())
+        check_version(folder, record)
         config = files.from_plain(OnlineConfig, record["config"])
         config.validate()
         seeds = record["seeds"]
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} holds no run: there is no config.json") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except UsageError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{folder} holds no run of an agent that this version knows: {error}") from None
     if not has_checkpoint(folder):
         raise UsageError(f"{folder} holds a run without a checkpoint")
     environment = make_environment(config.env, config.batch_size, 0)
     checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
+    learner = build_learner(config, environment.num_actions, config.is_frozen)
     if isinstance(environment, Environment):
-        fused = make_fused(config, environment)
-        learner, chosen = fused.learner, seeds[0] if seed is None else seed
+        program, chosen = make_online_program(learner, environment), seeds[0] if seed is None else seed
         if chosen in seeds:
             states, _, _ = checkpoints.restore(
-                jax.jit(jax.vmap(fused.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
+                jax.jit(jax.vmap(program.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
             )
             state = jax.tree.map(lambda x: x[seeds.index(chosen)], states.learner)
     else:
-        learner = make_learner(config, environment.num_actions)
-        observation = learner.agent.prepare(jnp.asarray(environment.reset().observation))
+        observation = environment.reset().observation
         environment.close()
         key = jax.random.key(0)
         template = {"index": 0, "step": 0, "actor_key": key, "learner": learner.init(key, observation)}
@@ -76,20 +81,20 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     return LoadedAgent(config, chosen, learner, state.agent, state.meta_params)
 
 
-def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tuple[Trajectory, Array]:
+def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tuple[Trajectory, np.ndarray]:
     """Act in new environments: a trajectory [T, B], and its observations as the environment shows them [T + 1, B, ...].
 
     On a host the seed decides the environments as well as the actions.
     """
     environment = make_environment(loaded.config.env, batch_size, seed)
-    agent, policy, params = loaded.learner.agent, loaded.learner.rule.policy, loaded.agent.params
+    agent, policy, params = loaded.learner.setup.agent, loaded.learner.setup.rule.policy, loaded.agent.params
     key = jax.random.key(seed)
     if isinstance(environment, Environment):
 
         @jax.jit
         def run(key):
-            actor = acting.init_actor(environment, agent, key, batch_size)
-            return acting.rollout(environment, agent, policy, params, actor, num_steps)[1]
+            state = acting.init_actor(environment, agent, key, batch_size)
+            return acting.rollout(acting.Actor(environment, agent, policy), params, state, num_steps)[1]
 
         trajectory = run(key)
         return trajectory, np.asarray(trajectory.observation)  # which `prepare` leaves as they are, of a toy
@@ -98,8 +103,8 @@ def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tup
 
 def _play_on_host(
     loaded: LoadedAgent, environment: HostEnvironment, key: Array, num_steps: int
-) -> tuple[Trajectory, Array]:
-    agent, policy, params = loaded.learner.agent, loaded.learner.rule.policy, loaded.agent.params
+) -> tuple[Trajectory, np.ndarray]:
+    agent, policy, params = loaded.learner.setup.agent, loaded.learner.setup.rule.policy, loaded.agent.params
     prepare = jax.jit(agent.prepare)
     act = jax.jit(
         lambda key, observation, is_first, core: acting.act(agent, policy, params, key, observation, is_first, core)
@@ -133,7 +138,7 @@ def _play_on_host(
 
 def rule_inputs(loaded: LoadedAgent, trajectory: Trajectory) -> tuple[Trajectory, Predictions, Predictions]:
     """What the rule sees: the trajectory with clipped rewards, the predictions, and those of the agent's slow copy."""
-    agent, state, rule = loaded.learner.agent, loaded.agent, loaded.learner.rule
+    agent, state, rule = loaded.learner.setup.agent, loaded.agent, loaded.learner.setup.rule
     predictions = agent.unroll(state.params, trajectory)
     slow = predictions if rule.target_decay is None else agent.unroll(state.target_params, trajectory)
     return clip_rewards(trajectory, loaded.config.max_abs_reward), predictions, slow

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import log_softmax
 
-from agents.impala import entropy
-from agents.q_learning import expected_values, taken_vectors
+from agents.action_values import expected_values, taken_vectors
+from agents.categorical import entropy
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.analyses.loaded_agent import LoadedAgent, rule_inputs
@@ -25,7 +25,7 @@ def values(predictions: Predictions) -> dict[str, Array]:
     """Return Σₐ π(a|s) q(s, a), [...], as "value": nothing if the agent does not predict q."""
     if "q" not in predictions:
         return {}
-    return {"value": expected_values({"q": to_scalars(predictions["q"])}, predictions["policy"])}
+    return {"value": expected_values(to_scalars(predictions["q"]), predictions["policy"])}
 
 
 def certainty(logits: Array) -> Array:
@@ -40,7 +40,7 @@ def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
       reward, value (if there is q), policy entropy (nats), and the confidence of y and of z at the taken action, each
       [T, B]. Confidence is negative entropy as in the paper, scaled (`certainty`).
     """
-    predictions = jax.jit(loaded.learner.agent.unroll)(loaded.agent.params, trajectory)
+    predictions = jax.jit(loaded.learner.setup.agent.unroll)(loaded.agent.params, trajectory)
     return {
         "reward": trajectory.reward,
         **{name: x[:-1] for name, x in values(predictions).items()},
@@ -50,7 +50,9 @@ def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
     }
 
 
-def saliency(loaded: LoadedAgent, trajectory: Trajectory, observations: Array, steps: Array) -> dict[str, Array]:
+def saliency(
+    loaded: LoadedAgent, trajectory: Trajectory, observations: np.ndarray, steps: np.ndarray
+) -> dict[str, Array]:
     """Differentiate predictions with respect to the observation of the same step, in the first environment.
 
     What is differentiated are scalars: log π(A|S), the value, and of y and of z at the taken action the log-probability
@@ -62,7 +64,7 @@ def saliency(loaded: LoadedAgent, trajectory: Trajectory, observations: Array, s
     Returns:
       for policy, value (if there is q), y and z the derivatives, [N, *observation], of frames in uint8 per unit of 255.
     """
-    agent, params = loaded.learner.agent, loaded.agent.params
+    agent, params = loaded.learner.setup.agent, loaded.agent.params
     observations = observations[:, 0] / 255 if observations.dtype == np.uint8 else observations[:, 0] * 1.0
 
     @jax.jit
@@ -105,7 +107,9 @@ def horizon(
     before = len(trajectory.action) - num_steps
     everything = (seen._replace(core_state=()), predictions, slow)
     seen, predictions, slow = jax.tree.map(lambda x: x[before:], everything)
-    moved = moves(loaded.learner.rule, loaded.meta_params, loaded.agent.rule_state, seen, predictions, slow, report)
+    moved = moves(
+        loaded.learner.setup.rule, loaded.meta_params, loaded.agent.rule_state, seen, predictions, slow, report
+    )
     is_last, valid = np.asarray(seen.is_last), np.asarray(seen.valid)
     means: dict[str, list[np.ndarray]] = {name: [] for name in TARGETS}
     goes_on = valid  # from t to t + k, for each t

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agents.impala import entropy
-from agents.q_learning import taken_vectors
+from agents.action_values import taken_vectors
+from agents.categorical import entropy
 from agents.types import Array, Predictions, Trajectory
 from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.analyses.predictions import values
@@ -56,7 +56,7 @@ def probes(
       trajectory: [T, B], B a multiple of NUM_FOLDS.
       report: is told which kind of input is done.
     """
-    predictions = jax.jit(loaded.learner.agent.unroll)(loaded.agent.params, trajectory)
+    predictions = jax.jit(loaded.learner.setup.agent.unroll)(loaded.agent.params, trajectory)
     ahead = future(trajectory, np.asarray(entropy(predictions["policy"])))
     scores = {}
     for name, x in inputs(predictions, trajectory).items():

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import population_config, rules
 from experiments.results.scores import BSUITE_CATCH, reference_scores
 from experiments.runs import settings
-from experiments.runs.errors import UsageError
+from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
-from frodo.online import OnlineConfig
+from frodo.config import OnlineConfig
+from frodo.rule_files import load_origin, load_rule
 from toy_envs import names
 
 DISCO_BATCH = 8  # environments of Disco103's agents: four times the public code's, with as many updates less
@@ -25,7 +25,7 @@ class Method(NamedTuple):
     Attributes:
       label: its name for people.
       targets, regime: its place in the matrix.
-      rule: where η comes from: "" (none, or random), "disco103", or the flag that names a file.
+      rule: where η comes from: "" (none, or random), "disco103", or the flag that names a rule.
       configure: environment, rule -> settings.
       frozen: where it learns η, the method with the same agent that does not: of FRODO's it has no meta-network.
     """
@@ -44,7 +44,7 @@ def _hand_made(name: str) -> Callable[[str, str], OnlineConfig]:
 
 def _with_batch(config: OnlineConfig) -> OnlineConfig:
     """Fewer, larger iterations for the published rule's agent, on small environments."""
-    return dataclasses.replace(config, batch_size=max(config.batch_size, DISCO_BATCH))
+    return config.replace(batch_size=max(config.batch_size, DISCO_BATCH))
 
 
 def _adapted(env: str, rule: str) -> OnlineConfig:
@@ -53,12 +53,12 @@ def _adapted(env: str, rule: str) -> OnlineConfig:
 
 def _disco_from_random(env: str, rule: str) -> OnlineConfig:
     """The agents and the meta-network that `discover` has, alone."""
-    agent = population_config.preset("disco", (env,), "small").agent
-    return dataclasses.replace(agent, env=env, max_abs_reward=presets.for_environment(env).max_abs_reward)
+    agent = settings.population("disco", (env,)).agent_only()
+    return OnlineConfig(**vars(agent), env=env).replace(max_abs_reward=presets.for_environment(env).max_abs_reward)
 
 
 def _frozen(env: str, rule: str) -> OnlineConfig:
-    return _with_batch(settings.configure_frozen(rule, env))
+    return _with_batch(settings.configure_frozen(env, rule))
 
 
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
@@ -103,10 +103,10 @@ class Comparison:
     budget: int  # environment steps of each agent
     seeds: tuple[int, ...]
     methods: tuple[str, ...]
-    files: Mapping[str, str]  # of the flags scalar_rule and disco_rule; "" for none
+    files: Mapping[str, str]  # rules, of the flags scalar_rule and disco_rule: a name or a path; "" for none
 
     def rule(self, method: str) -> str | None:
-        """Return where a method's η comes from: "disco103", a path, "" for nowhere, None if no file was given."""
+        """Return where a method's η comes from: a rule's name or path, "" for nowhere, None if none was given."""
         name = METHODS[method].rule
         return self.files[name] or None if name in self.files else name
 
@@ -149,13 +149,14 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
         reference_scores(env)
     for flag, discovery in DISCOVERIES.items():
         if path := comparison.files[flag]:
-            found = rules.load(path, presets.disco(comparison.envs[0]))[0].rule.name
+            with caused_by(f"--{flag}"):
+                found = load_rule(path).config.rule.name
             if found != discovery.rule:
                 raise UsageError(f"--{flag}={path} holds a rule named {found}, expected {discovery.rule}")
     seen: dict[str, list[str]] = {}
     for method in comparison.methods:
         if rule := comparison.rule(method):
-            seen[method] = refuse_seen(comparison, rule, rules.origin(rule).envs, allow_seen)
+            seen[method] = refuse_seen(comparison, rule, load_origin(rule).envs, allow_seen)
     for env, method in comparison.cells():
         comparison.configure(env, method).validate()
     return {method: envs for method, envs in seen.items() if envs}

@@ -12,9 +12,9 @@ import numpy as np
 
 from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, RANDOM, Comparison, cell_folder
 from experiments.results import pages, statistics
-from experiments.rules import origin
 from experiments.runs.jobs import failure
-from experiments.runs.logs import quantity
+from frodo.logs import quantity
+from frodo.rule_files import load_origin
 
 
 def page(
@@ -90,7 +90,7 @@ def _matrix(comparison: Comparison, aggregates: Mapping, costs: Mapping, labels:
         text = f"{labels[name]}: {interval(aggregates[name]['IQM'])}"
         values = {key: _quantity(value) for key, value in costs[name].items()}
         if METHODS[name].regime in (FROZEN, ADAPTED):
-            note = origin(comparison.rule(name) or "").note
+            note = load_origin(comparison.rule(name) or "").note
             text += "; before: " + (note or f"{values['env steps before']} steps, {values['CPU s before']} CPU s")
         if METHODS[name].regime in (RANDOM, ADAPTED):
             text += f"; during: {values['env steps for η']} steps, {values['CPU s for η']} CPU s"
@@ -134,7 +134,7 @@ def _cost_table(means: Mapping, notes: Mapping[str, str], labels: Mapping[str, s
 
 def _rule_rows(comparison: Comparison) -> list[list[str]]:
     rules = dict.fromkeys(rule for method in comparison.methods if (rule := comparison.rule(method)))
-    return [[rule, ", ".join(dict.fromkeys(origin(rule).envs)), origin(rule).note] for rule in rules]
+    return [[rule, ", ".join(dict.fromkeys(load_origin(rule).envs)), load_origin(rule).note] for rule in rules]
 
 
 def _missing(comparison: Comparison, out: Path, finals: Mapping, seen: Mapping[str, Sequence[str]]) -> list[str]:

@@ -12,12 +12,12 @@ from experiments.comparison.methods import METHODS, Comparison, cell_folder
 from experiments.comparison.page import interval, page
 from experiments.results import plots, reading, statistics
 from experiments.results.scores import normalised, reference_scores
-from experiments.rules import origin
 from experiments.runs.errors import UsageError
 from experiments.runs.jobs import failure
-from experiments.runs.logs import table
 from frodo import files
-from frodo.rule import LEARNED_RULES
+from frodo.logs import table
+from frodo.rule_files import load_origin
+from frodo.rules import RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
 
@@ -111,8 +111,8 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], reading.Resul
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for (env, method), results in cells.items():
         config, rule = results.config["config"], comparison.rule(method)
-        where = origin(rule) if rule else None
-        is_meta = config["rule"]["name"] in LEARNED_RULES and not config["is_frozen"]
+        where = load_origin(rule) if rule else None
+        is_meta = RULES[config["rule"]["name"]].is_learned and not config["is_frozen"]
         fresh = (config["stride"] or config["num_updates"]) * config["unroll"]
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_meta else 0.0
         env_steps = float(results.columns["env_steps"].max())

@@ -6,9 +6,10 @@ at most; 10,000 episodes of random play had a mean length of 22.1 (standard devi
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 
-from agents.environments import atari_scores
+from agents.environments.atari57 import atari_scores
 from experiments.runs.errors import UsageError
 from toy_envs import names
 from toy_envs.catch import Catch
@@ -48,7 +49,7 @@ def reference_scores(env: str) -> tuple[float, float]:
     )
     if isinstance(toy, Catch):
         grid = (toy.rows - 1, toy.columns, toy.columns, 3)
-        return float(toy.expected_return(np.full(grid, 1 / 3))), toy.look_ahead_bound(toy.rows - 1)
+        return float(toy.expected_return(jnp.full(grid, 1 / 3))), toy.look_ahead_bound(toy.rows - 1)
     if isinstance(toy, GridWorld) and not make_world(toy.index).is_random.any():
         world = make_world(toy.index)
         return expected_return(world, np.mean), expected_return(world, np.max)

@@ -19,8 +19,8 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from experiments.runs.errors import UsageError
-from experiments.runs.logs import note
 from frodo.files import writing
+from frodo.logs import note
 
 
 class Checkpoints:

@@ -11,7 +11,6 @@ Flags are defined where the program starts, not where it is imported, so that pr
 """
 
 import dataclasses
-import difflib
 import re
 import sys
 import types
@@ -21,11 +20,13 @@ from typing import Any, TypeVar
 
 from absl import app, flags, logging
 
+from agents.validation import did_you_mean
 from experiments.runs import devices, errors, jobs
 from experiments.runs.errors import RunError, UsageError
-from experiments.runs.logs import note
 from experiments.runs.options import RunOptions
 from frodo.files import DiskError
+from frodo.logs import note
+from frodo.rules import RULES, RuleConfig
 
 Config = TypeVar("Config")
 FLAGS = flags.FLAGS
@@ -35,7 +36,8 @@ flags.disclaim_key_flags()  # --help lists the flags as the program's own
 def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] = ()) -> None:
     """Define --seeds, --steps, --out, --resume, --overwrite and --config.<field> for every field of a dataclass.
 
-    Of the fields `without`, such as "rule.name", the program itself decides.
+    A rule in it has flags for the settings of all rules, whichever it is. Of the fields `without`, such as "rule.kind",
+    and of a rule's name the program itself decides.
     """
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
@@ -135,12 +137,6 @@ def not_both(one: str, other: str) -> None:
         raise UsageError(f"--{one}={FLAGS[one].value}: give it or --{other}, which names the rule itself")
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return "; did you mean <nearest>?", or "" where nothing is near."""
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
-
-
 def _fail(message: Any, code: int) -> typing.NoReturn:
     note(f"error: {' '.join(str(message).split())}")
     sys.exit(code)
@@ -150,7 +146,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        hint = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in FLAGS]) or "; --help lists the flags"
+        hint = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in FLAGS]) or ": --help lists the flags"
         _fail(f"--{error.flagname} is no flag of this program{hint}", 2)
     except flags.Error as error:
         match = re.match(r"flag --([^=]+)=(.*?): ", str(error))
@@ -169,27 +165,63 @@ def _parse_flags(argv: list[str]) -> list[str]:
 def _define_fields(config: Any, prefix: str, without: Collection[str]) -> None:
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        name, value, hint = f"{prefix}.{field.name}", getattr(config, field.name), hints[field.name]
-        help_text = f"{type(config).__name__}.{field.name} of {type(config).__module__}; by default as preset."
-        if dataclasses.is_dataclass(value):
+        name, value = f"{prefix}.{field.name}", getattr(config, field.name)
+        if isinstance(value, RuleConfig):
+            for setting, (hint, rules) in rule_settings().items():
+                _define(f"{name}.{setting}", hint, f"Of the rules {', '.join(rules)}; by default as preset.", without)
+        elif dataclasses.is_dataclass(value):
             _define_fields(value, name, without)
-        elif name in without:
-            continue
-        elif hint is bool:
-            flags.DEFINE_boolean(name, None, help_text)
-        elif _expected(hint):
-            flags.DEFINE(_Parser(hint), name, None, help_text)
+        else:
+            where = f"{type(config).__name__}.{field.name} of {type(config).__module__}"
+            _define(name, hints[field.name], f"{where}; by default as preset.", without)
+
+
+def _define(name: str, hint: Any, help_text: str, without: Collection[str]) -> None:
+    if name in without:
+        return
+    if hint is bool:
+        flags.DEFINE_boolean(name, None, help_text)
+    elif _expected(hint):
+        flags.DEFINE(_Parser(hint), name, None, help_text)
+
+
+def rule_settings() -> dict[str, tuple[Any, list[str]]]:
+    """Return the settings that any rule has: by name their type, and the rules that have them."""
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for rule, entry in RULES.items():
+        for name, hint in typing.get_type_hints(entry.settings).items():
+            found.setdefault(name, (hint, []))[1].append(rule)
+    return found
 
 
 def _override(config: Config, prefix: str) -> Config:
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(config):  # type: ignore[arg-type]
         name, value = f"{prefix}.{field.name}", getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, RuleConfig):
+            changes[field.name] = _override_rule(value, name)
+        elif dataclasses.is_dataclass(value):
             changes[field.name] = _override(value, name)
         elif name in FLAGS and FLAGS[name].present:
             changes[field.name] = FLAGS[name].value
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _override_rule(config: RuleConfig, prefix: str) -> RuleConfig:
+    own = [field.name for field in dataclasses.fields(config.settings)]
+    changes: dict[str, Any] = {}
+    for setting in rule_settings():
+        name = f"{prefix}.{setting}"
+        if name not in FLAGS or not FLAGS[name].present:
+            continue
+        changes[setting] = value = FLAGS[name].value
+        if setting not in own:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            raise UsageError(
+                f"--{name}={text}: the rule {config.name!r} has no setting {setting}{did_you_mean(setting, own)}; it "
+                f"has {', '.join(own) or 'none'}"
+            )
+    return config.replace(**changes)
 
 
 class _Parser(flags.ArgumentParser):

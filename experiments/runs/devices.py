@@ -1,17 +1,14 @@
-"""What runs side by side, such as the seeds of a fused run, is shared out over devices, and over processes."""
+"""A process of a program: its cores and its memory, and the other processes that it runs a population with."""
 
 import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
 
 from experiments.runs.errors import UsageError
-from experiments.runs.logs import note
+from frodo.logs import note
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8  # of mallopt, from malloc.h
 
@@ -38,26 +35,6 @@ def keep_freed_memory() -> None:
         settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26, _M_ARENA_MAX: 1}
         for parameter, value in settings.items():
             mallopt(parameter, value)
-
-
-def quick_to_compile() -> dict[str, Any]:
-    """Return options for a program that runs seldom: CPUs compile it several times faster, and with less memory."""
-    if jax.default_backend() != "cpu":
-        return {}
-    return {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-
-def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
-    """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it."""
-    mesh = make_mesh(num, jax.local_devices(), "share")
-    spec = PartitionSpec("share")
-    return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-
-
-def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
-    """Make a mesh of the first devices among these, as many as divide `num`."""
-    size = max(n for n in range(1, len(among) + 1) if num % n == 0)
-    return jax.make_mesh((size,), (axis,), (jax.sharding.AxisType.Auto,), devices=among[:size])
 
 
 def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:

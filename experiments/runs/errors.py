@@ -1,5 +1,8 @@
 """Errors that a person can act on, and from when on any other is a bug."""
 
+import contextlib
+from collections.abc import Iterator
+
 run_is_open = False  # from there on a ValueError is a bug, and shows where it comes from
 
 
@@ -9,3 +12,12 @@ class UsageError(ValueError):
 
 class RunError(RuntimeError):
     """A run cannot go on, through no bug: shown as one line, exit code 1."""
+
+
+@contextlib.contextmanager
+def caused_by(cause: str) -> Iterator[None]:
+    """Turn a ValueError into a UsageError that begins with its cause, such as the flag "--rule"."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{cause}: {error}") from None

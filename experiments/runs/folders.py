@@ -4,12 +4,14 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from experiments.runs import jobs
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
+from frodo import version_1
 from frodo.files import writing
 
 PARTS = ("config.json", "metrics.csv", "summary.json", "checkpoints", "last_iterations.npz", "rule.npz", "rules")
@@ -33,6 +35,16 @@ def check_free(folder: Path, options: RunOptions) -> None:
 def has_checkpoint(folder: Path) -> bool:
     """Say whether the run in a folder can go on: what is not all digits is a checkpoint that was not written whole."""
     return any(path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
+
+
+def check_version(folder: Path, record: Mapping[str, Any]) -> None:
+    """Raise a UsageError where config.json is of version 0.1.0, whose checkpoints this one does not read."""
+    config = record["config"]
+    if version_1.is_version_1(config.get("agent", config)):  # a population had its agents' settings there
+        raise UsageError(
+            f"{folder} holds a run of version 0.1.0: its checkpoints are that version's, which goes on with them; a "
+            "rule.npz in it is read by this version as it is"
+        )
 
 
 @contextlib.contextmanager

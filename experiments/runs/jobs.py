@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.runs.errors import UsageError
-from experiments.runs.logs import note
 from frodo import files
+from frodo.logs import note
 
 IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
 is_job = False  # whether it is one

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from experiments.results import plots, reading
-from experiments.runs import logs, training
+from experiments.runs import settings, training
 from experiments.runs.folders import folder_of
 from experiments.runs.options import RunOptions
-from frodo.online import OnlineConfig
+from frodo import logs
+from frodo.config import OnlineConfig
 from toy_envs.catch import Catch
 
 TITLES = {
@@ -24,7 +25,9 @@ def train_and_draw(
     config: OnlineConfig, options: RunOptions, *, experiment: str, name: str, label: str
 ) -> dict[str, Any]:
     """Train, and draw the learning curves into the run folder; returns the summary and, under "figures", the paths."""
-    summary = training.train(config, options, experiment=experiment, name=name)
+    summary = training.train(
+        config, options, experiment=experiment, name=name, meta_params=settings.initial_meta_params(config)
+    )
     folder = folder_of(options, experiment, name)
     bound = {}
     if config.env == "toy/catch" and config.rule.name != "disco":

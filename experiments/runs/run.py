@@ -39,10 +39,10 @@ import jax
 from experiments.runs import errors
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_free, clear, folder_of, locked
-from experiments.runs.logs import note
+from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
 from frodo.files import plain, write_json, writing
+from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
 FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")
@@ -100,14 +100,18 @@ class Run:
     def _continue(self) -> None:
         try:
             earlier = json.loads(self._config_path.read_bytes())
+            check_version(self.folder, earlier)
             before, now = _settings(earlier), _settings(self._record)
         except FileNotFoundError:
             raise UsageError(f"--resume: {self.folder} holds no run") from None
+        except UsageError as error:
+            raise UsageError(f"--resume: {error}") from None
         except (ValueError, KeyError, AttributeError):
             raise UsageError(f"--resume: {self._config_path} is damaged") from None
         for key in before | now:
             was, is_now = before.get(key, "absent"), now.get(key, "absent")
             if was != is_now:
+                key = key.replace("rule.settings.", "rule.")  # as its flag
                 raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
         if self.options.steps < earlier["steps"]:
             raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")

@@ -1,35 +1,55 @@
-"""What a person names by a word, as settings: the agent of a rule in an environment, and lists of environments."""
+"""What a person names by a word, as settings: agents of a rule, a population, lists of environments."""
 
-import dataclasses
 import re
 
-from agents.environments import make_environment
-from experiments import rules
-from experiments.runs.errors import UsageError
+from agents.environments.names import make_environment
+from agents.types import Params
+from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
-from frodo.online import OnlineConfig
-from frodo.rule import LEARNED_RULES
+from frodo.config import OnlineConfig, PopulationConfig
+from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_rule, shipped_rules
+from frodo.rules import RULES
+
+DISCOVERED = f"{', '.join([PUBLISHED, *shipped_rules()])}, or a file that `discover` wrote"  # rules, for --help
 
 
 def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
     """Return the settings of an agent with a rule by its name, or with one that goes on from a discovered one."""
     if init_meta_params:
-        config, _ = rules.load(init_meta_params, presets.disco(env))
-        return dataclasses.replace(config, init_meta_params=init_meta_params)
-    return presets.with_rule(presets.disco(env) if rule == "disco" else presets.for_environment(env), rule)
+        config = config_for(load_rule(init_meta_params), presets.disco(env))
+        return config.replace(init_meta_params=init_meta_params)
+    return presets.for_rule(env, rule)
 
 
-def configure_frozen(rule: str, env: str) -> OnlineConfig:
-    """Return the settings of an agent with a frozen rule: "disco103", a file, or a learned rule's name for random η.
+def configure_frozen(env: str, rule: str) -> OnlineConfig:
+    """Return the settings of an agent with a frozen rule: a discovered one, or a learned rule's name for random η.
 
     It updates on each trajectory as it comes.
     """
-    preset = presets.disco(env)
-    if rule in LEARNED_RULES:
-        config = preset if rule == "disco" else presets.with_rule(presets.for_environment(env), rule)
-    else:
-        config = dataclasses.replace(rules.load(rule, preset)[0], init_meta_params=rule)
-    return dataclasses.replace(config, is_frozen=True, num_updates=1, stride=0, is_acting_in_turn=False)
+    is_random = rule in RULES and RULES[rule].is_learned
+    config = configure(env, rule) if is_random else configure(env, "", init_meta_params=rule)
+    return config.replace(is_frozen=True, num_updates=1, stride=0, is_acting_interleaved=False)
+
+
+def initial_meta_params(config: OnlineConfig | PopulationConfig) -> Params | None:
+    """Load the η that a run begins with, None where it is random.
+
+    Raises:
+      UsageError: if there is no such rule, or it is of another configuration.
+    """
+    if not (name := getattr(config, "init_meta_params", "")):
+        return None
+    with caused_by("init_meta_params"):
+        return load_meta_params(name, config.rule)
+
+
+def population(rule: str, envs: tuple[str, ...], preset: str = "small") -> PopulationConfig:
+    """Return the settings of a population; on Atari, with the paper's ConvNet and clipped rewards."""
+    config = presets.POPULATIONS[preset](rule)
+    if all(env.startswith("atari/") for env in envs):
+        of_env = presets.for_environment(envs[0])
+        config = presets.with_images(config, of_env.network).replace(max_abs_reward=of_env.max_abs_reward)
+    return config
 
 
 def parse_envs(text: str) -> tuple[str, ...]:

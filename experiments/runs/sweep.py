@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from experiments.results import plots, reading
-from experiments.runs import logs, training
+from experiments.runs import settings, training
 from experiments.runs.errors import UsageError
 from experiments.runs.folders import clear, folder_of, has_checkpoint, locked
 from experiments.runs.options import RunOptions
-from frodo import files
-from frodo.online import OnlineConfig
+from frodo import files, logs
+from frodo.config import OnlineConfig
 
 
 def run_all(
@@ -63,7 +63,9 @@ def run_all(
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")
-        result = training.train(config, own, experiment=experiment, name=name)
+        result = training.train(
+            config, own, experiment=experiment, name=name, meta_params=settings.initial_meta_params(config)
+        )
         entry: dict[str, Any] = {
             "env_steps": result["env_steps"],
             "steps_per_cpu_second": result["steps_per_cpu_second"],

@@ -11,16 +11,14 @@ from experiments.analyses import loaded_agent, probes
 from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.runs.errors import UsageError
 from frodo import files, presets
-from frodo.online import Learner
-from frodo.rule import make_rule
-from tests.experiments.analyses.small_agents import DISCO, experience, fresh, small
+from frodo.learner import build_learner
+from tests.experiments.analyses.small_agents import experience, fresh, small
 
 
 @pytest.mark.parametrize("without", [(), ("q",), ("aux_policy",)])
 def test_the_program_draws(tmp_path, monkeypatch, without):
     config = small()
-    disco = dataclasses.replace(DISCO, without=without)
-    agent = fresh(dataclasses.replace(config, rule=dataclasses.replace(config.rule, disco=disco)))
+    agent = fresh(config.replace(rule=config.rule.replace(without=without)))
     monkeypatch.setattr(loaded_agent, "load", lambda folder, seed: agent)
     monkeypatch.setattr(
         loaded_agent, "play", lambda agent, num_steps, batch_size, seed: experience(12, batch_size, agent)
@@ -48,14 +46,14 @@ def test_the_program_draws(tmp_path, monkeypatch, without):
 
 def test_what_cannot_be_analysed_is_named(tmp_path, monkeypatch):
     out = tmp_path / "none"
-    with pytest.raises(UsageError, match="'horizons' is none; did you mean horizon\\?"):
+    with pytest.raises(UsageError, match="'horizons' is none .did you mean 'horizon'\\?"):
         analyse.run(tmp_path, ["confidence", "horizons"], out=str(out))
     config = small()
     files.write_json(tmp_path / "config.json", {"config": dataclasses.asdict(config), "seeds": [0]})
     with pytest.raises(UsageError, match="without a checkpoint"):
         analyse.run(tmp_path, ["horizon"], out=str(out))
-    other = presets.with_rule(presets.for_environment("toy/catch"), "impala")
-    learner = Learner(None, make_rule(other.rule), *(None,) * (len(Learner._fields) - 2))
+    other = presets.for_rule("toy/catch", "impala")
+    learner = build_learner(other, 3)
     monkeypatch.setattr(loaded_agent, "load", lambda folder, seed: LoadedAgent(other, 0, learner, None, None))
     with pytest.raises(UsageError, match="of the rule impala: its agent does not predict y, z"):
         analyse.run(tmp_path, ["horizon"], out=str(out))

@@ -2,23 +2,21 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
-from pathlib import Path
 
+import jax
 import matplotlib.image
 import numpy as np
 import pytest
 from bsuite import sweep
 from bsuite.logging import csv_load
 
-from experiments import bsuite_sweep, rules
+from experiments import bsuite_sweep
 from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import EXPERIMENTS
-from experiments.population_config import small
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.options import RunOptions
-from frodo.rule import make_rule
+from frodo import presets
+from frodo.rule_files import Origin, Rule
 
 
 def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tmp_path, monkeypatch):
@@ -59,10 +57,9 @@ def test_ids_are_those_of_bsuite():
     assert len(bsuite_sweep.parse_ids("catch/3,bandit")) == 21
 
 
-def test_an_unknown_id_is_refused_before_anything_is_written(tmp_path):
-    command = [sys.executable, "-m", "experiments.bsuite_sweep", "--ids=cach/0", f"--out={tmp_path}/out"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
-    message = "error: --ids=cach/0: 'cach/0' is no id and no experiment of bsuite; did you mean catch/0?\n"
+def test_an_unknown_id_is_refused_before_anything_is_written(start, tmp_path):
+    done = start("experiments.bsuite_sweep", "--ids=cach/0", f"--out={tmp_path}/out")
+    message = "error: --ids=cach/0: 'cach/0' is no id and no experiment of bsuite (did you mean 'catch/0'?)\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
     assert not list(tmp_path.iterdir())
 
@@ -70,10 +67,11 @@ def test_an_unknown_id_is_refused_before_anything_is_written(tmp_path):
 def test_every_regime_has_one_environment(tmp_path):
     with pytest.raises(UsageError, match="--rule=td_lambda: it predicts values and does not act"):
         bsuite_sweep.configure("catch/0", "td_lambda")
-    config = small("frodo").agent
-    params = make_rule(config.rule).init_meta_params(np.array([0, 0], np.uint32), 2)
-    path = str(tmp_path / "rule.npz")
-    rules.save(Path(path), config, params, rules.Origin(("toy/catch",), 1, 1.0))
+    with pytest.raises(UsageError, match="--rule: nothing is no rule"):
+        bsuite_sweep.configure("catch/0", "nothing")
+    config, path = presets.small_population("frodo").agent_only(), str(tmp_path / "rule.npz")
+    meta_params = Rule("frodo", config).update_rule.random_meta_params(jax.random.key(0), 2)
+    Rule("frodo", config, meta_params, Origin(("toy/catch",), 1, 1.0)).save(path)
     for rule, init, name, is_frozen in (
         ("a2c", "", "a2c", False),
         ("disco", "", "disco", False),

@@ -1,5 +1,7 @@
 """Comparisons: what is refused, what is run, and what is run once more."""
 
+import dataclasses
+import hashlib
 import json
 import subprocess
 import sys
@@ -8,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare, population_config
+from experiments import compare
 from experiments.comparison import methods, report
 from experiments.comparison.methods import Comparison, cell_folder
 from experiments.runs import settings
 from experiments.runs.errors import RunError, UsageError
+from frodo.rule_files import SHIPPED
 from tests.experiments.comparison.small_comparison import ENVS, one
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +32,24 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_discovered(tmp_pa
         compare.run(one(**made), options, [])
 
 
+def test_the_record_has_the_digest_of_a_rule_by_its_name_or_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "run_all", lambda *_: None)
+    monkeypatch.setattr(compare.report, "write", lambda *_: "index.html")
+    compared = one(envs=ENVS[:1], methods=("scalar_frozen",), scalar_rule="catch_and_grids")
+    by_path = dataclasses.replace(
+        compared, files=compared.files | {"scalar_rule": str(SHIPPED / "catch_and_grids.npz")}
+    )
+    digests = []
+    for number, comparison in enumerate((compared, by_path)):
+        options = compare.Options(tmp_path / str(number), 1, False, False, False, False)
+        with pytest.raises(RunError, match="1 of 1 cells failed"):
+            compare.run(comparison, options, [])
+        record = json.loads((tmp_path / str(number) / "comparison.json").read_bytes())
+        assert list(record["sha256"]) == [comparison.files["scalar_rule"]]
+        digests.append(*record["sha256"].values())
+    assert digests[0] == digests[1] == hashlib.sha256((SHIPPED / "catch_and_grids.npz").read_bytes()).hexdigest()
+
+
 def test_the_job_of_a_cell_is_this_program_with_only(tmp_path):
     (job,) = compare.cell_jobs(one(envs=ENVS[:1], methods=("frodo",)), tmp_path, ["--budget=1e3"])
     assert (job.name, job.folder) == (f"frodo on {ENVS[0]}", cell_folder(tmp_path, ENVS[0], "frodo"))
@@ -42,7 +63,7 @@ def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
     assert [job.arguments[-1] for job in compare.discovery_jobs(tmp_path)] == ["--overwrite", "--resume"]
     for discovery in methods.DISCOVERIES.values():
         envs = settings.parse_envs(discovery.envs)
-        population_config.preset(discovery.rule, envs, "small").validate()
+        settings.population(discovery.rule, envs).validate()
         methods.refuse_seen(one(), discovery.rule, envs, allow_seen=False)
         with pytest.raises(UsageError, match="was discovered in toy/catch/5x5"):
             methods.refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
@@ -59,7 +80,7 @@ def test_a_cell_is_a_run_of_its_method(tmp_path):
 
 def test_a_killed_comparison_goes_on_with_the_unfinished_cells_and_gives_the_same_report(tmp_path):
     def start(name, *more):
-        flags = f"--envs=toy/catch/4x3 --methods=impala,a2c --budget=400e3 --processes=1 --out={tmp_path / name}"
+        flags = f"--envs=toy/catch/4x3 --methods=impala,a2c --budget=100e3 --processes=1 --out={tmp_path / name}"
         command = [sys.executable, "-m", "experiments.compare", *flags.split(), *more]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import functools
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -14,42 +13,41 @@ import numpy as np
 import pytest
 
 from agents.replay import ReplayConfig
-from experiments import discover, rules
-from experiments.population_config import DiscoverConfig, small
-from experiments.population_run import Population
+from experiments import discover
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
-from frodo import presets
+from frodo.rule_files import ORIGIN, load_rule
+from frodo.rules import RuleConfig
+from meta.scalar import FrodoConfig
 
 TINY = [
-    "--config.agent.batch_size=2",
-    "--config.agent.unroll=3",
-    "--config.agent.validation_unroll=3",
-    "--config.agent.num_updates=1",
+    "--config.batch_size=2",
+    "--config.unroll=3",
+    "--config.validation_unroll=3",
+    "--config.num_updates=1",
     "--rule=frodo",
-    "--config.agent.rule.lstm=4",
-    "--config.agent.network.hidden=4",
+    "--config.rule.lstm=4",
+    "--config.network.hidden=4",
     "--config.budgets=40",
 ]
 
 
-def tiny(envs, **settings) -> DiscoverConfig:
-    config = small("frodo")  # which compiles several times faster than DiscoRL's rule
-    agent = dataclasses.replace(
-        config.agent,
+def tiny(envs, rule="frodo", **settings) -> discover.DiscoverConfig:
+    config = discover.configure(rule, envs)  # FRODO's compiles several times faster than DiscoRL's
+    return config.replace(
         batch_size=2,
         unroll=3,
         validation_unroll=3,
         num_updates=1,
-        rule=dataclasses.replace(config.agent.rule, lstm=4),
-        network=dataclasses.replace(config.agent.network, hidden=(4,)),
-    )
-    return dataclasses.replace(config, **{"agent": agent, "envs": envs, "budgets": (40,)} | settings)
+        rule=config.rule.replace(lstm=4),
+        network=dataclasses.replace(config.network, hidden=(4,)),
+        budgets=(40,),
+    ).replace(**settings)
 
 
 def final(folder):
     with np.load(folder / "rule.npz") as file:
-        return {key: file[key] for key in file if key != rules.ORIGIN}  # which tells the time that it took
+        return {key: file[key] for key in file if key != ORIGIN}  # which tells the time that it took
 
 
 def rows(folder):
@@ -72,8 +70,9 @@ def test_resuming_is_as_never_stopped(tmp_path):
     expected, actual = final(tmp_path / "whole"), final(tmp_path / "parts")
     assert all(np.array_equal(expected[key], actual[key]) for key in expected)
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
-    config, _ = rules.load(str(tmp_path / "whole" / "rule.npz"), presets.disco("toy/catch"))
-    assert config.network.hidden == (4,) and config.rule.name == "frodo"
+    rule = load_rule(tmp_path / "whole" / "rule.npz")
+    assert rule.config == tiny(envs).agent_only()
+    assert rule.origin.envs == envs and rule.origin.env_steps == 6 * 2 * 12
 
 
 @pytest.mark.parametrize(
@@ -81,18 +80,16 @@ def test_resuming_is_as_never_stopped(tmp_path):
     [{"without": ("y_z", "aux_policy"), "core": "transformer"}, {"without": ("q",)}],
 )
 def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
-    config = small("disco")
-    settings = {"prediction_size": 4, "max_value": 3, "lstm": 4, "lifetime_lstm": 0} | ablation
-    disco = dataclasses.replace(config.agent.rule.disco, **settings)
-    agent = dataclasses.replace(
-        tiny(()).agent,
-        rule=dataclasses.replace(config.agent.rule, disco=disco, value_hidden=(4,)),
-        network=dataclasses.replace(config.agent.network, hidden=(4,), action_model=3),
+    config = tiny(("toy/catch/4x3",), "disco")
+    config = config.replace(
+        rule=config.rule.replace(prediction_size=4, max_value=3, lifetime_lstm=0, **ablation),
+        outer=dataclasses.replace(config.outer, value_hidden=(4,)),
+        network=dataclasses.replace(config.network, action_model=3),
     )
-    discover.run(tiny(("toy/catch/4x3",), agent=agent), RunOptions((0,), 2, out=str(tmp_path)))
-    load = lambda name: rules.load(str(tmp_path / name), presets.disco("toy/catch"))
-    (config, before), (loaded, meta_params) = load("rules/000001.npz"), load("rule.npz")
-    assert loaded.rule == config.rule == agent.rule
+    discover.run(config, RunOptions((0,), 2, out=str(tmp_path)))
+    first, last = (load_rule(tmp_path / name) for name in ("rules/000001.npz", "rule.npz"))
+    assert first.config == last.config == config.agent_only()
+    before, meta_params = first.meta_params, last.meta_params
     pairs = list(zip(jax.tree.leaves(before), jax.tree.leaves(meta_params), strict=True))
     assert all(np.all(np.isfinite(y)) for _, y in pairs)
     assert np.mean([np.any(x != y) for x, y in pairs]) > 0.9  # nothing depends on the bias of keys
@@ -121,67 +118,20 @@ def test_where_no_lifetime_ends_the_curve_is_of_all_episodes(tmp_path, monkeypat
     assert drawn == [ylabel]
 
 
-def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
-    with Population(tiny(("bsuite/catch/0",), budgets=(10**6,)), 0) as population:
-        state = population.init()
-        population.start(state, 0)
-        spoilt = state.hosts[0]._replace(agent=jax.tree.map(lambda x: x * np.nan, state.hosts[0].agent))
-        state = state._replace(hosts=(spoilt,))
-        population._actors[0].params = spoilt.agent.params
-        for _ in range(6):
-            state, metrics = population.step(state)
-    assert metrics[0]["resets"] <= 2  # the one that was spoilt, and one that had been acted for already
-
-
-def test_one_optimiser_for_all_moves_by_its_learning_rate():
-    config = tiny(("toy/catch/4x3", "toy/catch/4x3"), is_optimizer_per_agent=False)
-    with Population(config, 0) as population:
-        state = population.init()
-        before = jax.device_get(state.meta_params)
-        after, _ = population.step(state)
-    moved = [
-        np.abs(x - y).max() for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after.meta_params), strict=True)
-    ]
-    assert np.max(moved) == pytest.approx(config.agent.meta_optimizer.learning_rate, rel=1e-2)
-
-
-DEVICES = """
-import jax
-import numpy as np
-from experiments.population_run import Population
-from tests.experiments.test_discover import tiny
-envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1", "envpool/CartPole-v1")
-def run(envs, num_devices):
-    with Population(tiny(envs, num_devices=num_devices), 0) as population:
-        state = population.init()
-        population.start(state, 0)
-        for _ in range(5):
-            state, metrics = population.step(state)
-        return jax.device_get(state.meta_params)
-run(envs, 3)
-close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
-jax.tree.map(close, run(envs[:3], 3), run(envs[:3], 1))
-print("agree")
-"""
-
-
-def test_groups_of_unlike_size_share_devices_and_compile_once():
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_LOG_COMPILES": "1"}
-    output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
-    assert output.returncode == 0 and "agree" in output.stdout, output.stderr
-    # In each of three populations, two groups' meta-steps and their renewals.
-    assert output.stderr.count("Finished XLA compilation of jit(share)") == 3 * 2 * 2
-
-
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("agent.rule.name", "impala", "rule.name is 'impala', expected one of frodo, learned_loss, disco"),
+        ("rule", RuleConfig("impala"), "rule is 'impala', expected one of frodo, learned_loss, disco"),
         ("budgets", (10,), r"budgets are \(10,\), expected at least the \d+ steps of one meta-step"),
         ("num_devices", 99, r"num_devices is 99, expected at most \d+, or 0 for all"),
-        ("agent.replay", ReplayConfig(64, 4, 0.5), "is_acting_in_turn is True and replay.capacity is 64, expected one"),
-        ("agent.network.torso", "conv", "conv"),
-        ("agent.rule.kind", "prediction", "'prediction', expected one that acts: toy/catch/4x3 has 3"),
+        ("replay", ReplayConfig(64, 4, 0.5), "is_acting_interleaved is True and replay.capacity is 64, expected one"),
+        ("network.torso", "conv", "conv"),
+        (
+            "rule",
+            RuleConfig("frodo", FrodoConfig(kind="prediction")),
+            "--envs: .* 'prediction', expected one that acts: there are 3 actions",
+        ),
+        ("init_meta_params", "nothing.npz", "nothing.npz is no rule"),
     ],
 )
 def test_a_bad_setting_is_named_before_anything_is_written(tmp_path, name, value, message):
@@ -195,7 +145,7 @@ def test_a_bad_setting_is_named_before_anything_is_written(tmp_path, name, value
 
 def test_a_folder_that_holds_a_run_is_refused_before_anything_is_compiled(tmp_path, monkeypatch):
     (tmp_path / "metrics.csv").touch()
-    monkeypatch.delattr(discover.population_run, "Population")
+    monkeypatch.delattr(discover, "Population")
     with pytest.raises(UsageError, match=f"{tmp_path} holds a run: --resume goes on"):
         discover.run(tiny(("toy/catch/4x3",)), RunOptions((0,), 2, out=str(tmp_path)))
 
@@ -203,24 +153,34 @@ def test_a_folder_that_holds_a_run_is_refused_before_anything_is_compiled(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--envs=toy/cach"], "unknown environment 'toy/cach'.*'toy/catch'"),
+        (["--envs=toy/cach"], "unknown environment 'toy/cach': .* 'toy/catch'"),
         (["--rule=frodo", "--init_meta_params=a.npz"], "--rule=frodo: give it or --init_meta_params, which names"),
+        (["--rule=frod"], "--rule: rule is 'frod', expected one of .* (did you mean 'frodo'?)"),
+        (["--rule=impala"], "rule is 'impala', expected one of frodo, learned_loss, disco"),
         (["--envs=,"], "--envs=,: give at least one environment"),
-        (["--init_meta_params=nothing.npz"], "nothing.npz is no rule"),
+        (["--init_meta_params=nothing.npz"], "--init_meta_params: nothing.npz is no rule"),
+        (
+            ["--config.agent.unroll=3"],
+            "--config.agent.unroll is no flag .* (did you mean '--config.unroll'?)",
+        ),
         (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
         (["--seeds=0,1"], "--seeds=0,1: a population has one seed"),
-        (
-            ["--num_processes=2", "--coordinator=127.0.0.1:1", "--process_id=1", "--timeout=1"],
-            "--coordinator=127.0.0.1:1: not all of 2 processes came up within 1 s",
-        ),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, arguments, message):
-    command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", "--steps=2", *arguments]
+def test_bad_input_is_one_line_and_leaves_nothing(start, tmp_path, arguments, message):
+    done = start("experiments.discover", f"--out={tmp_path / 'run'}", "--steps=2", *arguments)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and all(part in done.stderr for part in message.split(" .* ")), done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_do_not_come_up_are_said_so(tmp_path):
+    arguments = ["--num_processes=2", "--coordinator=127.0.0.1:1", "--process_id=1", "--timeout=1"]
+    command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", *arguments]
     output = subprocess.run(command, capture_output=True, text=True, timeout=200)
     lines = [line for line in output.stderr.splitlines() if line.startswith("error: ")]
-    assert output.returncode not in (0, None) and len(lines) == 1, output.stderr
-    assert re.search(message, lines[0]), lines[0]
+    assert output.returncode == 2, output.stderr
+    assert lines == ["error: --coordinator=127.0.0.1:1: not all of 2 processes came up within 1 s"]
     assert not (tmp_path / "run").exists()
 
 

@@ -13,27 +13,43 @@ ROOT = Path(__file__).parents[2]
 PYTHON = (sys.executable, "-m")
 
 
-def start(*args):
-    return subprocess.run([*PYTHON, *args], cwd=ROOT, capture_output=True, text=True, check=False)
+MISTAKES = [
+    (["online", "--env=toy/cach"], "the nearest match is 'toy/catch'"),
+    (["online", "--rule=frod"], "--rule: rule is 'frod', .* (did you mean 'frodo'?)"),
+    (["online", "--config.unrol=3"], "--config.unrol is no flag of this program (did you mean '--config.unroll'?)"),
+    (["online", "--config.num_updates=0"], "num_updates is 0, expected an integer of at least 1"),
+    (["online", "--rule=impala", "--config.rule.epsilon=0.3"], "--config.rule.epsilon=0.3: the rule 'impala' has no"),
+    (
+        ["online", "--config.rule.epsilon=0.3"],
+        "rule.epsilon is 0.3, expected the default, 0.1: kind 'actor_critic' has",
+    ),
+    (["online", "--init_meta_params=nothing.npz"], "--init_meta_params: nothing.npz is no rule: .* catch_and_grids"),
+    (["evaluate", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
+    (["evaluate", "--weights=none.npz"], "--weights: none.npz names no file"),
+    (["catch", "--rule=z"], "--rule=z: give one of frodo, q, learned_loss"),
+    (
+        ["online", "--rule=td_lambda"],
+        "is of the kind 'prediction', expected one that acts: there are 3 actions",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["online", "--env=toy/cach"], "the nearest match is 'toy/catch'"),
-        (["online", "--rule=frod"], "rule.name is 'frod', .* (did you mean 'frodo'?)"),
-        (["online", "--config.unrol=3"], "--config.unrol is no flag of this program; did you mean --config.unroll?"),
-        (["online", "--config.num_updates=0"], "num_updates is 0, expected an integer of at least 1"),
-        (["catch", "--rule=z"], "--rule=z: give one of frodo, q, learned_loss"),
-        (["online", "--env=toy/random_walk", "--rule=impala"], "rule.kind is 'prediction', expected 'actor_critic'"),
-    ],
-)
-def test_a_mistake_is_answered_in_one_line(args, message, tmp_path):
-    done = start(f"experiments.{args[0]}", *args[1:], f"--out={tmp_path / 'run'}")
-    pattern = message.split(" .* ")
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: ") and all(part in done.stderr for part in pattern), done.stderr
-    assert not (tmp_path / "run").exists()
+def check(done, message, out):
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and all(part in done.stderr for part in message.split(" .* ")), done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("args", "message"), MISTAKES)
+def test_a_mistake_is_answered_in_one_line(start, args, message, tmp_path):
+    out = tmp_path / "run"
+    check(start(f"experiments.{args[0]}", *args[1:], f"--out={out}"), message, out)
+
+
+def test_a_process_of_its_own_ends_with_one_line_too(tmp_path):
+    (program, *args), message = MISTAKES[0]
+    command = [*PYTHON, f"experiments.{program}", *args, f"--out={tmp_path / 'run'}"]
+    check(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False), message, tmp_path / "run")
 
 
 def test_an_interrupted_run_saves_and_says_how_to_go_on(tmp_path):

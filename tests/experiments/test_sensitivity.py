@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import td
+from agents.impala import ImpalaConfig, impala
+from agents.td import TDLambdaConfig, td_lambda
 from experiments import sensitivity
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
 from frodo import presets
-from frodo.rule import RuleConfig, make_rule
+from frodo.rules import RuleConfig
+from meta.scalar import FrodoConfig, frodo
 from tests.trajectories import random_trajectory
 
 T, B = 6, 8
@@ -32,7 +34,7 @@ def experience(discount_everywhere=1.0):
 @pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
 def test_the_derivatives_of_td_lambda_are_those_of_its_formula(lambda_):
     trajectory, predictions = experience()
-    found = sensitivity.derivatives(td.td_lambda(0.9, lambda_), {}, (), trajectory, predictions)
+    found = sensitivity.derivatives(td_lambda(TDLambdaConfig(0.9, lambda_)), {}, (), trajectory, predictions)
     expected = sensitivity.td_lambda_derivatives(0.9, lambda_, T)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=1e-4)
@@ -48,15 +50,15 @@ def test_what_comes_after_an_episode_is_left_out():
     some = trajectory._replace(discount=trajectory.discount.at[2, : B // 2].set(0.0))
     every = trajectory._replace(discount=trajectory.discount.at[2].set(0.0))
     for cut, num_rewards, num_values in ((some, T, T), (every, 3, 2)):
-        found = sensitivity.derivatives(td.td_lambda(0.9, 0.5), {}, (), cut, predictions)
+        found = sensitivity.derivatives(td_lambda(TDLambdaConfig(0.9, 0.5)), {}, (), cut, predictions)
         np.testing.assert_allclose(found["reward"][:num_rewards], known["reward"][:num_rewards], atol=1e-4)
         np.testing.assert_allclose(found["value"][:num_values], known["value"][:num_values], atol=1e-4)
         assert np.isnan(found["reward"][num_rewards:]).all() and np.isnan(found["value"][num_values:]).all()
 
 
 def test_the_learned_target_agrees_with_its_gradient():
-    rule = make_rule(RuleConfig(lstm=8))
-    meta_params = rule.init_meta_params(jax.random.key(1), 3)
+    rule = frodo(FrodoConfig(lstm=8))
+    meta_params = rule.random_meta_params(jax.random.key(1), 3)
     trajectory, predictions = experience()
     found = sensitivity.derivatives(rule, meta_params, (), trajectory, predictions)
 
@@ -71,19 +73,20 @@ def test_the_learned_target_agrees_with_its_gradient():
 
 def test_vtrace_cuts_what_was_chosen_too_rarely_and_td_lambda_does_not():
     trajectory, predictions = experience()
-    vtrace = make_rule(RuleConfig(name="impala"))
+    vtrace = impala(ImpalaConfig())
     key = jax.random.key(3)
     found = sensitivity.off_policy(vtrace, {}, (), trajectory, predictions, key)
     assert found["rho"].min() < 0.8 and found["rho"].max() > 1.2 and found["valid"].all()
     np.testing.assert_allclose(found["reward"], np.minimum(1, found["rho"]), atol=1e-3)
-    found = sensitivity.off_policy(td.td_lambda(0.9, 0.5), {}, (), trajectory, predictions, key)
+    found = sensitivity.off_policy(td_lambda(TDLambdaConfig(0.9, 0.5)), {}, (), trajectory, predictions, key)
     np.testing.assert_allclose(found["reward"], 1, atol=1e-3)
 
 
 def test_the_program_measures_over_a_lifetime(tmp_path):
     config = presets.catch()
     network = dataclasses.replace(config.network, hidden=(8,))
-    config = dataclasses.replace(config, batch_size=4, network=network, rule=RuleConfig(lstm=4, discount=1.0))
+    rule = RuleConfig("frodo", FrodoConfig(lstm=4, discount=1.0))
+    config = config.replace(batch_size=4, network=network, rule=rule)
     figure = sensitivity.run(config, RunOptions((0, 1), 2000, out=str(tmp_path)))
     assert figure.exists()
     with (tmp_path / "sensitivity.csv").open() as file:

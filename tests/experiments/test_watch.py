@@ -9,26 +9,25 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from agents.environments import make_environment
+from agents.environments.names import make_environment
 from experiments import watch
 from experiments.analyses import loaded_agent
 from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.runs.errors import RunError, UsageError
 from frodo import presets
-from frodo.online import make_learner
-from meta.disco import DiscoConfig
+from frodo.learner import build_learner
 from meta.disco_inputs import to_scalars
 
 
 def untrained(env, rule):
-    config = presets.disco(env) if rule == "disco" else presets.for_environment(env)
-    config = presets.with_rule(config, rule)
+    config = presets.for_rule(env, rule)
+    sizes = {"prediction_size": 6, "max_value": 2, "lstm": 4, "lifetime_lstm": 4}
+    own = {field.name for field in dataclasses.fields(config.rule.settings)}
     network = dataclasses.replace(config.network, hidden=(8,), action_model=4 if rule == "disco" else 0)
-    disco = DiscoConfig(prediction_size=6, max_value=2, lstm=4, lifetime_lstm=4)
-    rule_config = dataclasses.replace(config.rule, disco=disco, lstm=4)
-    config = dataclasses.replace(config, network=network, rule=rule_config, batch_size=1)
+    rule_config = config.rule.replace(**{name: size for name, size in sizes.items() if name in own})
+    config = config.replace(network=network, rule=rule_config, batch_size=1)
     environment = make_environment(env, 1, 0)
-    learner = make_learner(config, environment.num_actions)
+    learner = build_learner(config, environment.num_actions)
     state = jax.jit(learner.init)(jax.random.key(4), jnp.zeros((1, *environment.observation_shape)))
     return LoadedAgent(config, 4, learner, state.agent, state.meta_params)
 
@@ -56,7 +55,9 @@ def test_the_curves_are_what_the_agent_predicts():
     agent = untrained("toy/catch", "disco")
     curves = watch.play(agent, 8, seed=1).curves
     trajectory, _ = loaded_agent.play(agent, 8, 1, 1)
-    predictions = jax.tree.map(lambda x: x[:5, 0], jax.jit(agent.learner.agent.unroll)(agent.agent.params, trajectory))
+    predictions = jax.tree.map(
+        lambda x: x[:5, 0], jax.jit(agent.learner.setup.agent.unroll)(agent.agent.params, trajectory)
+    )
     pi, y, z = (np.asarray(jax.nn.softmax(predictions[name])) for name in ("policy", "y", "z"))
     np.testing.assert_allclose(curves["value"], (pi * to_scalars(predictions["q"])).sum(-1), atol=1e-4)
     np.testing.assert_allclose(curves["entropy"], -(pi * np.log(pi)).sum(-1), atol=1e-5)

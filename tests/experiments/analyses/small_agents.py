@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.networks import make_agent
 from agents.replay import ReplayConfig
 from experiments.analyses import loaded_agent
 from frodo import presets
-from frodo.online import Learner
-from frodo.rule import make_rule
+from frodo.config import make_setup
+from frodo.learner import Learner
+from frodo.rules import RuleConfig
 from meta.disco import DiscoConfig
 from meta.lifetime import AgentState
-from meta.target_network import LifetimeState
+from meta.target_network import LifetimeLSTMState
 from tests.trajectories import random_trajectory
 
 DISCO = DiscoConfig(prediction_size=8, max_value=6, lstm=8, lifetime_lstm=4)
@@ -23,14 +23,13 @@ DISCO = DiscoConfig(prediction_size=8, max_value=6, lstm=8, lifetime_lstm=4)
 def small(env="toy/catch/5x4", **network):
     config = presets.disco(env)
     sizes = {"hidden": (8,), "action_model": 4, "head_stddev": 0.5, **network}
-    return dataclasses.replace(
-        config,
+    return config.replace(
         batch_size=3,
         unroll=6,
         replay=ReplayConfig(),
         is_frozen=True,
         network=dataclasses.replace(config.network, **sizes),
-        rule=dataclasses.replace(config.rule, disco=DISCO),
+        rule=RuleConfig("disco", DISCO),
     )
 
 
@@ -43,15 +42,15 @@ def draw(shapes, seed):
 
 def fresh(config, observation=(5, 4)):
     """An agent with random θ and η, and a lifetime LSTM that is on its way: at its start its scale is 0."""
-    rule = make_rule(config.rule)
-    agent = make_agent(config.network, rule.spec(3), 3)
-    prepared = agent.prepare(jnp.zeros((1, *observation)))
+    setup = make_setup(config, 3)
+    prepared = setup.agent.prepare(jnp.zeros((1, *observation)))
     key = jax.random.key(0)
-    shapes = jax.eval_shape(agent.init, key, prepared)
-    meta_params = draw(jax.eval_shape(lambda key: rule.init_meta_params(key, 3), key), 2)
-    lifetime = LifetimeState(*(jnp.ones(DISCO.lifetime_lstm),) * 2)
-    state = AgentState(draw(shapes, 0), (), rule.init()._replace(lifetime=lifetime), draw(shapes, 1), ())
-    learner = Learner(agent, rule, *(None,) * (len(Learner._fields) - 2))
+    shapes = jax.eval_shape(setup.agent.init, key, prepared)
+    meta_params = draw(jax.eval_shape(lambda key: setup.rule.random_meta_params(key, 3), key), 2)
+    lifetime = LifetimeLSTMState(*(jnp.ones(DISCO.lifetime_lstm),) * 2)
+    rule_state = setup.rule.init()._replace(lifetime=lifetime)
+    state = AgentState(draw(shapes, 0), (), rule_state, draw(shapes, 1), ())
+    learner = Learner(config, setup, *(None,) * (len(Learner._fields) - 2))
     return loaded_agent.LoadedAgent(config, 2, learner, state, meta_params)
 
 
@@ -62,6 +61,6 @@ def experience(num_steps, batch_size, agent, observation=(5, 4)):
     no = np.zeros((num_steps, batch_size), bool)
     is_last = no | (np.arange(num_steps) % 4 == 3)[:, None]
     trajectory = trajectory._replace(discount=1.0 - is_last, truncated=no, valid=~no)
-    trajectory = trajectory._replace(core_state=agent.learner.agent.initial_state(batch_size))
+    trajectory = trajectory._replace(core_state=agent.learner.setup.agent.initial_state(batch_size))
     floats = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32 if x.dtype == float else x.dtype), trajectory)
     return floats, np.asarray(floats.observation)

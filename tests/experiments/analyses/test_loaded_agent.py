@@ -15,9 +15,9 @@ from frodo import presets
 
 
 def small(env, rule, **settings):
-    config = presets.with_rule(presets.for_environment(env), rule)
+    config = presets.for_rule(env, rule)
     network = dataclasses.replace(config.network, hidden=(8,))
-    return dataclasses.replace(config, network=network, batch_size=3, unroll=4, validation_unroll=4, **settings)
+    return config.replace(network=network, batch_size=3, unroll=4, validation_unroll=4, **settings)
 
 
 @pytest.mark.parametrize("env", ["toy/catch", "bsuite/catch/0"])
@@ -32,7 +32,7 @@ def test_a_trained_agent_acts_and_is_looked_at(env, tmp_path):
     np.testing.assert_array_equal(trajectory.is_first[0], True)
     clipped, predictions, slow = loaded_agent.rule_inputs(agent, trajectory)
     rule_state = agent.agent.rule_state
-    targets, _ = agent.learner.rule.apply(agent.meta_params, rule_state, clipped, predictions, slow)
+    targets, _ = agent.learner.setup.rule.apply(agent.meta_params, rule_state, clipped, predictions, slow)
     assert predictions["policy"].shape == (13, 2, 3) and targets.shape == (12, 2)
     logits = jnp.where(trajectory.valid[..., None], trajectory.behaviour_logits, 0)
     same = jnp.where(trajectory.valid[..., None], predictions["policy"][:-1], 0)

@@ -1,6 +1,5 @@
 """What is said of predictions has known answers: no look across episodes, and gradients."""
 
-import dataclasses
 import math
 import os
 
@@ -9,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import rules
 from experiments.analyses import loaded_agent, predictions
-from frodo.rule import make_rule
-from meta.disco import DiscoConfig
+from frodo.rule_files import load_rule
 from tests.experiments.analyses.small_agents import experience, fresh, small
 from tests.trajectories import random_trajectory
 
@@ -27,7 +24,7 @@ def test_confidence_is_from_zero_to_one():
     found = predictions.confidence(agent, trajectory)
     for name in ("y_confidence", "z_confidence"):
         assert found[name].shape == (9, 3) and (found[name] > -1e-6).all() and (found[name] < 1).all()
-    logits = agent.learner.agent.unroll(agent.agent.params, trajectory)["z"][4, 1, trajectory.action[4, 1]]
+    logits = agent.learner.setup.agent.unroll(agent.agent.params, trajectory)["z"][4, 1, trajectory.action[4, 1]]
     p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
     assert found["z_confidence"][4, 1] == pytest.approx(1 + (p * np.log(p)).sum() / math.log(8), abs=1e-5)
 
@@ -42,7 +39,7 @@ def test_saliency_is_the_change_with_a_pixel(core):
     @jax.jit
     def changed(delta):
         shown = trajectory._replace(observation=trajectory.observation.at[3, 0, row, column].add(delta))
-        own = jax.tree.map(lambda x: x[3, 0], agent.learner.agent.unroll(agent.agent.params, shown))
+        own = jax.tree.map(lambda x: x[3, 0], agent.learner.setup.agent.unroll(agent.agent.params, shown))
         log = {name: jax.nn.log_softmax(own[name]) for name in ("policy", "y", "z")}
         action = trajectory.action[3, 0]
         best = {"y": log["y"].max(), "z": log["z"][action].max()}
@@ -62,7 +59,7 @@ def test_saliency_of_frames_comes_back_as_frames(torso):
     agent = fresh(small(torso=torso, channels=(2,)), (2, 9, 8))
     frames = np.random.default_rng(0).integers(256, size=(6, 3, 2, 9, 8)).astype(np.uint8)
     trajectory, _ = experience(5, 3, agent)
-    prepare = agent.learner.agent.prepare
+    prepare = agent.learner.setup.agent.prepare
     trajectory = trajectory._replace(observation=jax.vmap(prepare)(frames))
     found = predictions.saliency(agent, trajectory, frames, np.array([1]))
     assert found["z"].shape == (1, 2, 9, 8) and np.abs(found["z"]).max() > 0
@@ -70,7 +67,7 @@ def test_saliency_of_frames_comes_back_as_frames(torso):
     @jax.jit
     def y(delta):
         frame = jnp.asarray(frames[1, :1] / 255, jnp.float32).at[0, 1, 4, 3].add(delta)
-        made, _ = agent.learner.agent.step(agent.agent.params, prepare(frame), trajectory.is_first[1, :1], ())
+        made, _ = agent.learner.setup.agent.step(agent.agent.params, prepare(frame), trajectory.is_first[1, :1], ())
         return jax.nn.log_softmax(made["y"][0]).max()
 
     assert found["y"][0, 1, 4, 3] == pytest.approx(float(y(0.01) - y(-0.01)) / 0.02, rel=0.05, abs=1e-4)
@@ -87,7 +84,7 @@ def test_targets_do_not_move_across_an_episode_end():
         valid=~no.at[2, 2].set(True),
     )
     seen, own, slow = rule_inputs(agent, trajectory)
-    moved = predictions.moves(agent.learner.rule, agent.meta_params, agent.agent.rule_state, seen, own, slow)
+    moved = predictions.moves(agent.learner.setup.rule, agent.meta_params, agent.agent.rule_state, seen, own, slow)
     is_last, valid = np.array(trajectory.is_last), np.array(trajectory.valid)
     for name, x in moved.items():
         assert x.shape == (num_steps, num_steps, 4)
@@ -101,11 +98,8 @@ def test_targets_do_not_move_across_an_episode_end():
 def test_disco103_bootstraps_and_does_not_look_past_an_episode_end():
     if not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
-    config = small()
-    config = dataclasses.replace(
-        config, init_meta_params="disco103", rule=dataclasses.replace(config.rule, disco=DiscoConfig())
-    )
-    rule = make_rule(config.rule)
+    published = load_rule("disco103")
+    rule = published.update_rule
     num_steps, batch_size, ends = 6, 2, 3
     trajectory = jax.tree.map(lambda x: x[:, :batch_size], random_trajectory(0, num_steps, 3))
     no = np.zeros((num_steps, batch_size), bool)
@@ -117,7 +111,7 @@ def test_disco103_bootstraps_and_does_not_look_past_an_episode_end():
     logits = lambda: {
         k: jnp.asarray(rng.normal(size=(num_steps + 1, batch_size, *x)), jnp.float32) for k, x in shapes.items()
     }
-    moved = predictions.moves(rule, rules.initial_meta_params(config), rule.init(), trajectory, logits(), logits())
+    moved = predictions.moves(rule, published.meta_params, rule.init(), trajectory, logits(), logits())
     for s, t, b in np.ndindex(num_steps, num_steps, batch_size):
         if s < t - 1 or (b == 0 and t <= ends < s):
             assert moved["z"][s, t, b] == 0, (s, t, b)
@@ -130,7 +124,7 @@ def test_the_horizon_is_a_mean_over_pairs_of_one_episode():
     trajectory, _ = experience(12, 3, agent)
     found = predictions.horizon(agent, trajectory, 9)
     seen, own, slow = jax.tree.map(lambda x: x[3:], rule_inputs(agent, trajectory))
-    moved = predictions.moves(agent.learner.rule, agent.meta_params, agent.agent.rule_state, seen, own, slow)
+    moved = predictions.moves(agent.learner.setup.rule, agent.meta_params, agent.agent.rule_state, seen, own, slow)
     is_last = np.array(seen.is_last)
     for name, x in found.items():
         assert x.shape == (8, 3) and np.isnan(x[3:]).all()  # an episode has four steps

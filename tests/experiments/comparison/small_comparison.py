@@ -1,12 +1,10 @@
 """A comparison of few methods in two small environments, its cells as files, and a rule."""
 
-import numpy as np
+import jax
 
-from experiments import rules
 from experiments.comparison.methods import Comparison, cell_folder
-from experiments.population_config import small
-from frodo import files
-from frodo.rule import make_rule
+from frodo import files, presets
+from frodo.rule_files import Origin, Rule
 
 ENVS = ("toy/catch/4x3", "toy/grid_world/46")
 
@@ -31,7 +29,7 @@ def write_cell(out, env, method, returns, budget=1000, seeds=(0, 3)):
 
 
 def scalar_rule(path, envs):
-    config = small("frodo").agent
-    params = make_rule(config.rule).init_meta_params(np.array([0, 0], np.uint32), 2)
-    rules.save(path, config, params, rules.Origin(envs, 123, 4.5))
+    rule = Rule("frodo", presets.small_population("frodo").agent_only())
+    meta_params = rule.update_rule.random_meta_params(jax.random.key(0), 2)
+    Rule("frodo", rule.config, meta_params, Origin(envs, 123, 4.5)).save(path)
     return str(path)

@@ -4,6 +4,7 @@ import pytest
 
 from experiments.comparison import methods
 from experiments.runs.errors import UsageError
+from frodo.rule_files import load_rule
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
 
@@ -29,6 +30,16 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         methods.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
     with pytest.raises(UsageError, match="impala is to be compared twice"):
         methods.check_names(one(methods=("impala", "impala")))
+    with pytest.raises(UsageError, match="--scalar_rule: nothing is no rule: expected one of .*catch_and_grids"):
+        methods.check(one(scalar_rule="nothing"), allow_seen=False)
     published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
     with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
         methods.check(published, allow_seen=False)
+
+
+def test_rules_that_ship_are_compared_by_their_names():
+    compared = one(methods=tuple(methods.METHODS)[:8], scalar_rule="catch_and_grids", disco_rule="catch_disco")
+    assert methods.check(compared, allow_seen=False) == {} and len(compared.cells()) == 16
+    assert compared.configure(ENVS[0], "disco_frozen").init_meta_params == "catch_disco"
+    alone = compared.configure(ENVS[0], "disco")  # the agents that it was discovered by
+    assert alone.rule == load_rule("catch_disco").config.rule and not alone.init_meta_params

@@ -11,10 +11,8 @@ CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb")
 
 def small_catch(**settings):
     config = presets.catch()
-    config.batch_size, config.network, config.rule.lstm = 4, NetworkConfig("mlp", (16,)), 8
-    for name, value in settings.items():
-        setattr(config, name, value)
-    return config
+    config = config.replace(batch_size=4, network=NetworkConfig("mlp", (16,)), rule=config.rule.replace(lstm=8))
+    return config.replace(**settings)
 
 
 def options(folder, steps, seeds=(0, 1), **others):

@@ -1,16 +1,16 @@
 """The command line: typed flags, and mistakes that are answered in one line."""
 
-import subprocess
-import sys
-from pathlib import Path
+import dataclasses
+import typing
 
 import pytest
 
+from experiments.runs import command_line
 from experiments.runs.command_line import parse_seeds, parse_steps
 from experiments.runs.errors import UsageError
+from frodo import presets
+from frodo.rules import RULES
 
-ROOT = Path(__file__).parents[3]
-# Asks for flags as a program does, without JAX: 0.2 s to start.
 FLAGS_ONLY = """
 import dataclasses, sys
 from typing import Literal
@@ -38,10 +38,15 @@ def main(argv):
 command_line.define_flags(Config(), seeds="0-9", steps="2e6")
 command_line.start(main)
 """
-
-
-def start(*args, program=(sys.executable, "-c", FLAGS_ONLY)):
-    return subprocess.run([*program, *args], cwd=ROOT, capture_output=True, text=True, check=False)
+WITH_A_RULE = """
+from experiments.runs import command_line
+from frodo import presets
+def main(argv):
+    config, _ = command_line.parse_options(argv, presets.with_rule(presets.catch(), RULE))
+    print(config.rule, config.outer)
+command_line.define_flags(presets.catch(), seeds="0", steps="1", without=("rule.kind",))
+command_line.start(main)
+"""
 
 
 @pytest.mark.parametrize(
@@ -71,9 +76,9 @@ def test_steps_that_are_none(text):
         parse_steps(text)
 
 
-def test_overrides_are_typed_nested_and_leave_the_rest_of_a_preset():
+def test_overrides_are_typed_nested_and_leave_the_rest_of_a_preset(start):
     overrides = ["learning_rate=3e-4", "kind=b", "is_slow", "inner.hidden=5,6", "inner.gain=2"]
-    result = start("--seeds=0,4", "--steps=1k", "--resume", *(f"--config.{one}" for one in overrides))
+    result = start(FLAGS_ONLY, "--seeds=0,4", "--steps=1k", "--resume", *(f"--config.{one}" for one in overrides))
     assert result.stdout.split("RunOptions")[0].strip() == (
         "Config(learning_rate=0.0003, num_seeds=5, kind='b', is_slow=True, inner=Inner(hidden=(5, 6), gain=2.0))"
     )
@@ -83,9 +88,9 @@ def test_overrides_are_typed_nested_and_leave_the_rest_of_a_preset():
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ("--sed=1", "--sed is no flag of this program; did you mean --seeds?"),
-        ("--config.lerning_rate=1", "did you mean --config.learning_rate?"),
-        ("--config.inner.hiden=1", "did you mean --config.inner.hidden?"),
+        ("--sed=1", "--sed is no flag of this program (did you mean '--seeds'?)"),
+        ("--config.lerning_rate=1", "(did you mean '--config.learning_rate'?)"),
+        ("--config.inner.hiden=1", "(did you mean '--config.inner.hidden'?)"),
         ("--config.num_seeds=abc", "--config.num_seeds=abc: give a whole number"),
         ("--config.kind=c", "--config.kind=c: give one of a, b"),
         ("--config.is_slow=maybe", "--config.is_slow=maybe: give true or false"),
@@ -95,17 +100,63 @@ def test_overrides_are_typed_nested_and_leave_the_rest_of_a_preset():
         ("more", "argument 'more' is not understood"),
     ],
 )
-def test_a_mistake_gives_one_line(arguments, error):
-    result = start(*arguments.split())
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: ")
+def test_a_mistake_gives_one_line(start, arguments, error):
+    assert_one_line(start(FLAGS_ONLY, *arguments.split()), error)
+
+
+def assert_one_line(result, error):
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert error in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert not result.stdout
 
 
-def test_a_bug_keeps_its_traceback():
-    result = start("--out=bug")
-    assert result.returncode == 1
-    assert "Traceback" in result.stderr
-    assert "ValueError: a bug" in result.stderr
+def test_a_bug_keeps_its_traceback(start):
+    with pytest.raises(ValueError, match="a bug"):
+        start(FLAGS_ONLY, "--out=bug")
+
+
+def test_a_rule_has_flags_for_its_own_settings(start):
+    program = WITH_A_RULE.replace("RULE)", "'frodo')")
+    flags = ["rule.lstm=8", "rule.inputs=reward,discount", "rule.consistency_cost=0.5", "outer.lambda_=0.5"]
+    result = start(program, *(f"--config.{flag}" for flag in flags))
+    expected = presets.catch()
+    rule = expected.rule.replace(lstm=8, inputs=("reward", "discount"), consistency_cost=0.5)
+    assert result.stdout == f"{rule} {dataclasses.replace(expected.outer, lambda_=0.5)}\n"
+
+
+@pytest.mark.parametrize(
+    ("rule", "flag", "error"),
+    [
+        (
+            "impala",
+            "rule.epsilon=0.3",
+            "--config.rule.epsilon=0.3: the rule 'impala' has no setting epsilon; it has discount, value_cost, ",
+        ),
+        (
+            "a2c",
+            "rule.inputs=reward,discount",
+            "--config.rule.inputs=reward,discount: the rule 'a2c' has no setting inputs; it has",
+        ),
+        (
+            "disco",
+            "rule.vtrace_lambda=0.5",
+            "the rule 'disco' has no setting vtrace_lambda (did you mean 'lambda_'?); it has prediction_size,",
+        ),
+        ("frodo", "rule.temperature=2", "--config.rule.temperature is no flag of this program"),
+        ("frodo", "is_acting_in_turn", "(did you mean '--config.is_acting_interleaved'?)"),
+    ],
+)
+def test_a_setting_that_the_rule_does_not_have_is_refused(start, rule, flag, error):
+    assert_one_line(start(WITH_A_RULE.replace("RULE)", f"{rule!r})"), f"--config.{flag}"), error)
+
+
+def test_settings_of_one_name_have_one_type_and_say_which_rules_have_them(start):
+    settings = command_line.rule_settings()
+    for rule, entry in RULES.items():
+        for name, hint in typing.get_type_hints(entry.settings).items():
+            assert settings[name][0] == hint and rule in settings[name][1], (rule, name)
+    program = f"{WITH_A_RULE}\n".replace(
+        "print(config.rule, config.outer)", "print(flags.FLAGS['config.rule.lstm'].help)"
+    )
+    said = start("from absl import flags\n" + program.replace("RULE)", "'frodo')")).stdout
+    assert said == "Of the rules frodo, learned_loss, disco; by default as preset.\n"

@@ -1,4 +1,4 @@
-"""What runs side by side is shared out over devices, whatever their number, and gives the same."""
+"""Cores as devices, over which is shared out what runs side by side; and freed memory."""
 
 import os
 import subprocess
@@ -8,8 +8,9 @@ import pytest
 
 PROGRAM = """
 import jax, jax.numpy as jnp
-from experiments.runs import devices
-devices.use_all_cores()
+from experiments.runs.devices import use_all_cores
+from frodo import devices
+use_all_cores()
 for num in (1, 3, 4, 7):
     ys = jax.jit(devices.shared_out(jax.vmap(lambda x: x * 2), num))(jnp.arange(float(num)))
     assert (ys == 2 * jnp.arange(num)).all()

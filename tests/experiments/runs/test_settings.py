@@ -1,13 +1,13 @@
 """Agents of rules, and environments, by their names."""
 
+import jax
 import numpy as np
 import pytest
 
-from experiments import rules
-from experiments.population_config import small
 from experiments.runs import settings
 from experiments.runs.errors import UsageError
-from frodo.rule import make_rule
+from frodo import presets
+from frodo.rule_files import Origin, Rule, load_rule, shipped_rules
 
 
 def test_ranges_of_environments():
@@ -22,11 +22,31 @@ def test_ranges_of_environments():
 
 
 def test_the_agent_of_a_frozen_rule_updates_on_each_trajectory_as_it_comes(tmp_path):
-    config, path = small("frodo").agent, tmp_path / "rule.npz"
-    meta_params = make_rule(config.rule).init_meta_params(np.array([0, 0], np.uint32), 2)
-    rules.save(path, config, meta_params, rules.Origin(("toy/catch",), 1, 1.0))
-    frozen = settings.configure_frozen(str(path), "toy/catch/5x5")
-    assert frozen.is_frozen and frozen.rule == config.rule and frozen.init_meta_params == str(path)
-    assert frozen.env == "toy/catch/5x5" and frozen.num_updates == 1 and not frozen.is_acting_in_turn
-    online = settings.configure("toy/catch/5x5", "", str(path))
+    config, path = presets.small_population("frodo").agent_only(), str(tmp_path / "rule.npz")
+    rule = Rule("frodo", config)
+    meta_params = rule.update_rule.random_meta_params(jax.random.key(0), 2)
+    Rule("frodo", config, meta_params, Origin(("toy/catch",), 1, 1.0)).save(path)
+    frozen = settings.configure_frozen("toy/catch/5x5", path)
+    assert frozen.is_frozen and frozen.rule == config.rule and frozen.init_meta_params == path
+    assert frozen.env == "toy/catch/5x5" and frozen.num_updates == 1 and not frozen.is_acting_interleaved
+    online = settings.configure("toy/catch/5x5", "", path)
     assert not online.is_frozen and online.rule == config.rule and online.num_updates == config.num_updates
+    random = settings.configure_frozen("toy/catch", "frodo")
+    assert random.is_frozen and random.rule == presets.catch().rule and not random.init_meta_params
+
+
+def test_a_rule_that_ships_is_known_by_its_name():
+    assert {"catch_and_grids", "catch_disco"} <= set(shipped_rules())
+    for name in shipped_rules():
+        config = settings.configure_frozen("toy/catch/8x8", name)
+        config.validate()
+        assert config.rule == load_rule(name).config.rule and config.init_meta_params == name
+        assert name in settings.DISCOVERED
+
+
+def test_on_images_a_population_has_the_conv_net_and_clipped_rewards():
+    config = settings.population("disco", ("atari/Pong", "atari/Breakout"))
+    assert (config.network.torso, config.network.hidden, config.max_abs_reward) == ("conv", (512,), 1.0)
+    assert config.network.action_model == presets.small_population("disco").network.action_model
+    mixed = settings.population("disco", ("atari/Pong", "toy/catch"))
+    assert mixed == presets.small_population("disco") and np.isinf(mixed.max_abs_reward)

@@ -1,12 +1,16 @@
 """Training on toys and on hosts: what it writes, how it goes on, and when it stops."""
 
+import dataclasses
+import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agents.networks import NetworkConfig
-from experiments.runs import training
+from experiments.analyses import loaded_agent
+from experiments.runs import errors, training
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.run import Run
 from frodo import presets
@@ -14,10 +18,10 @@ from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
 
 
 def small_cart_pole(rule="frodo"):
-    config = presets.with_rule(presets.for_environment("envpool/CartPole-v1"), rule)
-    config.batch_size, config.unroll, config.validation_unroll = 2, 5, 5
-    config.network, config.rule.lstm = NetworkConfig("mlp", (16,)), 8
-    return config
+    config = presets.for_rule("envpool/CartPole-v1", rule)
+    if rule == "frodo":
+        config = config.replace(rule=config.rule.replace(lstm=8))
+    return config.replace(batch_size=2, unroll=5, validation_unroll=5, network=NetworkConfig("mlp", (16,)))
 
 
 @pytest.mark.parametrize("make", [small_catch, presets.random_walk])
@@ -94,7 +98,7 @@ def interrupt_in_second_seed(monkeypatch):
 
 def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
     config = small_catch()
-    config.meta_optimizer.learning_rate = 1e38
+    config = config.replace(meta_optimizer=dataclasses.replace(config.meta_optimizer, learning_rate=1e38))
     with pytest.raises(RunError, match="10 meta-gradients in a row were not finite"):
         training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
     assert not (tmp_path / "summary.json").exists()
@@ -102,21 +106,44 @@ def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
 
 def test_an_agent_whose_parameters_are_not_finite_ends_the_run(tmp_path):
     config = presets.with_rule(small_catch(), "a2c")
-    config.optimizer.learning_rate = 1e38
+    config = config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=1e38))
     with pytest.raises(RunError, match="the agent's parameters are not finite"):
         training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
 
 
 def test_a_rule_that_only_predicts_does_not_act(tmp_path):
     config = presets.with_rule(small_catch(), "td_lambda")
-    with pytest.raises(ValueError, match="rule.kind is 'prediction', expected one that acts: toy/catch has 3 actions"):
+    with pytest.raises(ValueError, match="is of the kind 'prediction', expected one that acts: there are 3 actions"):
         training.train(config, options(tmp_path / "run", 1000), experiment="e", name="n")
     assert not (tmp_path / "run").exists()
 
 
 def test_what_the_network_cannot_take_is_refused_before_anything_is_written(tmp_path):
-    config = small_cart_pole()
-    config.network = NetworkConfig("conv", (16,))
+    config = small_cart_pole().replace(network=NetworkConfig("conv", (16,)))
     with pytest.raises(ValueError, match=r"network.torso 'conv' needs images .* got shape \(4,\)"):
         training.train(config, options(tmp_path / "run", 100), experiment="e", name="n")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_rule_is_a_mistake_also_where_a_run_was_open_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(errors, "run_is_open", True)  # as in the second of several runs
+    (tmp_path / "rule.npz").write_bytes(b"no rule")
+    config = small_catch(init_meta_params=str(tmp_path / "rule.npz"))
+    with pytest.raises(UsageError, match="init_meta_params: .*rule.npz is no .npz file of arrays"):
+        training.train(config, options(tmp_path / "run", 1000), experiment="e", name="n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_version_1_is_refused_in_one_line(tmp_path):
+    with np.load(Path(__file__).parents[2] / "data/rule_0_1_0.npz") as file:
+        old = json.loads(file["config.json"].tobytes())
+    for config in (old, {"agent": old, "envs": ["toy/catch"]}):  # of an agent, and of a population
+        record = {"experiment": "e", "name": "n", "seeds": [0, 1], "steps": 100, "config": config}
+        (tmp_path / "config.json").write_text(json.dumps(record))
+        message = "holds a run of version 0.1.0: its checkpoints are that version's.* rule.npz in it is read by this"
+        with pytest.raises(UsageError, match=f"--resume: {tmp_path} {message}") as error:
+            training.train(small_catch(), options(tmp_path, 100, resume=True), experiment="e", name="n")
+        assert "\n" not in str(error.value)
+        with pytest.raises(UsageError, match=f"^{tmp_path} {message}"):
+            loaded_agent.load(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
