@@ -30,7 +30,7 @@ Acting = TypeVar("Acting", bound=HasParams)
 class EpisodeStats(NamedTuple):
     """Episodes that ended: how many, and the sum of their (unclipped, undiscounted) returns."""
 
-    count: Array  # int32
+    num_episodes: Array  # int32
     return_sum: Array  # float32
 
 
@@ -93,20 +93,21 @@ def rollout(
         is_over = (after.discount == 0) | after.truncated
         ended = EpisodeStats(jnp.sum(is_over), jnp.sum(jnp.where(is_over, episode_return, 0.0)))
         carry = (env_state, after, core_state, jnp.where(is_over, 0.0, episode_return))
-        return carry, (before.observation, before.is_first, action, logits, after._replace(observation=()), ended)
+        shown = (after.reward, after.discount, after.truncated, after.valid)
+        return carry, (before.observation, before.is_first, action, logits, shown, ended)
 
     carry = (state.env_state, state.time_step, state.core_state, state.episode_return)
     carry, out = jax.lax.scan(body, carry, jax.random.split(steps_key, num_steps))
-    observation, is_first, action, logits, after, ended = out
+    observation, is_first, action, logits, (reward, discount, truncated, valid), ended = out
     env_state, last, core_state, episode_return = carry
     trajectory = Trajectory(
         observation=jnp.concatenate([observation, last.observation[None]]),
         is_first=jnp.concatenate([is_first, last.is_first[None]]),
         action=action,
-        reward=after.reward,
-        discount=after.discount,
-        truncated=after.truncated,
-        valid=after.valid,
+        reward=reward,
+        discount=discount,
+        truncated=truncated,
+        valid=valid,
         behaviour_logits=logits,
         core_state=state.core_state,
     )

@@ -3,7 +3,7 @@
 import operator
 import queue
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -153,15 +153,16 @@ def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Traj
     """Room for one iteration in host memory."""
     num_trajectories, num_steps = shape
     batch_size = len(observation)
-    steps = lambda dtype: np.empty((num_trajectories, num_steps, batch_size), dtype)
+    empty: Any = np.empty  # NumPy's arrays stand for those of JAX
+    steps = lambda dtype: empty((num_trajectories, num_steps, batch_size), dtype)
     return Trajectory(
-        observation=np.empty((num_trajectories, num_steps + 1, *observation.shape), observation.dtype),
-        is_first=np.empty((num_trajectories, num_steps + 1, batch_size), bool),
+        observation=empty((num_trajectories, num_steps + 1, *observation.shape), observation.dtype),
+        is_first=empty((num_trajectories, num_steps + 1, batch_size), bool),
         action=steps(np.int32),
         reward=steps(np.float32),
         discount=steps(np.float32),
         truncated=steps(bool),
         valid=steps(bool),
-        behaviour_logits=np.empty((num_trajectories, num_steps, *logits.shape), logits.dtype),
+        behaviour_logits=empty((num_trajectories, num_steps, *logits.shape), logits.dtype),
         core_state=(),
     )

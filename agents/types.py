@@ -89,10 +89,12 @@ def make_trajectory(
     check_shape("discount", discounts, actions.shape)
     ended = discounts == 0
     is_truncated = jnp.zeros_like(ended) if truncated is None else jnp.asarray(truncated)
+    _check_kind("truncated", is_truncated, jnp.bool_)
     if is_first is None:
         check_shape("truncated", is_truncated, ended.shape)
         is_first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended | is_truncated])
     firsts = jnp.asarray(is_first)
+    _check_kind("is_first", firsts, jnp.bool_)
     if valid is None:
         check_shape("is_first", firsts, (len(ended) + 1, *ended.shape[1:]))
         valid = ended | ~firsts[1:]
@@ -132,14 +134,9 @@ def check_trajectory(trajectory: Trajectory) -> None:
     """Raise a ValueError that names the first array of a trajectory [T, B] whose shape or kind of numbers is wrong."""
     check_shape("action", trajectory.action, (None, None))
     num_steps, batch_size = trajectory.action.shape
-    for name, kind, expected in (
-        ("action", jnp.integer, "whole numbers, such as int32"),
-        ("is_first", jnp.bool_, "bool"),
-        ("truncated", jnp.bool_, "bool"),
-        ("valid", jnp.bool_, "bool"),
-    ):
-        if not jnp.issubdtype(getattr(trajectory, name).dtype, kind):
-            raise ValueError(f"{name} has the dtype {getattr(trajectory, name).dtype}, expected {expected}")
+    _check_kind("action", trajectory.action, jnp.integer)
+    for name in ("is_first", "truncated", "valid"):
+        _check_kind(name, getattr(trajectory, name), jnp.bool_)
     for name in ("reward", "discount", "truncated", "valid"):
         check_shape(name, getattr(trajectory, name), (num_steps, batch_size))
     check_shape("is_first", trajectory.is_first, (num_steps + 1, batch_size))
@@ -149,6 +146,12 @@ def check_trajectory(trajectory: Trajectory) -> None:
             f"observation has the shape {list(trajectory.observation.shape)}, expected [{num_steps + 1}, {batch_size}, "
             "...]: one more than there are actions"
         )
+
+
+def _check_kind(name: str, x: Array, kind: Any) -> None:
+    if not jnp.issubdtype(x.dtype, kind):
+        expected = "bool" if kind is jnp.bool_ else "whole numbers, such as int32"
+        raise ValueError(f"{name} has the dtype {x.dtype}, expected {expected}")
 
 
 def check_predictions(predictions: Predictions, spec: TargetSpec, trajectory: Trajectory) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import chex
+import numpy as np
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
@@ -47,4 +48,4 @@ def check_shape(name: str, x: Any, shape: Sequence[int | None]) -> None:
         chex.assert_shape(x, tuple(shape))
     except AssertionError:
         expected = ", ".join("*" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} has the shape {list(x.shape)}, expected [{expected}]") from None
+        raise ValueError(f"{name} has the shape {list(np.shape(x))}, expected [{expected}]") from None

@@ -58,14 +58,10 @@ class OnlineProgram(NamedTuple):
 
 
 def make_online_program(
-    config: AgentConfig,
-    environment: Environment,
-    make_evaluate: Callable[[Learner], Evaluate] = lambda learner: lambda before, after: {},
-    is_frozen: bool = False,
+    learner: Learner, environment: Environment, evaluate: Evaluate = lambda before, after: {}
 ) -> OnlineProgram:
-    """Make environment, actor and learner one program; what `make_evaluate` returns adds metrics to each iteration."""
-    learner = build_learner(config, environment.num_actions, is_frozen)
-    evaluate = make_evaluate(learner)
+    """Make environment, actor and learner one program; `evaluate` adds metrics to each iteration."""
+    config = learner.config
     actor = Actor(environment, learner.setup.agent, learner.setup.rule.policy)
 
     def init(key: Array, meta_params: Params | None = None) -> OnlineState:
@@ -77,7 +73,7 @@ def make_online_program(
     def iteration(state: OnlineState, _: Any) -> tuple[OnlineState, tuple[dict[str, Array], Control]]:
         learner_state, metrics, control, actor_state, stats = learner.iterate(state.learner, actor, state.actor)
         after = OnlineState(learner_state, actor_state)
-        episodes = {"episodes": stats.count, "return_sum": stats.return_sum}
+        episodes = {"episodes": stats.num_episodes, "return_sum": stats.return_sum}
         return after, (metrics | evaluate(state, after) | episodes, control)
 
     def run(state: OnlineState, num_iterations: int):
@@ -165,18 +161,30 @@ def discover_online(
 
 
 def _live(config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps) -> OnlineResult:
-    program = make_online_program(config, environment, is_frozen=is_frozen)
-    run = jax.jit(program.run, static_argnums=1)
+    program = make_online_program(build_learner(config, environment.num_actions, is_frozen), environment)
+
+    @jax.jit
+    def run(state: OnlineState, num_iterations: Array) -> tuple[OnlineState, Any]:
+        """At most CHUNK iterations, as many as are asked for: one program for any number of steps."""
+        one = jax.eval_shape(lambda state: program.run(state, 1)[1:], state)
+        outputs = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape[1:]), x.dtype), one)
+
+        def iteration(i, carry):
+            state, *new = program.run(carry[0], 1)
+            return state, jax.tree.map(lambda all_, x: all_.at[i].set(x[0]), carry[1], tuple(new))
+
+        return jax.lax.fori_loop(0, num_iterations, iteration, (state, outputs))
 
     def go_on(state: OnlineState, parts: list, num_steps: float) -> OnlineResult:
-        iterations = max(1, int(num_steps) // program.env_steps)
-        num_chunks = -(-iterations // CHUNK)
-        progress = Progress(num_chunks * (iterations // num_chunks) * program.env_steps)
-        for chunk in range(num_chunks):
-            state, metrics, control = run(state, iterations // num_chunks)
+        iterations, done = max(1, int(num_steps) // program.env_steps), 0
+        progress = Progress(iterations * program.env_steps)
+        while done < iterations:
+            num = min(CHUNK, iterations - done)
+            state, outputs = run(state, num)
+            metrics, control = jax.tree.map(lambda x, num=num: x[:num], jax.device_get(outputs))
             _check(np.max(control.skipped_in_a_row))
-            parts = [*parts, jax.device_get(metrics)]
-            progress.update((chunk + 1) * (iterations // num_chunks) * program.env_steps, _text(parts[-1]))
+            parts, done = [*parts, metrics], done + num
+            progress.update(done * program.env_steps, _text(metrics))
         metrics = _metrics(parts, program.env_steps)
         return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
 

@@ -261,7 +261,7 @@ def reduce_results(
             per_name[names[i]].append(jax.tree.map(lambda x, j=j: x[:, j], stacked))
     row: dict[str, Any] = {}
     for name, agents in per_name.items():
-        row[f"return/{name}"] = _mean_return(agents, [np.ones_like(x.is_over) for x in agents])
+        row[f"return/{name}"] = _mean_return(agents, [x.is_over | True for x in agents])
         row[f"end_return/{name}"] = _mean_return(agents, [x.is_over & x.is_finite for x in agents])
     everyone = [agent for agents in per_name.values() for agent in agents]
     for name in ("outer_loss", "meta_gradient_norm"):
@@ -273,7 +273,7 @@ def reduce_results(
     return row
 
 
-def _mean_return(agents: Sequence[AgentResults], masks: Sequence[np.ndarray]) -> float:
+def _mean_return(agents: Sequence[AgentResults], masks: Sequence[Array]) -> float:
     total = lambda name: sum(float(np.sum(x.metrics[name] * mask)) for x, mask in zip(agents, masks, strict=True))
     count = total("episodes")
     return total("return_sum") / count if count else float("nan")

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
@@ -16,11 +16,12 @@ import numpy as np
 from agents.rule import UpdateRule
 from agents.types import Params
 from frodo import disco103_weights, files, presets, version_1
-from frodo.config import AgentConfig, OnlineConfig
+from frodo.config import AgentConfig
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
 from meta.disco import DiscoConfig
 
+Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
 SHIPPED = Path(__file__).with_name("data")  # of each rule <name>.npz, and its card, <name>.md
 PUBLISHED = "disco103"
@@ -169,7 +170,7 @@ def load_origin(name: str) -> Origin:
     return _origin(name, _read(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)))
 
 
-def config_for(rule: Rule, preset: OnlineConfig) -> OnlineConfig:
+def config_for(rule: Rule, preset: Config) -> Config:
     """Return the settings of an agent that learns by a rule, in the environment of a preset.
 
     Of the published rule everything but the rule is the preset's; of any other the environment, the clipping of rewards

@@ -7,6 +7,7 @@ from typing import Any
 from frodo.config import AgentConfig
 from frodo.rules import RULES
 from meta.outer import OuterConfig
+from meta.scalar import SETTINGS_OF_KIND
 
 
 def is_version_1(config: Mapping[str, Any]) -> bool:
@@ -30,7 +31,8 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         settings_of_rule = RULES[old["name"]].settings
         own = {field.name for field in dataclasses.fields(settings_of_rule)}
-        settings = {name: value for name, value in old.items() if name in own}
+        of_others = {name for kind, names in SETTINGS_OF_KIND.items() if kind != old["kind"] for name in names}
+        settings = {name: value for name, value in old.items() if name in own - of_others}
         if "vtrace_lambda" in own and old["kind"] == "actor_critic":
             settings["vtrace_lambda"] = old["lambda_"]
         if "is_next_value_differentiated" in own:

@@ -176,9 +176,9 @@ def disco(config: DiscoConfig) -> UpdateRule:
         return _weights(config, trajectory) * sum((costs[name] * x for name, x in losses.items()), start=jnp.zeros(()))
 
     def loss_without_meta(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
-        return (
-            _weights(config, trajectory) * config.value_cost * value_loss(targets.returns, predictions["q"], trajectory)
-        )
+        assert targets.returns is not None
+        losses = value_loss(targets.returns, predictions["q"], trajectory)
+        return _weights(config, trajectory) * config.value_cost * losses
 
     def regulariser(targets: DiscoTargets, target_predictions: Predictions, trajectory: Trajectory) -> Array:
         target_policy = jax.lax.stop_gradient(target_predictions["policy"][:-1])
@@ -189,7 +189,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
 
     def metrics(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
         found = {"entropy": entropy(predictions["policy"][:-1]), "target_entropy": entropy(targets.policy)}
-        if "q" in predictions:
+        if targets.returns is not None:
             found["q_td"] = jnp.square(targets.returns - taken(to_scalars(predictions["q"]), trajectory))
         return {name: masked_reduce(x, trajectory.valid, "mean") for name, x in found.items()}
 
@@ -223,7 +223,7 @@ def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajector
     By their names, of what there is.
     """
     losses = {"policy": kl_divergence(targets.policy, predictions["policy"][:-1])}
-    if targets.y is not None:
+    if targets.y is not None and targets.z is not None:
         losses["y"] = kl_divergence(targets.y, predictions["y"][:-1])
         losses["z"] = kl_divergence(targets.z, taken_vectors(predictions["z"], trajectory))
     if "aux_policy" in predictions:
@@ -245,7 +245,7 @@ def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Prediction
     """Zeros in the shapes of one step of one environment."""
     zeros = jnp.zeros((1, 1))
     trajectory = Trajectory(
-        observation=(),
+        observation=jnp.zeros((2, 1)),
         is_first=jnp.zeros((2, 1), bool),
         action=zeros.astype(int),
         reward=zeros,

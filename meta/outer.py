@@ -76,20 +76,12 @@ def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, nu
     agent's network.
     """
     spec = rule.spec(num_actions)
-    if "policy" not in spec:
-        loss = value_based if "q" in spec else prediction
-        return stateless(lambda predictions, trajectory: loss(config, rule, predictions, trajectory))
-    if "value" not in spec:
-        return with_value_function(config, network)
-    if config.is_advantage_normalised:
-        return normalised_actor_critic(config)
-    return stateless(lambda predictions, trajectory: actor_critic(config, predictions, trajectory))
-
-
-def stateless(loss: Callable[[Predictions, Trajectory], Array]) -> Outer:
-    """An outer objective that is a function of predictions and trajectory."""
+    if "policy" in spec:
+        return actor_critic(config) if "value" in spec else with_value_function(config, network)
+    loss = value_based if "q" in spec else prediction
     return Outer(
-        lambda key, observation: (), lambda state, predictions, trajectory: (loss(predictions, trajectory), state)
+        lambda key, observation: (),
+        lambda state, predictions, trajectory: (loss(config, rule, predictions, trajectory), state),
     )
 
 
@@ -107,27 +99,23 @@ def value_based(config: OuterConfig, rule: UpdateRule, predictions: Predictions,
     return squared_error(returns, predictions["q"], trajectory)
 
 
-def actor_critic(config: OuterConfig, predictions: Predictions, trajectory: Trajectory) -> Array:
-    """The V-trace actor-critic loss, [T, B], of the policy with its logits divided by the temperature."""
-    targets = vtrace_targets(predictions, trajectory, config.discount, config.lambda_, config.temperature)
-    return actor_critic_loss(
-        targets, predictions, trajectory, config.value_cost, config.entropy_cost, config.temperature
-    )
+def actor_critic(config: OuterConfig) -> Outer:
+    """The V-trace actor-critic loss of the policy with its logits divided by the temperature.
 
+    Advantages are normalised by their moving mean and deviation over the lifetime, if that is wanted.
+    """
 
-def normalised_actor_critic(config: OuterConfig) -> Outer:
-    """`actor_critic` with advantages normalised by their moving mean and deviation over the lifetime."""
-
-    def loss(average: MovingAverage, predictions: Predictions, trajectory: Trajectory):
+    def loss(average: MovingAverage | tuple[()], predictions: Predictions, trajectory: Trajectory):
         targets = vtrace_targets(predictions, trajectory, config.discount, config.lambda_, config.temperature)
-        average = update_average(average, targets.advantage, trajectory.valid)
-        targets = targets._replace(advantage=normalise(average, targets.advantage))
+        if isinstance(average, MovingAverage):
+            average = update_average(average, targets.advantage, trajectory.valid)
+            targets = targets._replace(advantage=normalise(average, targets.advantage))
         losses = actor_critic_loss(
             targets, predictions, trajectory, config.value_cost, config.entropy_cost, config.temperature
         )
         return losses, average
 
-    return Outer(lambda key, observation: initial_average(), loss)
+    return Outer(lambda key, observation: initial_average() if config.is_advantage_normalised else (), loss)
 
 
 def make_value_agent(config: OuterConfig, network: NetworkConfig) -> Agent:

@@ -101,11 +101,10 @@ def make_population_agent(
         }
 
     def init(key: Array, meta_params: Params, start: ActorState | Array) -> PopulationAgentState:
-        is_pure = isinstance(start, ActorState)
         none = jnp.zeros((), jnp.int32)
         return PopulationAgentState(
-            **begin(key, start.time_step.observation if is_pure else start),
-            actor=start if is_pure else (),
+            **begin(key, start.time_step.observation if isinstance(start, ActorState) else start),
+            actor=start if isinstance(start, ActorState) else (),
             meta_opt_state=meta_optimizer.init(meta_params),
             num_lifetimes=none + 1,
             num_resets=none,
@@ -142,11 +141,12 @@ def make_population_agent(
         assert actor is not None and isinstance(state.actor, ActorState)
         learned, actor_state, stats = lifetime.iterate(meta_params, state.lifetime, actor, state.actor)
         state, output = after(meta_params, state._replace(actor=actor_state), learned)
-        episodes = {"episodes": stats.count, "return_sum": stats.return_sum}
+        episodes = {"episodes": stats.num_episodes, "return_sum": stats.return_sum}
         return state, output._replace(metrics=output.metrics | episodes)
 
     def renew(state: PopulationAgentState, observation: Array | None = None) -> PopulationAgentState:
         if actor is None:
+            assert observation is not None
             return state._replace(**begin(state.key, observation))
         assert isinstance(state.actor, ActorState)
         actor_state = acting.restart(actor.environment, actor.agent, state.actor)

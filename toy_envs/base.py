@@ -15,7 +15,7 @@ across a step that ended an episode.
 """
 
 import abc
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import dm_env
 import jax
@@ -23,12 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-Array = Any  # a jax.Array or numpy.ndarray
+Array = jax.Array
 State = TypeVar("State")
 
 
 class TimeStep(NamedTuple):
-    """What an environment shows after a step. Any leading axes are batch axes, the same for all fields."""
+    """What an environment shows after a step. Any leading axes are batch axes, the same for all fields.
+
+    Environments on the host show NumPy arrays (`host_time_step`).
+    """
 
     observation: Array  # [..., *observation_shape]
     reward: Array  # float32, unclipped; caused by the action just taken
@@ -36,6 +39,11 @@ class TimeStep(NamedTuple):
     truncated: Array  # bool, the step ended its episode by a time limit
     valid: Array  # bool, an agent chose this step and its successor value is known
     is_first: Array  # bool, `observation` is the first one of an episode
+
+
+def host_time_step(**arrays: np.ndarray) -> TimeStep:
+    """Make a time step of NumPy arrays, which stand for those of JAX."""
+    return TimeStep(**arrays)  # type: ignore[arg-type]
 
 
 class Environment(abc.ABC, Generic[State]):

@@ -59,7 +59,7 @@ class Catch(base.Environment[CatchState]):
     def all_observations(self) -> base.Array:
         """Return the observation of every state an agent acts in: [rows - 1, pellets, paddles, rows, columns]."""
         grid = jnp.meshgrid(*(jnp.arange(n) for n in (self.rows - 1, self.columns, self.columns)), indexing="ij")
-        observe = lambda row, pellet, paddle: self.observe(CatchState(None, row, pellet, paddle))
+        observe = lambda row, pellet, paddle: self.observe(CatchState(jax.random.key(0), row, pellet, paddle))
         return jnp.vectorize(observe, signature="(),(),()->(r,c)")(*grid)
 
     def expected_return(self, probabilities: base.Array) -> base.Array:

@@ -5,7 +5,7 @@ In the spirit of the tabular and the random grid worlds of Oh et al. 2020 (appen
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def make_world(index: int) -> World:
     rewards = np.append(rng.uniform(0.5, 1), rng.uniform(-1, 1, NUM_OBJECTS - 1))
     respawn = np.where(rng.random(NUM_OBJECTS) < 1 / 3, 0.0, rng.uniform(0, 0.3, NUM_OBJECTS))
     termination = np.clip(rng.uniform(-1, 2, NUM_OBJECTS), 0.0, 1.0)
-    world = World(
+    arrays: dict[str, Any] = dict(
         walls=walls,
         free=np.pad(free, (0, SIZE**2 - len(free))).astype(np.int32),
         num_free=np.array(len(free), np.int32),
@@ -84,9 +84,9 @@ def make_world(index: int) -> World:
         termination=np.where(is_used, termination, 0.0).astype(np.float32),
         horizon=np.array(horizon, np.int32),
     )
-    for array in world:
+    for array in arrays.values():
         array.setflags(write=False)
-    return world
+    return World(**arrays)
 
 
 def _distances(walls: np.ndarray, start: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from dm_env import specs
 
 from agents.environments.host import HostEnvironment, check_supported
-from toy_envs.base import TimeStep
+from toy_envs.base import TimeStep, host_time_step
 
 
 class DmEnvBatch(HostEnvironment):
@@ -62,7 +62,7 @@ def _sizes(environment: dm_env.Environment, name: str) -> tuple[tuple[int, ...],
 def _stack(steps: Sequence[dm_env.TimeStep]) -> TimeStep:
     is_first, is_last = np.array([step.first() for step in steps]), np.array([step.last() for step in steps])
     terminated = is_last & np.array([step.discount == 0 for step in steps])
-    return TimeStep(
+    return host_time_step(
         observation=np.stack([np.asarray(step.observation, np.float32) for step in steps]),
         reward=np.array([0.0 if step.first() else step.reward for step in steps], np.float32),
         discount=(~terminated).astype(np.float32),

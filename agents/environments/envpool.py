@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agents.environments.host import HostEnvironment, check_supported, environment_seeds, first_step
-from toy_envs.base import TimeStep
+from toy_envs.base import TimeStep, host_time_step
 
 # Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3
 # to 5 % more CPU time and takes 40 % less wall time.)
@@ -77,8 +77,14 @@ class EnvpoolEnvironment(HostEnvironment):
         # envpool never sets both, and it resets by itself, with a reward of 0.
         observation, reward, terminated, truncated, _ = self._envpool.step(actions)
         is_first, self._is_over = self._is_over, terminated | truncated
-        discount = (~terminated).astype(np.float32)
-        return TimeStep(observation, reward, discount, truncated, valid=~is_first, is_first=is_first)
+        return host_time_step(
+            observation=observation,
+            reward=reward,
+            discount=(~terminated).astype(np.float32),
+            truncated=truncated,
+            valid=~is_first,
+            is_first=is_first,
+        )
 
     def close(self) -> None:
         self._envpool.close()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agents.environments.host import HostEnvironment, check_supported, first_step
-from toy_envs.base import TimeStep
+from toy_envs.base import TimeStep, host_time_step
 
 if TYPE_CHECKING:
     import gymnasium.vector
@@ -64,7 +64,7 @@ class GymnasiumEnvironment(HostEnvironment):
             is_first, valid = self._is_over, ~self._is_over
             reward = np.where(is_first, 0.0, reward)  # a wrapper may have made something of the 0
         self._is_over = is_over
-        return TimeStep(
+        return host_time_step(
             observation=self._copy(observation),
             reward=np.array(reward, np.float32),
             discount=(~terminated).astype(np.float32),

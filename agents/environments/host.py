@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toy_envs.base import TimeStep
+from toy_envs.base import TimeStep, host_time_step
 
 
 class HostEnvironment(abc.ABC):
@@ -39,7 +39,7 @@ class HostEnvironment(abc.ABC):
 def first_step(observation: np.ndarray) -> TimeStep:
     """Return what `reset` shows: the first observations, [B, ...], of episodes in which nobody has acted yet."""
     num_envs = len(observation)
-    return TimeStep(
+    return host_time_step(
         observation=observation,
         reward=np.zeros(num_envs, np.float32),
         discount=np.ones(num_envs, np.float32),
