@@ -31,6 +31,10 @@ class Catch(base.Environment[CatchState]):
     columns: int = 11
     num_actions = 3
 
+    def __post_init__(self):
+        if self.rows < 2 or self.columns < 1:
+            raise ValueError(f"rows x columns is {self.rows}x{self.columns}, expected at least 2x1")
+
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]
         return (self.rows, self.columns)

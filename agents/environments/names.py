@@ -22,7 +22,7 @@ _FORMS = {
     "atari": "atari/<Game>",
 }
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
-    "toy": lambda: toys.EXAMPLES,
+    "toy": toys.examples,
     "bsuite": bsuite_ids,
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
