@@ -1,9 +1,52 @@
-"""What is compiled is kept for the session, for all its processes: many tests run a program again, or resume it."""
+"""What is compiled is kept for the session, for all its processes: many tests run a program again, or resume it.
+
+It is compiled without optimisation: most of the time of the tests is the compiler's.
+"""
 
 import os
+import runpy
+import subprocess
+import sys
 import tempfile
+import warnings
+
+import pytest
 
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # before JAX is imported; the workers of pytest-xdist inherit it
     _folder = tempfile.TemporaryDirectory(prefix="frodo_tests_", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _folder.name
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+
+@pytest.fixture
+def start(monkeypatch, capsys):
+    """Return a function that runs a program by its module's name, or as code, and says what came of it."""
+    from absl import flags
+
+    from experiments.runs import command_line, errors
+
+    def start(program, *args):
+        before = set(flags.FLAGS)
+        monkeypatch.setattr(sys, "argv", [program.split("\n")[0], *map(str, args)])
+        for name in ("use_all_cores", "keep_freed_memory"):
+            monkeypatch.setattr(command_line.devices, name, lambda: None)
+        monkeypatch.setattr(command_line.app, "run", lambda main, flags_parser: main(flags_parser(sys.argv)))
+        monkeypatch.setattr(errors, "run_is_open", False)
+        capsys.readouterr()
+        code = 0
+        try:
+            if "\n" in program:
+                exec(program, {"__name__": "__main__"})
+            else:
+                with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # it may be imported already
+                    runpy.run_module(program, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        finally:
+            for name in set(flags.FLAGS) - before:
+                delattr(flags.FLAGS, name)
+            flags.FLAGS.unparse_flags()
+        return subprocess.CompletedProcess(args, code, *capsys.readouterr())
+
+    return start

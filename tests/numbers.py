@@ -41,7 +41,7 @@ def sums(tree: Any) -> np.ndarray:
 
 def online(config, iterations: int = 4, meta_params: Any = None, is_frozen: bool = False) -> Numbers:
     environment = make_environment(config.env, config.batch_size, 0)
-    program = make_online_program(config, environment, is_frozen=is_frozen)
+    program = make_online_program(build_learner(config, environment.num_actions, is_frozen), environment)
     state = jax.jit(program.init)(jax.random.key(0), meta_params)
     state, metrics, control = jax.jit(program.run, static_argnums=1)(state, iterations)
     numbers = {name: np.asarray(x) for name, x in metrics.items()}

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from agents.acting import init_actor, rollout
+from agents.acting import Actor, Schedule, act, empty_trajectory, init_actor, rollout
 from agents.acting import rollouts as rollouts_of
-from agents.environments import DmEnvBatch, EnvpoolEnvironment
+from agents.environments.dm_env import DmEnvBatch
+from agents.environments.envpool import EnvpoolEnvironment
 from agents.host_acting import HostActor
 from agents.networks import NetworkConfig, make_agent
-from agents.types import PredictionSpec
+from agents.types import PredictionSpec, check_trajectory
 from tests.reference.toy_envs import catch_episode
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
@@ -56,7 +57,7 @@ def rollouts():
     state = init_actor(environment, agent, jax.random.key(0), 3)
     params = jax.jit(agent.init)(jax.random.key(1), state.time_step.observation)
     params = jax.tree.map(lambda x: 3 * x, params)
-    step = jax.jit(lambda state: rollout(environment, agent, policy, params, state, 7))
+    step = jax.jit(lambda state: rollout(Actor(environment, agent, policy), params, state, 7))
     out = []
     for _ in range(3):
         state, trajectory, stats = step(state)
@@ -93,7 +94,7 @@ def test_fused_episode_stats_are_those_of_the_episodes_that_ended(rollouts):
     for trajectory, stats in out:
         ended = trajectory.discount == 0
         # Catch pays at the end only.
-        assert stats.count == ended.sum() > 0
+        assert stats.num_episodes == ended.sum() > 0
         assert stats.return_sum == trajectory.reward[ended].sum()
 
 
@@ -115,7 +116,8 @@ def test_who_acts_changes_with_the_update_after_each_trajectory(rollouts):
     environment, agent = Catch(ROWS, COLUMNS), make()
     state = init_actor(environment, agent, jax.random.key(0), 3)
     update = lambda acting, trajectory: Acting(jax.tree.map(lambda x: x + 0.1 * trajectory.reward.sum(), acting.params))
-    run = jax.jit(lambda p: rollouts_of(environment, agent, policy, Acting(p), update, state, 3, 5, 4))
+    actor, schedule = Actor(environment, agent, policy), Schedule(3, 5, 4)
+    run = jax.jit(lambda p: rollouts_of(actor, schedule, Acting(p), update, state))
     _, trajectories, validation, stats = run(params)
     moved = 0
     for m in range(4):
@@ -124,18 +126,18 @@ def test_who_acts_changes_with_the_update_after_each_trajectory(rollouts):
         np.testing.assert_allclose(trajectory.behaviour_logits, logits, rtol=1e-5, atol=1e-5)
         moved += bool(trajectory.reward.sum())
         params = update(Acting(params), trajectory).params
-    assert moved >= 2 and stats.count == 3 * (3 * 5 + 4 - 3) // 4
+    assert moved >= 2 and stats.num_episodes == 3 * (3 * 5 + 4 - 3) // 4
 
 
 def test_fused_returns_are_summed_across_rollouts_and_truncations_count():
     environment, agent = Counting(), make(1, core=0)
     state = init_actor(environment, agent, jax.random.key(0), 2)
     params = agent.init(jax.random.key(1), state.time_step.observation)
-    step = jax.jit(lambda state: rollout(environment, agent, policy, params, state, 2))
+    step = jax.jit(lambda state: rollout(Actor(environment, agent, policy), params, state, 2))
     stats, trajectories = [], []
     for _ in range(3):
         state, trajectory, ended = step(state)
-        stats.append((int(ended.count), float(ended.return_sum)))
+        stats.append((int(ended.num_episodes), float(ended.return_sum)))
         trajectories.append(trajectory)
     # Two environments, each with episodes 1 + 2 + 3 that end at steps 3 and 6.
     assert stats == [(0, 0), (2, 12), (2, 12)]
@@ -160,12 +162,31 @@ def test_fused_actions_are_drawn_from_the_behaviour():
     params = agent.init(jax.random.key(1), state.time_step.observation)
     logits = np.log([0.1, 0.6, 0.3])
     fixed = lambda predictions: 0 * predictions["policy"] + logits
-    step = jax.jit(lambda state: rollout(environment, agent, fixed, params, state, 60))
+    step = jax.jit(lambda state: rollout(Actor(environment, agent, fixed), params, state, 60))
     state, trajectory, _ = step(state)
     frequency = np.bincount(np.asarray(trajectory.action).ravel(), minlength=3) / trajectory.action.size
     np.testing.assert_allclose(frequency, [0.1, 0.6, 0.3], atol=0.03)
     # Drawn anew in each rollout.
     np.testing.assert_allclose(np.mean(step(state)[1].action == trajectory.action), 0.01 + 0.36 + 0.09, atol=0.03)
+
+
+def test_an_empty_trajectory_has_the_shapes_and_dtypes_of_an_acted_one(rollouts):
+    agent, _, out = rollouts
+    trajectory, _ = out[0]
+    empty = empty_trajectory(agent, trajectory.observation[0], 7, 3)
+    check_trajectory(trajectory)
+    check_trajectory(empty)
+    for x, y in zip(jax.tree.leaves(empty), jax.tree.leaves(trajectory), strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype) and not np.any(x)
+
+
+def test_acting_in_one_step_is_what_a_rollout_does(rollouts):
+    agent, params, out = rollouts
+    trajectory, _ = out[0]
+    now = trajectory.observation[0], trajectory.is_first[0], agent.initial_state(3)
+    action, logits, core_state = jax.jit(lambda key: act(agent, policy, params, key, *now))(jax.random.key(0))
+    np.testing.assert_allclose(logits, trajectory.behaviour_logits[0], rtol=1e-5, atol=1e-6)
+    assert action.dtype == np.int32 and np.any(core_state.hidden != 0)
 
 
 # Actor threads
@@ -218,10 +239,8 @@ def catch_batch(cls=Watched):
 def host_actor(environment, agent, num_steps=4, num_trajectories=3, num_validation_steps=0):
     observation = environment.reset().observation
     params = jax.jit(agent.init)(jax.random.key(1), observation)
-    actor = HostActor(
-        environment, agent, policy, params, jax.random.key(2), num_steps, num_trajectories, num_validation_steps
-    )
-    return actor, params
+    schedule = Schedule(num_trajectories, num_steps, num_validation_steps)
+    return HostActor(environment, agent, policy, schedule, params, jax.random.key(2)), params
 
 
 def trajectories_of(experience):
@@ -301,11 +320,11 @@ def test_what_goes_wrong_in_the_thread_is_raised_by_get():
     with pytest.raises(RuntimeError, match="the environment broke down"), actor:
         actor.get()
         actor.get()
-    assert environment.is_closed and not actor._thread.is_alive()
+    assert not environment.is_closed and not actor._thread.is_alive()
 
 
 @pytest.mark.parametrize("num_taken", [0, 1])
-def test_leaving_ends_the_thread_and_closes_the_environment(num_taken):
+def test_leaving_ends_the_thread_and_the_environment_stays_open(num_taken):
     environment = catch_batch()
     actor, _ = host_actor(environment, make(core=0))
     start = time.monotonic()
@@ -314,7 +333,7 @@ def test_leaving_ends_the_thread_and_closes_the_environment(num_taken):
             actor.get()
         assert actor._thread.is_alive() and not environment.is_closed
         raise KeyboardInterrupt
-    assert not actor._thread.is_alive() and environment.is_closed
+    assert not actor._thread.is_alive() and not environment.is_closed
     assert time.monotonic() - start < 30
 
 
@@ -360,7 +379,7 @@ def test_host_actions_are_drawn_anew_and_go_on_from_the_key():
     def iterations(key, number):
         environment = catch_batch()
         params = agent.init(jax.random.key(1), environment.reset().observation)
-        with HostActor(environment, agent, fixed, params, key, 20, 3, 0) as actor:
+        with HostActor(environment, agent, fixed, Schedule(3, 20), params, key) as actor:
             return [actor.get() for _ in range(number)]
 
     first, second = iterations(jax.random.key(2), 2)

@@ -1,4 +1,4 @@
-"""Replay: what is kept, what is drawn, in which dtype; and what waits until there is enough."""
+"""Replay: what is kept, what is drawn, in which dtype."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,6 @@ import pytest
 from agents import replay
 from agents.replay import ReplayConfig
 from agents.types import Trajectory
-from meta import experience
-from meta.experience import with_experience
 
 T = 2
 
@@ -60,18 +58,6 @@ def test_before_the_first_draw_only_what_was_added_is_drawn():
     for _ in range(20):
         state, batch = replay.sample(config, state, numbered(7, 3))
         assert set(np.asarray(batch.action[0]).tolist()) <= {7, 8, 9}
-
-
-def test_an_agent_waits_until_there_is_an_update():
-    config = ReplayConfig(capacity=4, batch_size=4, fresh=0.5)
-    lifetime_step = lambda eta, state, trajectories, validation: (state + 1, eta, {"seen": trajectories.reward.sum()})
-    step = jax.jit(with_experience(lifetime_step, config, 0))
-    state = experience.init(config, 0, jax.random.key(0), numbered(0, 2), ())
-    stack = lambda first: jax.tree.map(lambda x: x[None], numbered(first, 2))
-    after, state, gradient, is_ready, metrics = step(2.0, jnp.zeros(()), state, stack(1), None)
-    assert not is_ready and after == 0 and gradient == 0 and np.isnan(metrics["seen"])
-    after, state, gradient, is_ready, metrics = step(2.0, after, state, stack(3), None)
-    assert is_ready and after == 1 and gradient == 2 and 2 * (3 + 4) < metrics["seen"] <= 2 * (3 + 4 + 4 + 4)
 
 
 @pytest.mark.parametrize(

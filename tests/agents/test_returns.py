@@ -1,16 +1,15 @@
-"""V-trace targets and TD(λ) against loops in float64, their limits, and what must not cross the end of an episode."""
+"""Returns against loops in float64, their limits, what must not cross the end of an episode, and refused shapes."""
 
 import jax
 import numpy as np
 import pytest
 
-from agents import td
-from agents.rule import masked_reduce
+from agents import returns
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
 GAMMA = 0.9
-vtrace = jax.jit(td.vtrace)
+vtrace = jax.jit(returns.vtrace)
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +23,9 @@ def drawn(seed, num_steps=7, batch_size=4):
     rng = np.random.default_rng(seed + 100)
     trajectory = random_trajectory(seed, num_steps, batch_size)
     return trajectory, rng.normal(size=(num_steps + 1, batch_size)), rng.lognormal(size=(num_steps, batch_size))
+
+
+# V-trace
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
@@ -112,15 +114,67 @@ def test_values_and_rewards_within_the_episode_do_count():
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.4, 1.0])
-def test_td_lambda_moves_values_to_the_lambda_return(lambda_):
+def test_lambda_returns_are_v_trace_on_policy(lambda_):
     trajectory, values, _ = drawn(3)
-    rule = td.td_lambda(GAMMA, lambda_)
-    predictions = {"value": values}
-    targets, state = rule.apply({}, (), trajectory, predictions, predictions)
-    expected, _ = reference.vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, lambda_)
-    np.testing.assert_allclose(targets, expected, rtol=1e-12)
-    assert state == () and rule.init() == ()
-    loss = masked_reduce(rule.loss(targets, predictions, trajectory), trajectory.valid, rule.reduction)
-    squares = [(expected[t, b] - values[t, b]) ** 2 for t, b in np.argwhere(trajectory.valid)]
-    np.testing.assert_allclose(loss, np.mean(squares), rtol=1e-12)
-    np.testing.assert_array_equal(rule.policy(predictions), np.zeros((8, 4, 1)))
+    actual = returns.lambda_returns(trajectory, values, GAMMA, lambda_)
+    expected = reference.vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, lambda_)
+    for x, y in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_importance_ratios_are_of_the_taken_actions():
+    trajectory, _, _ = drawn(1)
+    logits = np.random.default_rng(0).normal(size=(8, 4, 3))
+    actual = returns.importance_ratios(logits, trajectory)
+    np.testing.assert_allclose(actual, reference.importance_ratios(logits, trajectory), rtol=1e-12)
+
+
+# Retrace
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_retrace_agrees_with_loops(seed, lambda_):
+    trajectory, v, rho = drawn(seed)
+    rng = np.random.default_rng(seed)
+    q, retrace = rng.normal(size=(8, 4, 3)), jax.jit(returns.retrace)
+    # As it is; truncated steps that are followed by valid ones; and steps that are not valid wherever.
+    for valid in (trajectory.valid, np.ones((7, 4), bool), rng.uniform(size=(7, 4)) < 0.7):
+        changed = trajectory._replace(valid=valid)
+        expected = reference.retrace(changed, q, v, rho, GAMMA, lambda_)
+        actual = np.asarray(retrace(changed, q, v, rho, GAMMA, lambda_))
+        np.testing.assert_allclose(actual[valid], expected[valid], rtol=1e-12)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": (7, 4)}, r"^values has the shape \[7, 4\], expected \[8, 4\]$"),
+        ({"values": (8, 4, 1)}, r"^values has the shape \[8, 4, 1\], expected \[8, 4\]$"),
+        ({"rho": (8, 4)}, r"^rho has the shape \[8, 4\], expected \[7, 4\]$"),
+        ({"rho": ()}, r"^rho has the shape \[\], expected \[7, 4\]$"),
+        ({"target_q": (8, 4)}, r"^target_q has the shape \[8, 4\], expected \[8, 4, \*\]$"),
+        ({"target_q": (7, 4, 3)}, r"^target_q has the shape \[7, 4, 3\], expected \[8, 4, \*\]$"),
+        ({"target_v": (8, 4, 3)}, r"^target_v has the shape \[8, 4, 3\], expected \[8, 4\]$"),
+    ],
+    ids=str,
+)
+def test_other_shapes_are_refused_by_name(change, message):
+    trajectory, _, _ = drawn(0)
+    shapes = {"values": (8, 4), "rho": (7, 4), "target_q": (8, 4, 3), "target_v": (8, 4)} | change
+    x = {name: np.zeros(shape) for name, shape in shapes.items()}
+    calls = [
+        lambda: returns.vtrace(trajectory, x["values"], x["rho"], GAMMA, 1.0),
+        lambda: returns.lambda_returns(trajectory, x["values"], GAMMA, 1.0),
+        lambda: returns.retrace(trajectory, x["target_q"], x["target_v"], x["rho"], GAMMA, 1.0),
+    ]
+    (name,) = change
+    for call, names in zip(calls, ("values rho", "values", "target_q target_v rho"), strict=True):
+        if name in names.split():
+            with pytest.raises(ValueError, match=message):
+                call()
+        else:
+            call()

@@ -1,24 +1,25 @@
-"""Hand-made rules: targets and losses against loops, the masked reduction, and which predictions get a gradient."""
+"""Hand-made rules: targets and losses against loops, which predictions get a gradient, and bad settings."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.impala import a2c, impala
-from agents.q_learning import epsilon_greedy_policy, expected_values, q_learning
+from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.q_learning import QLearningConfig, q_learning
 from agents.rule import masked_reduce
-from agents.td import td_lambda
+from agents.td import TDLambdaConfig, td_lambda
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
 GAMMA, LAMBDA, VALUE_COST, ENTROPY_COST = 0.9, 0.8, 0.3, 0.2
+COSTS = dict(discount=GAMMA, value_cost=VALUE_COST, entropy_cost=ENTROPY_COST)
 RULES = {
-    "td_lambda": td_lambda(GAMMA, LAMBDA),
-    "q_learning": q_learning(GAMMA, LAMBDA, epsilon=0.2),
-    "impala": impala(GAMMA, LAMBDA, VALUE_COST, ENTROPY_COST, "sum"),
-    "a2c": a2c(GAMMA, VALUE_COST, ENTROPY_COST, "sum", is_bootstrapped=True),
-    "a2c_no_bootstrap": a2c(GAMMA, VALUE_COST, ENTROPY_COST, "sum", is_bootstrapped=False),
+    "td_lambda": td_lambda(TDLambdaConfig(GAMMA, LAMBDA)),
+    "q_learning": q_learning(QLearningConfig(GAMMA, LAMBDA, epsilon=0.2)),
+    "impala": impala(ImpalaConfig(lambda_=LAMBDA, **COSTS)),
+    "a2c": a2c(A2CConfig(**COSTS)),
+    "a2c_no_bootstrap": a2c(A2CConfig(**COSTS), is_bootstrapped=False),
 }
 
 
@@ -31,9 +32,7 @@ def float64():
 def drawn(rule, seed=0, num_steps=6, batch_size=4, num_actions=3):
     trajectory = random_trajectory(seed, num_steps, batch_size, num_actions=num_actions)
     rng = np.random.default_rng(seed + 100)
-    axes = {
-        name: ((num_actions, *s.shape) if s.is_per_action else s.shape) for name, s in rule.spec(num_actions).items()
-    }
+    axes = {name: one.axes(num_actions) for name, one in rule.spec(num_actions).items()}
     return trajectory, {name: rng.normal(size=(num_steps + 1, batch_size, *shape)) for name, shape in axes.items()}
 
 
@@ -50,7 +49,7 @@ def targets_and_loss(rule, trajectory, predictions):
 
 
 def test_q_learning_with_lambda_0_is_one_step_q_learning():
-    rule = q_learning(GAMMA, 0.0, epsilon=0.2)
+    rule = q_learning(QLearningConfig(GAMMA, 0.0, epsilon=0.2))
     trajectory, predictions = drawn(rule)
     targets, loss = targets_and_loss(rule, trajectory, predictions)
     q = predictions["q"]
@@ -69,15 +68,6 @@ def test_q_learning_agrees_with_loops():
     np.testing.assert_allclose(targets, expected, rtol=1e-12)
     error = expected - reference.taken(predictions["q"], trajectory.action)
     np.testing.assert_allclose(loss, 0.5 * error**2, rtol=1e-10)
-
-
-def test_epsilon_greedy_policy_takes_the_best_action_but_for_epsilon():
-    predictions = {"q": np.array([[1.0, 3.0, 2.0, -1.0], [5.0, 5.0, 0.0, 1.0]])}
-    logits = epsilon_greedy_policy(predictions, 0.2)
-    probabilities = [[0.05, 0.85, 0.05, 0.05], [0.45, 0.45, 0.05, 0.05]]  # ties are shared
-    np.testing.assert_allclose(jax.nn.softmax(logits), probabilities, rtol=1e-6)
-    np.testing.assert_allclose(expected_values(predictions, logits), [0.85 * 3 + 0.05 * 2, 0.9 * 5 + 0.05], rtol=1e-6)
-    np.testing.assert_allclose(RULES["q_learning"].policy(predictions), logits)
 
 
 # Actor-critic
@@ -119,33 +109,13 @@ def test_a2c_without_bootstrap_ends_in_0():
 
 
 def test_the_entropy_bonus_raises_entropy():
-    rule = impala(GAMMA, LAMBDA, 0.0, 1.0, "sum")
+    rule = impala(ImpalaConfig(GAMMA, value_cost=0.0, entropy_cost=1.0, lambda_=LAMBDA))
     trajectory, predictions = drawn(rule)
     targets = jax.tree.map(jnp.zeros_like, targets_and_loss(rule, trajectory, predictions)[0])
     loss = lambda policy: jnp.sum(rule.loss(targets, predictions | {"policy": policy}, trajectory))
     entropy = lambda policy: -np.sum(reference.probabilities(policy) * np.log(reference.probabilities(policy)))
     moved = predictions["policy"] - 0.1 * jax.grad(loss)(predictions["policy"])
     assert entropy(np.asarray(moved)[:-1]) > entropy(predictions["policy"][:-1])
-
-
-# The reduction
-
-
-def test_masked_reduce_counts_valid_steps_only():
-    loss = np.array([[1.0, np.nan], [2.0, 4.0]])
-    valid = np.array([[True, False], [True, True]])
-    assert masked_reduce(loss, valid, "sum") == 7
-    np.testing.assert_allclose(masked_reduce(loss, valid, "mean"), 7 / 3)
-    assert masked_reduce(loss, np.zeros_like(valid), "mean") == 0
-    with pytest.raises(ValueError, match="reduction is 'average', expected 'sum' or 'mean'"):
-        masked_reduce(loss, valid, "average")
-
-
-def test_a_rule_has_the_reduction_that_was_asked_for():
-    for reduction in ("sum", "mean"):
-        assert impala(GAMMA, LAMBDA, VALUE_COST, ENTROPY_COST, reduction).reduction == reduction
-        assert a2c(GAMMA, VALUE_COST, ENTROPY_COST, reduction, is_bootstrapped=True).reduction == reduction
-    assert (RULES["q_learning"].reduction, RULES["td_lambda"].reduction) == ("sum", "mean")
 
 
 # Gradients
@@ -191,7 +161,26 @@ def test_the_critic_is_moved_by_the_value_cost_alone():
     np.testing.assert_allclose(gradient[:-1], 2 * VALUE_COST * (predictions["value"][:-1] - targets.value), rtol=1e-10)
 
 
-def test_no_gradient_flows_through_the_epsilon_greedy_policy():
-    q = np.random.default_rng(0).normal(size=(5, 3))
-    gradient = jax.grad(lambda q: jnp.sum(epsilon_greedy_policy({"q": q}, 0.2) * np.arange(3)))(q)
-    np.testing.assert_array_equal(gradient, 0)
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ImpalaConfig(lambda_=1.5), "^lambda_ is 1.5, expected a number from 0 to 1$"),
+        (ImpalaConfig(value_cost=-1.0), "^value_cost is -1.0, expected a number of at least 0$"),
+        (A2CConfig(discount=1.1), "^discount is 1.1, expected a number from 0 to 1$"),
+        (A2CConfig(entropy_cost=float("nan")), "^entropy_cost is nan, expected a number of at least 0$"),
+        (A2CConfig(reduction="means"), r"^reduction is 'means', expected one of sum, mean \(did you mean 'mean'"),
+        (QLearningConfig(epsilon=-0.1), "^epsilon is -0.1, expected a number from 0 to 1$"),
+        (QLearningConfig(discount=2.0), "^discount is 2.0, expected a number from 0 to 1$"),
+        (QLearningConfig(lambda_=2.0), "^lambda_ is 2.0, expected a number from 0 to 1$"),
+        (TDLambdaConfig(lambda_=float("nan")), "^lambda_ is nan, expected a number from 0 to 1$"),
+        (TDLambdaConfig(discount=-1.0), "^discount is -1.0, expected a number from 0 to 1$"),
+    ],
+    ids=str,
+)
+def test_a_bad_setting_is_named(config, message):
+    type(config)().validate()
+    with pytest.raises(ValueError, match=message):
+        config.validate()

@@ -1,6 +1,7 @@
 """DiscoRL's rule against plain NumPy in float64 and against the published rule's numbers; its weights file."""
 
 import dataclasses
+import functools
 import os
 import zipfile
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 from agents.types import Trajectory
 from experiments import check_disco103
-from experiments import weights as weights_file
+from frodo import disco103_weights
 from meta import disco, disco103
 from tests.reference import disco as reference
+from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
+jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 DATA = Path(__file__).parents[1] / "data"
 SMALL = disco.DiscoConfig(prediction_size=5, max_value=4, lstm=6, lifetime_lstm=3)
 T, B, A = 6, 3, 4
@@ -49,26 +52,26 @@ def random_experience(seed, config=SMALL, num_actions=A):
         core_state=(),
     )
     spec = disco.disco(config).spec(num_actions)
-    shapes = {name: (*((num_actions,) * one.is_per_action), *one.shape) for name, one in spec.items()}
+    shapes = {name: one.axes(num_actions) for name, one in spec.items()}
     draw = lambda: {name: rng.normal(size=(T + 1, B, *shape)) for name, shape in shapes.items()}
     return trajectory, draw(), draw()
 
 
 def initial(rule):
     """Meta-parameters at random."""
-    return jax.jit(rule.init_meta_params, static_argnums=1)(jax.random.key(1), A)
+    return jit(rule.random_meta_params, static_argnums=1)(jax.random.key(1), A)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_agrees_with_plain_numpy_in_float64(seed):
     with jax.enable_x64(True):
         rule = disco.disco(SMALL)
-        shapes = disco103.from_meta_params(rule.init_meta_params(jax.random.key(0), A))
+        shapes = disco103.from_meta_params(rule.random_meta_params(jax.random.key(0), A))
         weights = random_weights({name: x.shape for name, x in shapes.items()}, seed)
         meta_params = disco103.to_meta_params(weights)
         state = rule.init()
         expected_state = (np.zeros(3), np.zeros(3), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0))
-        apply = jax.jit(rule.apply)
+        apply = jit(rule.apply)
         for update in range(3):
             trajectory, agent, target = random_experience(10 * seed + update)
             targets, state = apply(meta_params, state, trajectory, agent, target)
@@ -100,7 +103,7 @@ def test_the_published_weights_are_read():
     path = os.environ.get("DISCO103_WEIGHTS")
     if not path:
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
-    weights = weights_file.read(Path(path))
+    weights = disco103_weights.read(Path(path))
     assert len(weights) == 42 and sum(x.size for x in weights.values()) == 754_778
     for name, x in disco103.from_meta_params(disco103.to_meta_params(weights)).items():
         np.testing.assert_array_equal(x, weights[name])
@@ -127,7 +130,7 @@ def test_a_wrong_file_is_named_by_its_first_wrong_key(change, message, tmp_path)
     change(weights)
     np.savez(tmp_path / "weights.npz", **weights)
     with pytest.raises(ValueError, match=f"weights.npz.*{message}"):
-        weights_file.read(tmp_path / "weights.npz")
+        disco103_weights.read(tmp_path / "weights.npz")
 
 
 def test_what_is_no_whole_npz_file_is_named(tmp_path):
@@ -139,7 +142,7 @@ def test_what_is_no_whole_npz_file_is_named(tmp_path):
             file.writestr(f"{key}.npy", b"broken")
     for name, message in (("a", "is no .npz file of arrays"), ("b", "is no .npz file of arrays"), ("c", "expected")):
         with pytest.raises(ValueError, match=f"{name}.npz.*{message}"):
-            weights_file.read(tmp_path / f"{name}.npz")
+            disco103_weights.read(tmp_path / f"{name}.npz")
 
 
 def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values():
@@ -153,7 +156,7 @@ def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values()
         targets, _ = rule.apply(meta_params, state, trajectory, agent, target)
         return sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(targets))
 
-    for gradient in jax.jit(jax.grad(outputs, argnums=(0, 1)))(agent, target):
+    for gradient in jit(jax.grad(outputs, argnums=(0, 1)))(agent, target):
         for name in agent:
             assert bool(jnp.any(gradient[name] != 0)) == (name in ("y", "z")), name
 
@@ -168,7 +171,8 @@ def test_steps_that_are_not_valid_change_nothing():
     reward, logits = np.array(trajectory.reward), np.array(trajectory.behaviour_logits)
     reward[3, 1], logits[3, 1] = 100.0, 7.0 * np.arange(A)
     other = trajectory._replace(reward=reward, behaviour_logits=logits)
-    results = [rule.apply(meta_params, rule.init(), x, agent, target) for x in (trajectory, other)]
+    apply = jit(rule.apply)
+    results = [apply(meta_params, rule.init(), x, agent, target) for x in (trajectory, other)]
     for x, y in zip(*(jax.tree.leaves(result) for result in results), strict=True):
         if np.ndim(x) >= 2:
             x, y = np.asarray(x)[valid], np.asarray(y)[valid]
@@ -196,7 +200,7 @@ def gradient_to_predictions(config):
         return jnp.sum(jnp.square(getattr(rule.apply(meta_params, state, trajectory, *both)[0], name)))
 
     names = [name for name in ("policy", "y", "z") if name in agent]
-    gradients = jax.jit(
+    gradients = jit(
         lambda agent: (jax.grad(losses)(agent), [jax.grad(outputs)((agent, target), name) for name in names])
     )
     moved, sees = jax.tree.map(lambda x: bool(jnp.any(x != 0)), gradients(agent))
@@ -248,12 +252,19 @@ def test_hiding_leaves_the_policy_target_or_the_weights_as_they_are():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"without": ("y",)}, "rule.disco.without is 'y', expected one of y_z, q, aux_policy"),
-        ({"hidden": "al"}, r"rule.disco.hidden is 'al', expected one of nothing, own, all \(did you mean 'all'"),
-        ({"core": "transformr"}, "rule.disco.core is 'transformr'.*did you mean 'transformer'"),
+        ({"without": ("y",)}, "^without is 'y', expected one of y_z, q, aux_policy$"),
+        ({"hidden": "al"}, r"^hidden is 'al', expected one of nothing, own, all \(did you mean 'all'"),
+        ({"core": "transformr"}, "^core is 'transformr'.*did you mean 'transformer'"),
         ({"core": "transformer", "lstm": 6}, "lstm is 6, expected a multiple of 4"),
-        ({"hidden": "own", "without": ("y_z",)}, "rule.disco.hidden is 'own', expected 'nothing'"),
-        ({"lifetime_lstm": -1}, "lifetime_lstm is -1, expected an integer of at least 0"),
+        ({"hidden": "own", "without": ("y_z",)}, "^hidden is 'own', expected 'nothing'"),
+        ({"lifetime_lstm": -1}, "^lifetime_lstm is -1, expected an integer of at least 0$"),
+        ({"prediction_size": 0}, "^prediction_size is 0, expected an integer of at least 1$"),
+        ({"max_value": 0}, "^max_value is 0, expected an integer of at least 1$"),
+        ({"action_embedding": (4, 0)}, r"^action_embedding is \(4, 0\), expected positive layer sizes$"),
+        ({"discount": 1.1}, "^discount is 1.1, expected a number from 0 to 1$"),
+        ({"target_decay": -0.1}, "^target_decay is -0.1, expected a number from 0 to 1$"),
+        ({"y_cost": -1.0}, "^y_cost is -1.0, expected a number of at least 0$"),
+        ({"logit_cost": float("nan")}, "^logit_cost is nan, expected a number of at least 0$"),
     ],
 )
 def test_a_wrong_ablation_is_named(settings, message):

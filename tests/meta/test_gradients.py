@@ -10,70 +10,75 @@ import optax
 import pytest
 
 from agents.networks import NetworkConfig, make_agent
-from frodo.rule import KINDS, RuleConfig, make_outer, make_rule
 from meta import gradients
-from meta.lifetime import init_agent_state, make_lifetime_step
+from meta.lifetime import Setup, init_agent_state, make_agent_step
+from meta.outer import OuterConfig, make_outer
+from meta.scalar import KINDS, FrodoConfig, LearnedLossConfig, frodo, learned_loss
 from tests.reference import frodo as reference
 from tests.trajectories import random_trajectory
 
 OPTIMIZER = (0.05, 0.9, 1e-2)  # learning rate, decay, ε: large steps, so that second-order terms matter
 TARGET_INPUTS = ("reward", "discount", "next_value")
-BASE = RuleConfig(lstm=4, discount=0.9, lambda_=0.8, temperature=1.3, entropy_cost=0.1)
-CASES = {
+BASE = FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)
+CRITIC_FREE = dict(lstm=4, discount=0.9)
+LOSS = LearnedLossConfig(lstm=4, discount=0.9, entropy_cost=0.1)
+# Other than the rule's wherever both have a setting.
+OUTER = OuterConfig(discount=0.95, lambda_=0.8, temperature=1.3, entropy_cost=0.15, value_cost=0.4)
+SETTINGS: dict[str, FrodoConfig | LearnedLossConfig] = {
     "actor_critic-semi": BASE,
     "actor_critic-literal": dataclasses.replace(BASE, next_value_gradient="literal"),
     "actor_critic-stopped": dataclasses.replace(BASE, next_value_gradient="stopped"),
     "actor_critic-mean": dataclasses.replace(BASE, reduction="mean"),
     "consistency-one-step": dataclasses.replace(BASE, consistency_cost=0.5, is_consistency_multi_step=False),
     "consistency-multi-step": dataclasses.replace(BASE, consistency_cost=0.5),
-    "prediction-literal": dataclasses.replace(
-        BASE, kind="prediction", inputs=TARGET_INPUTS, next_value_gradient="literal", reduction="mean"
+    "prediction-literal": FrodoConfig(
+        kind="prediction", inputs=TARGET_INPUTS, next_value_gradient="literal", reduction="mean", **CRITIC_FREE
     ),
-    "prediction-semi": dataclasses.replace(BASE, kind="prediction", inputs=TARGET_INPUTS),
-    "value_based-semi": dataclasses.replace(BASE, kind="value_based", epsilon=0.3),
-    "value_based-literal": dataclasses.replace(BASE, kind="value_based", next_value_gradient="literal"),
-    "learned_loss-semi": dataclasses.replace(BASE, name="learned_loss"),
-    "learned_loss-literal": dataclasses.replace(BASE, name="learned_loss", next_value_gradient="literal"),
+    "prediction-semi": FrodoConfig(kind="prediction", inputs=TARGET_INPUTS, **CRITIC_FREE),
+    "value_based-semi": FrodoConfig(kind="value_based", epsilon=0.3, **CRITIC_FREE),
+    "value_based-literal": FrodoConfig(kind="value_based", next_value_gradient="literal", **CRITIC_FREE),
+    "learned_loss": LOSS,
+    "learned_loss-differentiated": dataclasses.replace(LOSS, is_next_value_differentiated=True),
+}
+CASES = {
+    name: reference.Case("learned_loss" if name.startswith("learned_loss") else "frodo", settings, OUTER)
+    for name, settings in SETTINGS.items()
 }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Static:
-    """A configuration as a static argument of jit."""
-
-    value: RuleConfig
+def make_rule(case: reference.Case):
+    return (learned_loss if case.is_loss else frodo)(case.rule)
 
 
 @functools.cache
 def problem(name: str):
     """Everything that the outer loss is a function of, besides the rule."""
-    config = CASES[name]
-    num_actions = 1 if config.kind == "prediction" else 3
-    rule = make_rule(config)
+    case = CASES[name]
+    num_actions = 1 if case.kind == "prediction" else 3
+    rule = make_rule(case)
     agent = make_agent(NetworkConfig("mlp", (5,), activation="tanh"), rule.spec(num_actions), num_actions)
     optimizer = optax.rmsprop(OPTIMIZER[0], OPTIMIZER[1], OPTIMIZER[2], eps_in_sqrt=True)
     trajectories = random_trajectory(1, 2, 5, 3, num_actions=num_actions)
     validation = random_trajectory(2, 5, 3, num_actions=num_actions)
-    outer = make_outer(config, NetworkConfig(), rule.spec(num_actions))
-    state = init_agent_state(agent, rule, optimizer, outer, jax.random.key(0), jnp.asarray(validation.observation[0]))
-    meta_params = jax.tree.map(lambda x: 2 * x, rule.init_meta_params(jax.random.key(1), num_actions))
-    return agent, optimizer, outer, trajectories, validation, state, meta_params
+    setup = Setup(agent, rule, optimizer, make_outer(OUTER, rule, NetworkConfig(), num_actions))
+    state = init_agent_state(setup, jax.random.key(0), jnp.asarray(validation.observation[0]))
+    meta_params = jax.tree.map(lambda x: 2 * x, rule.random_meta_params(jax.random.key(1), num_actions))
+    return setup, trajectories, validation, state, meta_params
 
 
 def meta_gradient(name: str, mode: str):
-    config = CASES[name]
-    agent, optimizer, outer, trajectories, validation, state, meta_params = problem(name)
-    step = make_lifetime_step(agent, make_rule(config), optimizer, outer, mode)
+    setup, trajectories, validation, state, meta_params = problem(name)
+    step = make_agent_step(setup._replace(rule=make_rule(CASES[name])), mode)
     return jax.jit(step, compiler_options=reference.FAST_COMPILATION)(meta_params, state, trajectories, validation)
 
 
 @functools.cache
 def central_differences(name: str, num_directions: int = 4):
     """The reference's outer loss, random directions in η, and its slope along each."""
-    config = CASES[name]
-    _, _, _, trajectories, validation, state, meta_params = problem(name)
-    names = config.inputs + (("log_pi", "value") if config.name == "learned_loss" else ())
-    settings = dict(rule=Static(config), optimizer=OPTIMIZER, names=names, head_names=tuple(KINDS[config.kind].spec(3)))
+    case = CASES[name]
+    _, trajectories, validation, state, meta_params = problem(name)
+    names = case.rule.inputs + (("log_pi", "value") if case.is_loss else ())
+    settings = dict(case=case, optimizer=OPTIMIZER, names=names, head_names=tuple(KINDS[case.kind].spec(3)))
     zeros = jax.tree.map(jnp.zeros_like, state.params)
     evaluate = lambda meta_params, values: reference.outer_loss(
         meta_params, state.params, zeros, trajectories, validation, values, **settings
@@ -135,7 +140,7 @@ def test_a_missing_stop_gradient_is_caught(function, monkeypatch):
 
 def test_targets_that_are_not_constant_are_caught(monkeypatch):
     right = make_rule
-    leaky = lambda config: right(config)._replace(is_target_constant=False)
+    leaky = lambda case: right(case)._replace(is_target_constant=False)
     central_differences("actor_critic-semi")
     monkeypatch.setitem(globals(), "make_rule", leaky)
     for mode in ("reverse", "mixed"):

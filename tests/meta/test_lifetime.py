@@ -8,22 +8,26 @@ import numpy as np
 import optax
 import pytest
 
-from agents.impala import impala
+from agents.acting import Schedule
+from agents.impala import ImpalaConfig, impala
 from agents.networks import NetworkConfig, make_agent
+from agents.replay import ReplayConfig
 from agents.rule import UpdateRule, masked_reduce
-from agents.td import td_lambda
+from agents.td import TDLambdaConfig, td_lambda
 from agents.types import PredictionSpec
-from frodo.rule import RuleConfig, make_outer, make_rule
 from meta import gradients
-from meta.lifetime import init_agent_state, make_lifetime_step
+from meta.lifetime import LifetimeConfig, Setup, init_agent_state, make_agent_step
+from meta.outer import OuterConfig, make_outer
+from meta.scalar import FrodoConfig, frodo
 from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
 M, A = 2, 3
 # Most of the time here is the compiler's.
 jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
-CONFIG = RuleConfig(lstm=4, discount=0.9, entropy_cost=0.1)
-OUTER = make_outer(CONFIG, NetworkConfig(), {"value": PredictionSpec()})
+CONFIG = FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)
+TD = TDLambdaConfig(0.9, 0.5)
+OUTER = make_outer(OuterConfig(discount=0.9, entropy_cost=0.1), frodo(CONFIG), NetworkConfig(), A)
 OUTER_LOSS = lambda predictions, trajectory: OUTER.loss((), predictions, trajectory)[0]
 
 
@@ -35,16 +39,16 @@ def drawn(seed, init, *arguments, dtype=np.float64):
 
 
 def problem(rule, optimizer, network, observation=(2, 2), dtype=np.float64):
-    """Agent, η, its state, the trajectories of one step and a validation trajectory."""
+    """What an agent is made of, η, its state, the trajectories of one step and a validation trajectory."""
     agent = make_agent(network, rule.spec(A), A)
     cast = lambda x: x.astype(dtype) if x.dtype == np.float64 else x
     trajectories = jax.tree.map(cast, random_trajectory(1, M, 5, 3, num_actions=A, observation=observation))
     validation = jax.tree.map(cast, random_trajectory(2, 5, 3, num_actions=A, observation=observation))
     params = jax.tree.map(jnp.asarray, drawn(0, agent.init, validation.observation[0], dtype=dtype))
-    at_params = agent._replace(init=lambda key, observation: params)
-    state = init_agent_state(at_params, rule, optimizer, OUTER, jax.random.key(0), validation.observation[0])
-    meta_params = jax.tree.map(jnp.asarray, drawn(1, lambda key: rule.init_meta_params(key, A), dtype=dtype))
-    return agent, meta_params, state, trajectories, validation
+    setup = Setup(agent._replace(init=lambda key, observation: params), rule, optimizer, OUTER)
+    state = init_agent_state(setup, jax.random.key(0), validation.observation[0])
+    meta_params = jax.tree.map(jnp.asarray, drawn(1, lambda key: rule.random_meta_params(key, A), dtype=dtype))
+    return setup, meta_params, state, trajectories, validation
 
 
 MLP = NetworkConfig("mlp", (5,), activation="tanh")
@@ -63,12 +67,15 @@ def check_close(actual, expected, rtol, err_msg=""):
 # Hand-made rules
 
 
-@pytest.mark.parametrize("rule", [impala(0.9, 0.8, 0.5, 0.01, "sum"), td_lambda(0.9, 0.5)], ids=["impala", "td_lambda"])
+HAND_MADE = {"impala": impala(ImpalaConfig(0.9, 0.5, 0.01, lambda_=0.8)), "td_lambda": td_lambda(TD)}
+
+
+@pytest.mark.parametrize("rule", HAND_MADE.values(), ids=HAND_MADE)
 def test_a_hand_made_rule_takes_plain_optimizer_steps(rule):
     with jax.enable_x64(True):
         optimizer = optax.adam(0.05)
-        agent, _, state, trajectories, _ = problem(rule, optimizer, MLP)
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER))
+        setup, _, state, trajectories, _ = problem(rule, optimizer, MLP)
+        step, agent = jit(make_agent_step(setup)), setup.agent
         after, meta_gradient, metrics = step({}, state, trajectories, None)
 
         @jit
@@ -89,9 +96,9 @@ def test_a_hand_made_rule_takes_plain_optimizer_steps(rule):
 
 def test_metrics_are_means_over_the_updates():
     metrics = lambda targets, predictions, trajectory: {"reward": jnp.sum(trajectory.reward)}
-    rule, optimizer = td_lambda(0.9, 0.5)._replace(metrics=metrics), optax.sgd(0.1)
-    agent, _, state, trajectories, _ = problem(rule, optimizer, MLP, dtype=np.float32)
-    _, _, logged = jit(make_lifetime_step(agent, rule, optimizer, OUTER))({}, state, trajectories, None)
+    rule, optimizer = td_lambda(TD)._replace(metrics=metrics), optax.sgd(0.1)
+    setup, _, state, trajectories, _ = problem(rule, optimizer, MLP, dtype=np.float32)
+    _, _, logged = jit(make_agent_step(setup))({}, state, trajectories, None)
     np.testing.assert_allclose(logged["reward"], np.sum(trajectories.reward) / M, rtol=1e-5)
 
 
@@ -99,18 +106,18 @@ def test_metrics_are_means_over_the_updates():
 
 
 def test_modes_agree_in_float32_and_with_the_outer_loss_after_the_updates():
-    rule, optimizer = make_rule(CONFIG), optax.rmsprop(1e-2, 0.9, 1e-2, eps_in_sqrt=True)
+    rule, optimizer = frodo(CONFIG), optax.rmsprop(1e-2, 0.9, 1e-2, eps_in_sqrt=True)
     network = NetworkConfig("conv", (64, 64))
-    agent, *arguments = problem(rule, optimizer, network, observation=(2, 3, 16), dtype=np.float32)
+    setup, *arguments = problem(rule, optimizer, network, observation=(2, 3, 16), dtype=np.float32)
     results = {}
     for mode in gradients.MODES:
-        results[mode] = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))(*arguments)
+        results[mode] = jit(make_agent_step(setup, mode))(*arguments)
     for mode in ("remat", "mixed"):
         check_close(results[mode], results["reverse"], 1e-4, mode)
     after, meta_gradient, metrics = results["reverse"]
     assert optax.global_norm(meta_gradient) > 1e-3
     validation = arguments[-1]
-    loss = np.asarray(OUTER_LOSS(jit(agent.unroll)(after.params, validation), validation))
+    loss = np.asarray(OUTER_LOSS(jit(setup.agent.unroll)(after.params, validation), validation))
     np.testing.assert_allclose(metrics["outer_loss"], np.sum(loss[validation.valid]), rtol=1e-5)
     assert metrics["regulariser"] == 0
 
@@ -125,7 +132,7 @@ def test_an_unknown_mode_is_named():
 
 def split_rule() -> UpdateRule:
     """FRODO's rule, with the policy's part of the loss carrying meta-gradient and the value's part not."""
-    base = make_rule(CONFIG)
+    base = frodo(CONFIG)
 
     def policy_loss(targets, predictions, trajectory):
         whole = base.loss(targets, predictions, trajectory)
@@ -141,7 +148,8 @@ def split_rule() -> UpdateRule:
 def split_results():
     with jax.enable_x64(True):
         rule, optimizer = split_rule(), optax.sgd(0.1)
-        agent, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP)
+        setup, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP)
+        agent = setup.agent
 
         def gradient(loss, params, meta_params, trajectory):
             known = agent.unroll(params, trajectory)
@@ -171,7 +179,7 @@ def split_results():
         constant, _ = jit(jax.grad(plain, has_aux=True))(meta_params, constants)
         actual = {}
         for mode in gradients.MODES:
-            step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
+            step = jit(make_agent_step(setup, mode))
             actual[mode] = step(meta_params, state, trajectories, validation)
         return actual, params, constant
 
@@ -194,16 +202,17 @@ def target_rule(target_decay) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         return 1 + target_predictions["value"][:-1], rule_state
 
-    return td_lambda(0.9, 0.5)._replace(apply=apply, target_decay=target_decay)
+    return td_lambda(TD)._replace(apply=apply, target_decay=target_decay)
 
 
 @pytest.mark.parametrize("decay", [None, 0.75, 0.0])
 def test_target_parameters_are_a_moving_average_of_those_that_updates_started_from(decay):
     with jax.enable_x64(True):
         rule, optimizer = target_rule(decay), optax.sgd(0.3)
-        agent, _, state, trajectories, _ = problem(rule, optimizer, MLP)
+        setup, _, state, trajectories, _ = problem(rule, optimizer, MLP)
+        agent = setup.agent
         assert (state.target_params == ()) == (decay is None)
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER))
+        step = jit(make_agent_step(setup))
         after, _, _ = step({}, state, trajectories, None)
         after, _, _ = step({}, after, trajectories, None)
 
@@ -240,7 +249,7 @@ def remembering_rule(is_counting=False) -> UpdateRule:
 
     return UpdateRule(
         spec=lambda num_actions: {"policy": PredictionSpec((num_actions,)), "value": PredictionSpec()},
-        init_meta_params=lambda key, num_actions: {"keep": jnp.array(0.4), "add": jnp.array(0.7)},
+        random_meta_params=lambda key, num_actions: {"keep": jnp.array(0.4), "add": jnp.array(0.7)},
         init=lambda: {"scale": jnp.ones(())} | ({"count": jnp.zeros((), jnp.int32)} if is_counting else {}),
         apply=apply,
         loss=lambda targets, predictions, trajectory: jnp.square(targets - predictions["value"][:-1]),
@@ -252,8 +261,8 @@ def remembering_rule(is_counting=False) -> UpdateRule:
 def test_meta_gradient_flows_through_the_rule_state(mode):
     with jax.enable_x64(True):
         rule, optimizer = remembering_rule(), optax.sgd(0.05)
-        agent, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP)
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
+        setup, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP)
+        step, agent = jit(make_agent_step(setup, mode)), setup.agent
         after, meta_gradient, _ = step(meta_params, state, trajectories, validation)
         scale = 1.0
         for m in range(M):
@@ -281,7 +290,6 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
         check_close(meta_gradient, plain(meta_params), 1e-8)
         assert all(abs(x) > 1e-4 for x in jax.tree.leaves(meta_gradient))
         # What is remembered by the one update there is comes too late for it.
-        step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
         _, meta_gradient, _ = step(meta_params, state, jax.tree.map(lambda x: x[:1], trajectories), validation)
         assert not any(np.any(x) for x in jax.tree.leaves(meta_gradient))
 
@@ -289,8 +297,45 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
 @pytest.mark.parametrize("mode", gradients.MODES)
 def test_the_rule_state_may_hold_integers(mode):
     rule, optimizer = remembering_rule(is_counting=True), optax.sgd(0.05)
-    agent, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP, dtype=np.float32)
-    step = jit(make_lifetime_step(agent, rule, optimizer, OUTER, mode))
+    setup, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP, dtype=np.float32)
+    step = jit(make_agent_step(setup, mode))
     after, meta_gradient, _ = step(meta_params, state, trajectories, validation)
     assert after.rule_state["count"] == M
     assert all(abs(x) > 1e-4 for x in jax.tree.leaves(meta_gradient))
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "^batch_size is 0, expected an integer of at least 1$"),
+        ({"unroll": 0}, "^unroll is 0, expected an integer of at least 1$"),
+        ({"validation_unroll": -3}, "^validation_unroll is -3, expected an integer of at least 1$"),
+        ({"num_updates": 0}, "^num_updates is 0, expected an integer of at least 1$"),
+        ({"stride": 9}, r"^stride is 9, expected at most num_updates \(5\), or 0 for as many$"),
+        ({"stride": -1}, r"^stride is -1, expected at most num_updates \(5\), or 0 for as many$"),
+        ({"max_abs_reward": 0.0}, "^max_abs_reward is 0.0, expected a positive number$"),
+        ({"max_abs_reward": float("nan")}, "^max_abs_reward is nan, expected a positive number$"),
+        ({"gradient_mode": "fast"}, "^gradient_mode is 'fast', expected one of reverse, remat, mixed$"),
+        ({"replay": ReplayConfig(-1)}, "^replay.capacity is -1, expected an integer of at least 0$"),
+        (
+            {"replay": ReplayConfig(100, 10), "is_acting_interleaved": True},
+            "^is_acting_interleaved is True and replay.capacity is 100, expected one of the two",
+        ),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_a_bad_setting_is_named(settings, message):
+    LifetimeConfig().validate()
+    with pytest.raises(ValueError, match=message):
+        LifetimeConfig(**settings).validate()
+
+
+@pytest.mark.parametrize(("stride", "num"), [(0, 5), (2, 2), (5, 5)])
+def test_an_iteration_acts_as_many_trajectories_as_updates_are_new(stride, num):
+    config = LifetimeConfig(batch_size=3, unroll=7, validation_unroll=4, num_updates=5, stride=stride)
+    assert config.schedule(is_meta=True) == Schedule(num, 7, 4)
+    assert config.schedule(is_meta=False) == Schedule(5, 7, 0)
+    assert (config.num_env_steps(True), config.num_env_steps(False)) == (3 * (7 * num + 4), 3 * 7 * 5)

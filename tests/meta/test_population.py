@@ -1,6 +1,5 @@
 """The population regime: one agent is the online regime, devices and processes change nothing, lifetimes end."""
 
-import dataclasses
 import functools
 import operator
 import os
@@ -15,27 +14,34 @@ import optax
 import pytest
 
 from agents import acting
-from agents.networks import NetworkConfig, make_agent
+from agents.acting import Actor
+from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
-from frodo.online import OnlineConfig, make_fused
-from frodo.rule import RuleConfig, make_outer, make_rule
+from frodo.config import AgentConfig, make_setup
+from frodo.learner import build_learner
+from frodo.online import make_online_program
+from frodo.rules import RuleConfig
 from meta import population
 from meta.disco import DiscoConfig
+from meta.experience import make_lifetime
 from meta.optimizers import OptimizerConfig, adam
-from meta.population import AXIS, LifetimeConfig
+from meta.outer import OuterConfig
+from meta.population import AXIS, make_population_agent
+from meta.scalar import FrodoConfig
 from tests.reference.frodo import FAST_COMPILATION
 from toy_envs.catch import Catch
 
 # Most of the time here is the compiler's.
 jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 DISCO = DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=3)
-CONFIG = OnlineConfig(
-    env="toy/catch",
+CONFIG = AgentConfig(
+    gradient_mode="reverse",
     batch_size=3,
     unroll=4,
     validation_unroll=5,
     num_updates=2,
-    rule=RuleConfig(lstm=4, discount=0.9),
+    rule=RuleConfig("frodo", FrodoConfig(lstm=4, discount=0.9)),
+    outer=OuterConfig(discount=0.9),
     network=NetworkConfig("mlp", (5,)),
     optimizer=OptimizerConfig(1e-2, epsilon=1e-3),
     meta_optimizer=OptimizerConfig(1e-2, epsilon=1e-3, max_gradient_norm=1.0),
@@ -43,104 +49,91 @@ CONFIG = OnlineConfig(
 ENVIRONMENT = Catch(4, 3)
 
 
-def member_of(config: OnlineConfig, budgets=(10**6,), environment=ENVIRONMENT):
-    rule = make_rule(config.rule)
-    spec = rule.spec(3)
-    agent = make_agent(config.network, spec, 3)
-    lifetime = LifetimeConfig(
-        config.batch_size,
-        config.unroll,
-        config.validation_unroll,
-        config.num_updates,
-        config.num_fresh(is_meta=True),
-        config.is_acting_in_turn,
-        config.max_abs_reward,
-        "reverse",
-        config.replay,
-        budgets,
-    )
-    outer = make_outer(config.rule, config.network, spec)
-    optimizers = config.optimizer.make(), config.meta_optimizer.make()
-    member = population.make_member(lifetime, environment, agent, rule, optimizers[0], outer, optimizers[1], 3)
-    return agent, rule, member
+def population_agent(config: AgentConfig, budgets=(10**6,)):
+    """What an agent is made of, and its functions."""
+    setup = make_setup(config, 3)
+    lifetime = make_lifetime(config, setup, 3, is_meta=True)
+    actor, meta_optimizer = Actor(ENVIRONMENT, setup.agent, setup.rule.policy), config.meta_optimizer.make()
+    return setup, make_population_agent(lifetime, actor, meta_optimizer, budgets, config.num_env_steps(is_meta=True))
 
 
-def begin(config: OnlineConfig, num: int, **settings):
-    member, draw = drawn(config, num, **settings)
-    return member, *jit(draw)()
+def begin(config: AgentConfig, num: int, **settings):
+    agent, draw = drawn(config, num, **settings)
+    return agent, *jit(draw)()
 
 
-def drawn(config: OnlineConfig, num: int, **settings):
-    """A member, and the function that draws η and its states [num, ...]."""
-    agent, rule, member = member_of(config, **settings)
+def drawn(config: AgentConfig, num: int, **settings):
+    """An agent's functions, and one that draws η and the states of so many agents [num, ...]."""
+    setup, agent = population_agent(config, **settings)
 
     def draw():
-        meta_params = rule.init_meta_params(jax.random.key(9), 3)
+        meta_params = setup.rule.random_meta_params(jax.random.key(9), 3)
         keys = jax.random.split(jax.random.key(0), num)
-        actors = jax.vmap(lambda key: acting.init_actor(ENVIRONMENT, agent, key, config.batch_size))(keys)
-        return meta_params, jax.vmap(member.init, in_axes=(0, None, 0))(keys, meta_params, actors)
+        actors = jax.vmap(lambda key: acting.init_actor(ENVIRONMENT, setup.agent, key, config.batch_size))(keys)
+        return meta_params, jax.vmap(agent.init, in_axes=(0, None, 0))(keys, meta_params, actors)
 
-    return member, draw
+    return agent, draw
 
 
-def group_step(member, num_devices=1, is_vmapped=False):
+def group_step(agent, num_devices=1, is_vmapped=False):
     mesh = jax.make_mesh((num_devices,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:num_devices])
-    return jit(population.make_group_step(member, mesh, is_vmapped))
+    return jit(population.make_group_step(agent, mesh, is_vmapped))
 
 
-def renewing_step(member, num_devices=1, is_vmapped=False):
+def renewing_step(agent):
     """A meta-step as programs take it: lifetimes that are over begin again."""
-    step = group_step(member, num_devices, is_vmapped)
+    step = group_step(agent)
     mesh = jax.make_mesh((1,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    renew = jit(population.make_group_renew(member, mesh))
+    renew = jit(population.make_group_renew(agent, mesh))
 
     def run(meta_params, states):
-        states, updates, weight, num_over, metrics = step(meta_params, states)
-        assert num_over == metrics["is_over"].sum()
-        return renew(states, metrics["is_over"]), updates, weight, metrics
+        states, output = step(meta_params, states)
+        assert output.num_over == output.is_over.sum()
+        return renew(states, output.is_over), output
 
     return run
 
 
-@pytest.mark.parametrize("settings", [{}, {"is_acting_in_turn": True}, {"stride": 1}])
+@pytest.mark.parametrize("settings", [{}, {"is_acting_interleaved": True}, {"stride": 1}])
 def test_one_agent_of_one_lifetime_is_the_online_regime(settings):
-    config = dataclasses.replace(CONFIG, gradient_mode="reverse", **settings)
-    fused = make_fused(config, ENVIRONMENT)
-    online = jit(fused.init)(jax.random.key(0))
-    member, meta_params, states = begin(config, 1)
-    own = dict(agent=online.learner.agent, experience=online.learner.experience, actor=online.actor)
+    config = CONFIG.replace(**settings)
+    program = make_online_program(build_learner(config, ENVIRONMENT.num_actions), ENVIRONMENT)
+    online = jit(program.init)(jax.random.key(0))
+    agent, meta_params, states = begin(config, 1)
+    own = dict(lifetime=online.learner.lifetime, actor=online.actor)
     states = states._replace(**jax.tree.map(lambda x: x[None], own))
     meta_params = online.learner.meta_params
-    step, run = group_step(member), jit(fused.run, static_argnums=1)
+    step, run = group_step(agent), jit(program.run, static_argnums=1)
     for _ in range(3):
-        states, updates, weight, _, metrics = step(meta_params, states)
-        meta_params, _ = population.apply_updates(meta_params, [updates], [weight], None, ())
-        online, expected = run(online, 1)
+        states, output = step(meta_params, states)
+        meta_params, _ = population.apply_updates(meta_params, [output.update], [output.weight], None, ())
+        online, expected, _ = run(online, 1)
         for name in ("meta_gradient_norm", "outer_loss", "episodes", "return_sum"):
-            np.testing.assert_allclose(metrics[name][0], expected[name][0], rtol=1e-5)
+            np.testing.assert_allclose(output.metrics[name][0], expected[name][0], rtol=1e-5)
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), meta_params, online.learner.meta_params
     )
     jax.tree.map(
         functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
-        jax.tree.map(lambda x: x[0], states.agent.params),
-        online.learner.agent.params,
+        jax.tree.map(lambda x: x[0], states.lifetime.acting.params),
+        online.learner.params,
     )
 
 
 def test_side_by_side_is_one_after_another_and_the_mean_is_over_agents():
-    member, meta_params, states = begin(CONFIG, 3)
-    after, updates, weight, *_ = group_step(member)(meta_params, states)
-    vmapped = group_step(member, is_vmapped=True)(meta_params, states)
+    agent, meta_params, states = begin(CONFIG, 3)
+    after, output = group_step(agent)(meta_params, states)
+    vmapped_after, vmapped = group_step(agent, is_vmapped=True)(meta_params, states)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-    jax.tree.map(close, updates, vmapped[1])
-    jax.tree.map(close, after.agent.params, vmapped[0].agent.params)
-    assert weight == 3
-    step = jit(member.step)
-    alone = [step(meta_params, jax.tree.map(operator.itemgetter(i), states)) for i in range(3)]
-    jax.tree.map(lambda x, *xs: close(x, sum(xs)), updates, *[x[1] for x in alone])
-    moved, _ = population.apply_updates(meta_params, [updates], [weight], None, ())
-    jax.tree.map(lambda x, old, *xs: close(x, old + sum(xs) / 3), moved, meta_params, *[x[1] for x in alone])
+    jax.tree.map(close, output, vmapped)
+    jax.tree.map(close, after.lifetime.agent.params, vmapped_after.lifetime.agent.params)
+    assert output.weight == 3 and output.num_over == 0
+    assert output.is_finite.tolist() == [True] * 3 and output.is_over.tolist() == [False] * 3
+    step = jit(agent.step)
+    alone = [step(meta_params, jax.tree.map(operator.itemgetter(i), states))[1].update for i in range(3)]
+    jax.tree.map(lambda x, *xs: close(x, sum(xs)), output.update, *alone)
+    moved, _ = population.apply_updates(meta_params, [output.update], [output.weight], None, ())
+    jax.tree.map(lambda x, old, *xs: close(x, old + sum(xs) / 3), moved, meta_params, *alone)
 
 
 def test_one_optimiser_for_all_takes_the_mean_of_the_gradients():
@@ -150,29 +143,32 @@ def test_one_optimiser_for_all_takes_the_mean_of_the_gradients():
 
 
 def test_an_agent_that_is_not_finite_is_made_anew_and_touches_nothing():
-    member, meta_params, states = begin(CONFIG, 2)
+    agent, meta_params, states = begin(CONFIG, 2)
     is_second = lambda x: x.at[1].set(jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x
-    spoilt = states._replace(agent=states.agent._replace(params=jax.tree.map(is_second, states.agent.params)))
-    step = renewing_step(member)
-    after, updates, weight, metrics = step(meta_params, spoilt)
-    assert weight == 1 and metrics["is_finite"].tolist() == [True, False]
-    alone = jit(member.step)(meta_params, jax.tree.map(lambda x: x[0], states))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), updates, alone[1])
+    broken = states.lifetime.agent._replace(params=jax.tree.map(is_second, states.lifetime.agent.params))
+    spoilt = states._replace(lifetime=states.lifetime._replace(agent=broken))
+    step = renewing_step(agent)
+    after, output = step(meta_params, spoilt)
+    assert (
+        output.weight == 1 and output.is_finite.tolist() == [True, False] and output.is_over.tolist() == [False, True]
+    )
+    _, alone = jit(agent.step)(meta_params, jax.tree.map(lambda x: x[0], states))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), output.update, alone.update)
     assert after.num_resets.tolist() == [0, 1] and after.num_lifetimes.tolist() == [1, 2]
-    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after.agent.params))
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after.lifetime.agent.params))
     assert after.meta_opt_state[1].nu["target_network/lstm"]["w"][1].any() == 0  # its optimiser did not move
-    assert step(meta_params, after)[2] == 2
+    assert step(meta_params, after)[1].weight == 2
 
 
 def test_an_agent_that_waits_for_its_replay_has_no_part_in_eta():
-    config = dataclasses.replace(CONFIG, replay=ReplayConfig(12, 12, 0.5), meta_optimizer=adam(1e-3))  # full after 2
-    member, meta_params, states = begin(config, 1, budgets=(5 * 3 * (2 * 4 + 5),))
-    step = renewing_step(member)
+    config = CONFIG.replace(replay=ReplayConfig(12, 12, 0.25), meta_optimizer=adam(1e-3))  # full after 2
+    agent, meta_params, states = begin(config, 1, budgets=(5 * 3 * (2 * 4 + 5),))
+    step = renewing_step(agent)
     sizes, weights, counts = [], [], []
     for _ in range(7):
-        states, updates, weight, _ = step(meta_params, states)
-        sizes.append(float(optax.tree.norm(updates)))
-        weights.append(float(weight))
+        states, output = step(meta_params, states)
+        sizes.append(float(optax.tree.norm(output.update)))
+        weights.append(float(output.weight))
         counts.append(int(optax.tree.get(states.meta_opt_state, "count")[0]))
     is_learning = [0, 1, 1, 1, 1, 0, 1]  # a new lifetime after five
     assert weights == is_learning and counts == np.cumsum(is_learning).tolist()
@@ -186,28 +182,27 @@ def test_an_agent_that_waits_for_its_replay_has_no_part_in_eta():
 
 
 def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
-    config = dataclasses.replace(
-        CONFIG, replay=ReplayConfig(6, 3, 0.4), rule=RuleConfig(name="disco", reduction="mean", disco=DISCO)
-    )
+    config = CONFIG.replace(replay=ReplayConfig(6, 3, 0.4), rule=RuleConfig("disco", DISCO))
     steps = 3 * (2 * 4 + 5)
-    member, meta_params, states = begin(config, 200, budgets=(2 * steps, 8 * steps))
+    agent, meta_params, states = begin(config, 200, budgets=(2 * steps, 8 * steps))
     share = float(np.mean(np.asarray(states.budget) == 2 * steps))
     assert 0.7 < share < 0.9  # 1/2 against 1/8
     state = jax.tree.map(lambda x: x[int(np.argmin(states.budget))], states)
-    step = jit(member.step)
-    first, *_, metrics = step(meta_params, state)
-    assert not metrics["is_over"] and first.num_steps == steps and first.experience.replay.num_added == 6
-    second, *_, metrics = step(meta_params, first)
-    assert metrics["is_over"]
-    second = jit(member.renew)(second)
+    step = jit(agent.step)
+    first, output = step(meta_params, state)
+    assert not output.is_over and first.num_steps == steps and first.lifetime.replay.num_added == 6
+    second, output = step(meta_params, first)
+    assert output.is_over and output.is_finite
+    second = jit(agent.renew)(second)
+    renewed = second.lifetime.agent
     assert second.num_lifetimes == 2 and second.num_resets == 0
     assert (
         second.num_steps == 0
-        and second.experience.replay.num_added == 0
-        and second.agent.rule_state.lifetime.hidden.any() == 0
+        and second.lifetime.replay.num_added == 0
+        and renewed.rule_state.lifetime.hidden.any() == 0
     )
-    assert bool(second.actor.time_step.is_first.all()) and second.agent.outer_state.opt_state[0].count == 0
-    differs = jax.tree.map(lambda x, y: bool((x != y).any()), state.agent.params, second.agent.params)
+    assert bool(second.actor.time_step.is_first.all()) and renewed.outer_state.opt_state[0].count == 0
+    differs = jax.tree.map(lambda x, y: bool((x != y).any()), state.lifetime.agent.params, renewed.params)
     assert any(jax.tree.leaves(differs))  # drawn anew
     assert second.meta_opt_state[1].nu["target_network/lstm"]["w"].any()  # η's optimiser goes on
 
@@ -221,17 +216,17 @@ if len(sys.argv) > 2:
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from tests.meta.test_population import CONFIG, begin, drawn, group_step, jit, AXIS
-member, meta_params, states = begin(CONFIG, 8)
+agent, meta_params, states = begin(CONFIG, 8)
 assert len(jax.devices()) == 8
-single = jit(lambda m, s: jax.lax.map(lambda x: member.step(m, x)[1], s))(meta_params, states)
+single = jit(lambda m, s: jax.lax.map(lambda x: agent.step(m, x)[1].update, s))(meta_params, states)
 mesh = jax.make_mesh((8,), (AXIS,), (jax.sharding.AxisType.Auto,))
 if len(sys.argv) > 2:
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
     states = jit(lambda: drawn(CONFIG, 8)[1]()[1], out_shardings=shard)()
     meta_params = jax.tree.map(np.asarray, meta_params)
-_, updates, weight, *_ = group_step(member, 8)(meta_params, states)
-assert float(weight) == 8
-for x, y in zip(jax.tree.leaves(updates), jax.tree.leaves(single)):
+_, output = group_step(agent, 8)(meta_params, states)
+assert float(output.weight) == 8
+for x, y in zip(jax.tree.leaves(output.update), jax.tree.leaves(single)):
     np.testing.assert_allclose(np.asarray(x), np.asarray(y).sum(0), rtol=1e-5, atol=1e-5 * float(np.abs(y).max()))
 print("agree")
 """
@@ -261,11 +256,15 @@ def test_two_processes_of_four_devices_give_the_meta_gradient_of_one():
 
 @pytest.mark.parametrize("mode", ["reverse", "mixed"])
 def test_a_population_of_disco_learns_from_finite_gradients(mode):
-    rule = RuleConfig(name="disco", reduction="mean", is_advantage_normalised=True, disco=DISCO)
-    network = NetworkConfig("mlp", (5,), action_model=4, head_stddev=0.01)
-    config = dataclasses.replace(CONFIG, gradient_mode=mode, rule=rule, network=network, optimizer=adam(1e-2))
-    member, meta_params, states = begin(config, 2)
-    after, updates, weight, *_ = group_step(member)(meta_params, states)
-    assert weight == 2
-    used = {name for name, own in updates.items() if any(bool(x.any()) for x in own.values())}
+    config = CONFIG.replace(
+        gradient_mode=mode,
+        rule=RuleConfig("disco", DISCO),
+        outer=OuterConfig(is_advantage_normalised=True),
+        network=NetworkConfig("mlp", (5,), action_model=4, head_stddev=0.01),
+        optimizer=adam(1e-2),
+    )
+    agent, meta_params, states = begin(config, 2)
+    _, output = group_step(agent)(meta_params, states)
+    assert output.weight == 2
+    used = {name for name, own in output.update.items() if any(bool(x.any()) for x in own.values())}
     assert used >= {"target_network/y", "target_network/z", "target_network/policy", "target_network/lifetime_scale"}

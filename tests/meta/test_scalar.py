@@ -7,12 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.impala import a2c, impala
 from agents.networks import Agent
-from agents.q_learning import q_learning
-from agents.td import td_lambda
-from frodo.rule import RuleConfig, consistency_loss, consistency_targets, make_rule
-from meta import gradients, inputs
+from meta import gradients
+from meta.scalar import FrodoConfig, LearnedLossConfig, consistency_loss, consistency_targets, frodo, learned_loss
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
@@ -113,14 +110,14 @@ def test_a_step_whose_successor_is_not_known_is_consistent_with_nothing():
 
 
 def test_consistency_is_in_the_outer_loss_with_its_cost():
-    config = RuleConfig(lstm=4, consistency_cost=0.3, discount=GAMMA)
+    config = FrodoConfig(lstm=4, consistency_cost=0.3, discount=GAMMA)
     trajectory = random_trajectory(0, T, B)
     targets = jnp.asarray(np.random.default_rng(0).normal(size=(T, B)))
     for is_multi_step in (True, False):
-        rule = make_rule(dataclasses.replace(config, is_consistency_multi_step=is_multi_step))
+        rule = frodo(dataclasses.replace(config, is_consistency_multi_step=is_multi_step))
         expected = 0.3 * consistency_loss(targets, trajectory, GAMMA, is_multi_step)
         np.testing.assert_allclose(rule.regulariser(targets, None, trajectory), expected)
-    assert make_rule(dataclasses.replace(config, consistency_cost=0.0)).regulariser is None
+    assert frodo(dataclasses.replace(config, consistency_cost=0.0)).regulariser is None
 
 
 # What the meta-network sees
@@ -135,21 +132,26 @@ def drawn_predictions(seed=0):
 
 def drawn_meta_params(rule):
     rng = np.random.default_rng(7)
-    shapes = jax.eval_shape(lambda key: rule.init_meta_params(key, A), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: rule.random_meta_params(key, A), jax.random.key(0))
     return jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape), shapes)
 
 
 @pytest.mark.parametrize(
-    ("name", "inputs", "num_inputs", "sees_policy", "sees_value"),
+    ("make", "inputs", "num_inputs", "sees_policy", "sees_value"),
     [
-        ("frodo", TARGET_INPUTS, 3, False, False),
-        ("frodo", (*TARGET_INPUTS, "pi", "mu"), 5, True, False),
-        ("learned_loss", TARGET_INPUTS, 5, True, True),
-        ("learned_loss", (*TARGET_INPUTS, "value", "log_pi"), 5, True, True),
+        (frodo, TARGET_INPUTS, 3, False, False),
+        (frodo, (*TARGET_INPUTS, "pi", "mu"), 5, True, False),
+        (learned_loss, TARGET_INPUTS, 5, True, True),
+        (learned_loss, (*TARGET_INPUTS, "value", "log_pi"), 5, True, True),
     ],
 )
-def test_what_the_meta_network_sees(name, inputs, num_inputs, sees_policy, sees_value):
-    rule = make_rule(RuleConfig(name=name, inputs=inputs, lstm=4, next_value_gradient="literal"))
+def test_what_the_meta_network_sees(make, inputs, num_inputs, sees_policy, sees_value):
+    config = (
+        FrodoConfig(next_value_gradient="literal")
+        if make is frodo
+        else LearnedLossConfig(is_next_value_differentiated=True)
+    )
+    rule = make(dataclasses.replace(config, inputs=inputs, lstm=4))
     meta_params = drawn_meta_params(rule)
     assert meta_params["target_network/lstm"]["w"].shape == (num_inputs + 4, 16)
     trajectory = random_trajectory(0, T, B)
@@ -167,27 +169,8 @@ def test_what_the_meta_network_sees(name, inputs, num_inputs, sees_policy, sees_
     assert not np.any(gradient["policy"][-1])
 
 
-def test_inputs_are_what_their_names_say_and_zero_where_a_step_is_not_valid():
-    trajectory = random_trajectory(0, T, B)
-    values, next_values, log_pi, log_mu = np.random.default_rng(0).normal(size=(4, T, B))
-    context = inputs.Context(trajectory, GAMMA, values, next_values, log_pi, log_mu)
-    expected = {
-        "reward": trajectory.reward,
-        "discount": GAMMA * trajectory.discount,
-        "next_value": np.where(trajectory.discount == 0, 0, next_values),
-        "value": values,
-        "pi": np.exp(log_pi),
-        "mu": np.exp(log_mu),
-        "log_pi": log_pi,
-    }
-    assert set(expected) == set(inputs.INPUTS)
-    seen = inputs.features(tuple(expected), context)
-    for i, column in enumerate(expected.values()):
-        np.testing.assert_allclose(seen[..., i], np.where(trajectory.valid, column, 0), rtol=1e-12)
-
-
 def test_target_difference_is_the_mean_square_to_the_v_trace_target():
-    rule = make_rule(RuleConfig(lstm=4, discount=GAMMA, lambda_=0.8))
+    rule = frodo(FrodoConfig(lstm=4, discount=GAMMA, vtrace_lambda=0.8))
     trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
     targets = np.random.default_rng(0).normal(size=(T, B))
     rho = reference.importance_ratios(predictions["policy"], trajectory)
@@ -196,37 +179,11 @@ def test_target_difference_is_the_mean_square_to_the_v_trace_target():
     squares = np.square(targets - canonical)[trajectory.valid]
     np.testing.assert_allclose(metrics["target_difference"], np.mean(squares), rtol=1e-10)
     np.testing.assert_allclose(metrics["target"], np.mean(targets[trajectory.valid]), rtol=1e-10)
-    assert make_rule(RuleConfig(lstm=4, kind="prediction")).metrics(targets, predictions, trajectory) == {}
-
-
-HAND_MADE = {
-    "td_lambda": ("prediction", td_lambda(GAMMA, 0.8)),
-    "q_learning": ("value_based", q_learning(GAMMA, 0.8, epsilon=0.3)),
-    "impala": ("actor_critic", impala(GAMMA, 0.8, 0.5, 0.2, "mean")),
-    "a2c": ("actor_critic", a2c(GAMMA, 0.5, 0.2, "mean", is_bootstrapped=True)),
-    "a2c_no_bootstrap": ("actor_critic", a2c(GAMMA, 0.5, 0.2, "mean", is_bootstrapped=False)),
-}
-
-
-@pytest.mark.parametrize("name", HAND_MADE)
-def test_a_hand_made_rule_gets_its_settings(name):
-    kind, expected = HAND_MADE[name]
-    settings = dict(discount=GAMMA, lambda_=0.8, epsilon=0.3, value_cost=0.5, entropy_cost=0.2, reduction="mean")
-    rule = make_rule(RuleConfig(name, kind, **settings))
-    trajectory = random_trajectory(0, T, B)
-    predictions = drawn_predictions() | {"q": np.random.default_rng(1).normal(size=(T + 1, B, A))}
-    predictions = jax.tree.map(jnp.asarray, predictions)
-
-    def results(rule):
-        targets, _ = rule.apply({}, (), trajectory, predictions, predictions)
-        return targets, rule.loss(targets, predictions, trajectory), rule.policy(predictions)
-
-    jax.tree.map(np.testing.assert_array_equal, results(rule), results(expected))
-    assert (rule.reduction, rule.spec(A)) == (expected.reduction, expected.spec(A))
+    assert frodo(FrodoConfig(lstm=4, kind="prediction")).metrics(targets, predictions, trajectory) == {}
 
 
 def test_the_learned_loss_is_the_output_and_the_entropy_bonus():
-    rule = make_rule(RuleConfig(name="learned_loss", lstm=4, entropy_cost=0.2))
+    rule = learned_loss(LearnedLossConfig(lstm=4, entropy_cost=0.2))
     trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
     outputs = np.random.default_rng(0).normal(size=(T, B))
     pi = np.exp(predictions["policy"][:-1])
@@ -236,7 +193,7 @@ def test_the_learned_loss_is_the_output_and_the_entropy_bonus():
 
 
 def test_the_actor_critic_loss_takes_the_advantage_over_the_value():
-    rule = make_rule(RuleConfig(lstm=4, entropy_cost=0.2, value_cost=0.3))
+    rule = frodo(FrodoConfig(lstm=4, entropy_cost=0.2, value_cost=0.3))
     trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
     targets = np.random.default_rng(0).normal(size=(T, B))
     loss = rule.loss(targets, predictions, trajectory)
@@ -253,13 +210,12 @@ def test_the_actor_critic_loss_takes_the_advantage_over_the_value():
 
 # Gradient flow: v of the very last observation is in G of the steps before, and nowhere else in the loss.
 
-FLOW = {  # rule, option: does the inner gradient reach it? does the derivative of the inner gradient?
-    ("frodo", "literal"): (True, True),
-    ("frodo", "semi"): (False, True),
-    ("frodo", "stopped"): (False, False),
-    ("learned_loss", "literal"): (True, True),
-    ("learned_loss", "semi"): (False, False),
-    ("learned_loss", "stopped"): (False, False),
+FLOW = {  # does the inner gradient reach it? does the derivative of the inner gradient?
+    "frodo-literal": (frodo, FrodoConfig(next_value_gradient="literal"), True, True),
+    "frodo-semi": (frodo, FrodoConfig(next_value_gradient="semi"), False, True),
+    "frodo-stopped": (frodo, FrodoConfig(next_value_gradient="stopped"), False, False),
+    "learned_loss": (learned_loss, LearnedLossConfig(), False, False),
+    "learned_loss-differentiated": (learned_loss, LearnedLossConfig(is_next_value_differentiated=True), True, True),
 }
 # An agent whose parameters are its predictions.
 IDENTITY = Agent(
@@ -273,9 +229,10 @@ IDENTITY = Agent(
 
 
 @pytest.mark.parametrize("mode", ["reverse", "mixed"])
-@pytest.mark.parametrize(("name", "option"), FLOW)
-def test_gradient_flow_through_the_next_value(name, option, mode):
-    rule = make_rule(RuleConfig(name=name, next_value_gradient=option, lstm=4, discount=GAMMA))
+@pytest.mark.parametrize("name", FLOW)
+def test_gradient_flow_through_the_next_value(name, mode):
+    make, config, is_in_inner, is_in_outer = FLOW[name]
+    rule = make(dataclasses.replace(config, lstm=4, discount=GAMMA))
     trajectory, predictions = random_trajectory(0, T, B), drawn_predictions()
     meta_params = drawn_meta_params(rule)
     gradient = gradients.inner_gradient(IDENTITY, rule, mode)
@@ -290,7 +247,6 @@ def test_gradient_flow_through_the_next_value(name, option, mode):
         return inner(predictions, meta_params), *jax.grad(weighted, argnums=(0, 1))(predictions, meta_params)
 
     inner, outer, meta = compute(predictions, meta_params)
-    is_in_inner, is_in_outer = FLOW[name, option]
     # Columns 0, 1 and 3 go on after the last step; column 2 terminates there.
     went_on = np.array([True, True, False, True])
     np.testing.assert_array_equal(np.asarray(inner["value"][-1]) != 0, went_on & is_in_inner)
@@ -299,45 +255,63 @@ def test_gradient_flow_through_the_next_value(name, option, mode):
         assert np.all(np.any(tree["policy"][:-1], axis=-1) == trajectory.valid)
         assert not np.any(tree["policy"][-1])
         assert np.all((np.asarray(tree["value"][:-1]) != 0)[trajectory.valid])
-    if name == "learned_loss":  # adding a constant to a loss changes nothing
+    if make is learned_loss:  # adding a constant to a loss changes nothing
         np.testing.assert_array_equal(meta["target_network/target"].pop("b"), 0)
     assert all(np.any(x) for x in jax.tree.leaves(meta))
 
 
-# Configuration
+# Settings
+
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("config", "message"),
     [
-        ({"name": "frdo"}, r"rule.name is 'frdo', expected one of frodo, .* \(did you mean 'frodo'\?\)"),
+        (FrodoConfig(kind="actor_crtic"), r"^kind is 'actor_crtic', .* \(did you mean 'actor_critic'\?\)$"),
         (
-            {"name": "zzzz"},
-            r"rule.name is 'zzzz', expected one of frodo, learned_loss, impala, a2c, .*td_lambda, disco$",
+            FrodoConfig(reduction="means"),
+            r"^reduction is 'means', expected one of sum, mean \(did you mean 'mean'\?\)$",
         ),
-        ({"kind": "actor_crtic"}, r"rule.kind is 'actor_crtic', .* \(did you mean 'actor_critic'\?\)"),
-        ({"reduction": "means"}, r"rule.reduction is 'means', expected one of sum, mean \(did you mean 'mean'\?\)"),
         (
-            {"next_value_gradient": "stop"},
-            r"rule.next_value_gradient is 'stop', expected one of literal, semi, stopped",
+            FrodoConfig(next_value_gradient="stop"),
+            r"^next_value_gradient is 'stop', expected one of literal, semi, stopped",
         ),
-        ({"inputs": ("reward", "next_valu")}, r"rule.inputs is 'next_valu', .* \(did you mean 'next_value'\?\)"),
-        ({"inputs": ()}, r"rule.inputs \(\), expected units and inputs"),
-        ({"lstm": 0}, "rule.lstm is 0 and rule.inputs .* expected units and inputs"),
-        ({"discount": 1.1}, "rule.discount is 1.1, expected a number from 0 to 1"),
-        ({"lambda_": -0.1}, "rule.lambda_ is -0.1, expected a number from 0 to 1"),
-        ({"epsilon": float("nan")}, "rule.epsilon is nan, expected a number from 0 to 1"),
-        ({"value_cost": -1.0}, "rule.value_cost is -1.0, expected a number of at least 0"),
-        ({"entropy_cost": float("nan")}, "rule.entropy_cost is nan, expected a number of at least 0"),
-        ({"consistency_cost": -0.1}, "rule.consistency_cost is -0.1, expected a number of at least 0"),
-        ({"temperature": 0.0}, "rule.temperature is 0.0, expected a positive number"),
-        (
-            {"name": "learned_loss", "kind": "prediction"},
-            "rule.kind is 'prediction', expected 'actor_critic' for the rule 'learned_loss'",
-        ),
+        (FrodoConfig(inputs=("reward", "next_valu")), r"^inputs is 'next_valu', .* \(did you mean 'next_value'\?\)$"),
+        (FrodoConfig(inputs=()), r"^lstm is 256 and inputs \(\), expected units and inputs$"),
+        (FrodoConfig(lstm=0), "^lstm is 0 and inputs .* expected units and inputs$"),
+        (FrodoConfig(discount=1.1), "^discount is 1.1, expected a number from 0 to 1$"),
+        (FrodoConfig(vtrace_lambda=-0.1), "^vtrace_lambda is -0.1, expected a number from 0 to 1$"),
+        (FrodoConfig(kind="value_based", epsilon=NAN), "^epsilon is nan, expected a number from 0 to 1$"),
+        (FrodoConfig(value_cost=-1.0), "^value_cost is -1.0, expected a number of at least 0$"),
+        (FrodoConfig(entropy_cost=NAN), "^entropy_cost is nan, expected a number of at least 0$"),
+        (FrodoConfig(consistency_cost=-0.1), "^consistency_cost is -0.1, expected a number of at least 0$"),
+        (LearnedLossConfig(entropy_cost=-1.0), "^entropy_cost is -1.0, expected a number of at least 0$"),
+        (LearnedLossConfig(lstm=0), "^lstm is 0 and inputs .* expected units and inputs$"),
+        (LearnedLossConfig(reduction="average"), "^reduction is 'average', expected one of sum, mean$"),
     ],
-    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+    ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_a_bad_configuration_is_named(settings, message):
+def test_a_bad_setting_is_named(config, message):
+    type(config)().validate()
     with pytest.raises(ValueError, match=message):
-        make_rule(RuleConfig(**settings))
+        config.validate()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "default"),
+    [
+        ("value_based", {"entropy_cost": 0.2}, 0.01),
+        ("value_based", {"value_cost": 0.0}, 0.5),
+        ("prediction", {"vtrace_lambda": 0.5}, 1.0),
+        ("prediction", {"epsilon": 0.2}, 0.1),
+        ("actor_critic", {"epsilon": 0.0}, 0.1),
+    ],
+)
+def test_a_setting_of_agents_of_another_kind_stays_as_it_is(kind, settings, default):
+    FrodoConfig(kind=kind).validate()
+    ((name, value),) = settings.items()
+    with pytest.raises(
+        ValueError, match=f"^{name} is {value}, expected the default, {default}: kind '{kind}' has none$"
+    ):
+        FrodoConfig(kind=kind, **settings).validate()

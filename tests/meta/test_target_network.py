@@ -9,11 +9,11 @@ import pytest
 from agents.types import PredictionSpec
 from meta.target_network import (
     Inputs,
-    LifetimeState,
+    LifetimeLSTMState,
     ReverseLSTM,
     TargetNetwork,
     TargetNetworkConfig,
-    initial_lifetime_state,
+    initial_lifetime_lstm_state,
 )
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
@@ -46,7 +46,7 @@ def make(spec, lstm=4, lifetime_lstm=0, has_actions=False, seed=0, core="lstm"):
 
     network = hk.without_apply_rng(hk.transform(forward))
     inputs = (features, action_features, action, is_last)
-    shapes = jax.eval_shape(network.init, jax.random.key(0), *inputs, initial_lifetime_state(config))
+    shapes = jax.eval_shape(network.init, jax.random.key(0), *inputs, initial_lifetime_lstm_state(config))
     params = jax.tree.map(lambda x: rng.normal(size=x.shape), shapes)
     return params, jax.jit(network.apply), inputs
 
@@ -173,7 +173,7 @@ def test_a_target_for_each_action_needs_inputs_for_each_action():
 def test_lifetime_state_is_an_lstm_step_on_the_mean_of_the_trajectory_and_scales_targets():
     params, apply, inputs = make(SCALAR, lifetime_lstm=3)
     rng = np.random.default_rng(1)
-    state = LifetimeState(rng.normal(size=3), rng.normal(size=3))
+    state = LifetimeLSTMState(rng.normal(size=3), rng.normal(size=3))
     targets, after = apply(params, *inputs, state)
     scale = linear(params, "lifetime_scale", state.hidden)
     x = reference.reverse_lstm(inputs[0], inputs[3], *layer(params, "lstm")) * scale
@@ -187,7 +187,7 @@ def test_lifetime_state_is_an_lstm_step_on_the_mean_of_the_trajectory_and_scales
 
 def test_an_update_changes_the_targets_of_the_next_update_and_not_its_own():
     params, apply, inputs = make(PER_ACTION, lifetime_lstm=3, has_actions=True)
-    start = initial_lifetime_state(TargetNetworkConfig(lifetime_lstm=3))
+    start = initial_lifetime_lstm_state(TargetNetworkConfig(lifetime_lstm=3))
     np.testing.assert_array_equal(start, np.zeros((2, 3)))
 
     @jax.jit

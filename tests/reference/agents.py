@@ -30,6 +30,24 @@ def vtrace(trajectory, values, rho, gamma, lambda_):
     return targets, advantages
 
 
+def retrace(trajectory, q, v, rho, gamma, lambda_):
+    """Add up Eq. 3 of Munos et al. 2016 from every step until the trace is cut: [T, B]."""
+    num_steps, batch_size = trajectory.reward.shape
+    taken_q = taken(q, trajectory.action)
+    targets = np.zeros((num_steps, batch_size))
+    for t, b in np.ndindex(num_steps, batch_size):
+        weight, s = 1.0, t
+        while True:
+            discount = gamma * trajectory.discount[s, b]
+            targets[t, b] += weight * (trajectory.reward[s, b] + discount * v[s + 1, b])
+            if s + 1 == num_steps or trajectory.truncated[s, b] or not (trajectory.valid[s : s + 2, b]).all():
+                break
+            weight *= discount * lambda_ * min(1.0, rho[s + 1, b])
+            targets[t, b] -= weight * taken_q[s + 1, b]
+            s += 1
+    return targets
+
+
 def probabilities(logits):
     exp = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
     return exp / np.sum(exp, axis=-1, keepdims=True)

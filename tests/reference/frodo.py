@@ -5,10 +5,46 @@ base η it records what passes, at another η it gives back what it recorded. So
 differences is what the meta-gradient must be.
 """
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """What the outer loss depends on besides arrays: a rule by name, its settings, and those of its outer objective."""
+
+    name: str
+    rule: Any
+    outer: Any
+
+    @property
+    def is_loss(self):
+        return self.name == "learned_loss"
+
+    @property
+    def kind(self):
+        return "actor_critic" if self.is_loss else self.rule.kind
+
+    @property
+    def is_next_held(self):
+        """Whether v(S') is an input without any gradient."""
+        return not self.rule.is_next_value_differentiated if self.is_loss else self.next_value_gradient == "stopped"
+
+    @property
+    def is_target_constant(self):
+        return not self.is_loss and self.next_value_gradient != "literal"
+
+    @property
+    def next_value_gradient(self):
+        return self.rule.next_value_gradient
+
+    @property
+    def consistency_cost(self):
+        return 0.0 if self.is_loss else self.rule.consistency_cost
 
 
 class Held:
@@ -85,8 +121,8 @@ def policy_logits(predictions, c):
         return predictions["policy"]
     if c.kind == "prediction":
         return jnp.zeros((*predictions["value"].shape, 1))
-    greedy = predictions["greedy"]
-    return jnp.log((1 - c.epsilon) * greedy + c.epsilon / greedy.shape[-1])
+    greedy, epsilon = predictions["greedy"], c.rule.epsilon
+    return jnp.log((1 - epsilon) * greedy + epsilon / greedy.shape[-1])
 
 
 def with_greedy(predictions, held):
@@ -107,11 +143,11 @@ def reduce(loss, trajectory, reduction):
     return total if reduction == "sum" else total / jnp.sum(trajectory.valid)
 
 
-def actor_critic_loss(targets, advantage, predictions, trajectory, c, temperature=1.0, value_cost=None):
+def actor_critic_loss(targets, advantage, predictions, trajectory, costs, temperature=1.0):
     log_pi_a, log_pi = log_probability(predictions["policy"][:-1] / temperature, trajectory.action)
     entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
-    value_cost = c.value_cost if value_cost is None else value_cost
-    return -advantage * log_pi_a + value_cost * (targets - predictions["value"][:-1]) ** 2 - c.entropy_cost * entropy
+    error = targets - predictions["value"][:-1]
+    return -advantage * log_pi_a + costs.value_cost * error**2 - costs.entropy_cost * entropy
 
 
 def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None):
@@ -121,7 +157,7 @@ def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None)
     log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
     columns = {
         "reward": trajectory.reward,
-        "discount": c.discount * trajectory.discount,
+        "discount": c.rule.discount * trajectory.discount,
         "next_value": trajectory.discount * next_values,
         "value": values[:-1],
         "pi": jnp.exp(log_pi),
@@ -141,8 +177,9 @@ def consistency(targets, trajectory, c, held):
     total, following = 0.0, targets[-1]
     expected = []
     for t in reversed(range(len(targets) - 1)):
-        chained = jnp.where(broken[t + 1], targets[t + 1], following) if c.is_consistency_multi_step else targets[t + 1]
-        following = trajectory.reward[t] + c.discount * trajectory.discount[t] * chained
+        ends = broken[t + 1] | (not c.rule.is_consistency_multi_step)
+        chained = jnp.where(ends, targets[t + 1], following)
+        following = trajectory.reward[t] + c.rule.discount * trajectory.discount[t] * chained
         expected.append(following)
     expected = held(jnp.stack(expected[::-1]))
     total = 0.5 * (expected - targets[:-1]) ** 2 * ~broken[:-1]
@@ -154,17 +191,17 @@ def inner_loss(params, meta_params, targets, fixed_values, fixed_next, greedy, t
     predictions = agent(params, trajectory.observation, head_names) | {"greedy": greedy}
     if targets is None:
         targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
-    if c.name == "learned_loss":
+    if c.is_loss:
         _, log_pi = log_probability(predictions["policy"][:-1], trajectory.action)
-        loss = targets + c.entropy_cost * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
+        loss = targets + c.rule.entropy_cost * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
     elif c.kind == "prediction":
         loss = (targets - predictions["value"][:-1]) ** 2
     elif c.kind == "value_based":
         q = jnp.sum(predictions["q"][:-1] * jax.nn.one_hot(trajectory.action, predictions["q"].shape[-1]), axis=-1)
         loss = 0.5 * (targets - q) ** 2
     else:
-        loss = actor_critic_loss(targets, targets - fixed_values, predictions, trajectory, c)
-    return reduce(loss, trajectory, c.reduction)
+        loss = actor_critic_loss(targets, targets - fixed_values, predictions, trajectory, c.rule)
+    return reduce(loss, trajectory, c.rule.reduction)
 
 
 FAST_COMPILATION = {
@@ -175,30 +212,26 @@ FAST_COMPILATION = {
 
 
 @functools.partial(
-    jax.jit, static_argnames=("names", "head_names", "optimizer", "rule"), compiler_options=FAST_COMPILATION
+    jax.jit, static_argnames=("names", "head_names", "optimizer", "case"), compiler_options=FAST_COMPILATION
 )
 def outer_loss(
-    meta_params, params, second_moment, trajectories, validation, values, *, rule, optimizer, names, head_names
+    meta_params, params, second_moment, trajectories, validation, values, *, case, optimizer, names, head_names
 ):
     """Return the outer loss after M updates, and what was held; `values` is what a call at the base η returned, or
     None."""
-    c, held = rule.value, Held(values)
+    c, o, held = case, case.outer, Held(values)
     learning_rate, decay, epsilon = optimizer
     regulariser = 0.0
     for m in range(len(trajectories.action)):
         trajectory = jax.tree.map(lambda x, m=m: x[m], trajectories)
         predictions = with_greedy(agent(params, trajectory.observation, head_names), held)
         state_values = values_of(predictions, c)
-        fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and c.name == "frodo" else None
-        is_next_held = c.next_value_gradient == "stopped" or (
-            c.name == "learned_loss" and c.next_value_gradient == "semi"
-        )
-        fixed_next = held(state_values[1:]) if is_next_held else None
+        fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and not c.is_loss else None
+        fixed_next = held(state_values[1:]) if c.is_next_held else None
         targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
         if c.consistency_cost:
             regulariser += c.consistency_cost * consistency(targets, trajectory, c, held)
-        is_constant = c.name == "frodo" and c.next_value_gradient != "literal"
-        fixed_targets, greedy = targets if is_constant else None, predictions.get("greedy")
+        fixed_targets, greedy = targets if c.is_target_constant else None, predictions.get("greedy")
         grads = jax.grad(inner_loss)(
             params, meta_params, fixed_targets, fixed_values, fixed_next, greedy, trajectory, c, names, head_names
         )
@@ -209,17 +242,17 @@ def outer_loss(
     predictions = with_greedy(agent(params, validation.observation, head_names), held)
     state_values = values_of(predictions, c)
     if c.kind == "actor_critic":
-        log_pi, _ = log_probability(predictions["policy"][:-1] / c.temperature, validation.action)
+        log_pi, _ = log_probability(predictions["policy"][:-1] / o.temperature, validation.action)
         log_mu, _ = log_probability(validation.behaviour_logits, validation.action)
-        returns = vtrace(validation, state_values, jnp.exp(log_pi - log_mu), c.discount, c.lambda_)
+        returns = vtrace(validation, state_values, jnp.exp(log_pi - log_mu), o.discount, o.lambda_)
         returns, advantage = held(returns[0]), held(returns[1])
-        loss = actor_critic_loss(returns, advantage, predictions, validation, c, c.temperature)
+        loss = actor_critic_loss(returns, advantage, predictions, validation, o, o.temperature)
     else:
         ones = jnp.ones_like(state_values[1:])
-        returns = held(vtrace(validation, state_values, ones, c.discount, c.lambda_)[0])
+        returns = held(vtrace(validation, state_values, ones, o.discount, o.lambda_)[0])
         if c.kind == "prediction":
             loss = (returns - state_values[:-1]) ** 2
         else:
             q = jnp.sum(predictions["q"][:-1] * jax.nn.one_hot(validation.action, predictions["q"].shape[-1]), axis=-1)
             loss = 0.5 * (returns - q) ** 2
-    return reduce(loss, validation, c.reduction) + regulariser, held.values
+    return reduce(loss, validation, c.rule.reduction) + regulariser, held.values

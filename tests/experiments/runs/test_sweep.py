@@ -53,3 +53,11 @@ def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path,
     assert not list(tmp_path.rglob("config.json"))  # old runs are not taken for new ones
     with pytest.raises(UsageError, match="holds no run"):
         sweep.run_all(configs, options(tmp_path / "none", steps, resume=True), experiment="e", metrics=())
+
+
+def test_a_bad_rule_is_a_mistake_also_of_the_second_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_, **__: 1 / 0)
+    (tmp_path / "rule.npz").write_bytes(b"no rule")
+    configs = {"bad": small_catch(init_meta_params=str(tmp_path / "rule.npz"))}
+    with pytest.raises(UsageError, match="init_meta_params: .*rule.npz is no .npz file of arrays"):
+        sweep.run_all(configs, options(tmp_path / "run", 1000), experiment="e", metrics=())

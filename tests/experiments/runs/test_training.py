@@ -10,7 +10,7 @@ import pytest
 
 from agents.networks import NetworkConfig
 from experiments.analyses import loaded_agent
-from experiments.runs import errors, training
+from experiments.runs import training
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.run import Run
 from frodo import presets
@@ -122,15 +122,6 @@ def test_what_the_network_cannot_take_is_refused_before_anything_is_written(tmp_
     config = small_cart_pole().replace(network=NetworkConfig("conv", (16,)))
     with pytest.raises(ValueError, match=r"network.torso 'conv' needs images .* got shape \(4,\)"):
         training.train(config, options(tmp_path / "run", 100), experiment="e", name="n")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_bad_rule_is_a_mistake_also_where_a_run_was_open_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(errors, "run_is_open", True)  # as in the second of several runs
-    (tmp_path / "rule.npz").write_bytes(b"no rule")
-    config = small_catch(init_meta_params=str(tmp_path / "rule.npz"))
-    with pytest.raises(UsageError, match="init_meta_params: .*rule.npz is no .npz file of arrays"):
-        training.train(config, options(tmp_path / "run", 1000), experiment="e", name="n")
     assert not (tmp_path / "run").exists()
 
 

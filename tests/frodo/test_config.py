@@ -1,0 +1,123 @@
+"""Settings of agents, online runs and populations: what is wrong is named in one line, and by its path."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from agents.networks import NetworkConfig
+from agents.replay import ReplayConfig
+from frodo import files
+from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
+from frodo.rules import RuleConfig
+from meta.disco import DiscoConfig
+from meta.optimizers import OptimizerConfig, adam
+from meta.outer import OuterConfig
+from meta.scalar import FrodoConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "^batch_size is 0, expected an integer of at least 1$"),
+        ({"unroll": 0}, "^unroll is 0, expected an integer of at least 1$"),
+        ({"validation_unroll": -3}, "^validation_unroll is -3, expected an integer of at least 1$"),
+        ({"stride": 9}, r"^stride is 9, expected at most num_updates \(\d+\), or 0 for as many$"),
+        ({"num_updates": 0}, "^num_updates is 0, expected an integer of at least 1$"),
+        ({"max_abs_reward": 0.0}, "^max_abs_reward is 0.0, expected a positive number$"),
+        ({"max_abs_reward": float("nan")}, "^max_abs_reward is nan, expected a positive number$"),
+        ({"gradient_mode": "fast"}, "^gradient_mode is 'fast', expected one of reverse, remat, mixed$"),
+        ({"rule": RuleConfig("frodo", FrodoConfig(discount=2.0))}, "^rule.discount is 2.0"),
+        ({"outer": OuterConfig(discount=2.0)}, "^outer.discount is 2.0, expected a number from 0 to 1$"),
+        ({"outer": OuterConfig(value_optimizer=adam(0.0))}, "^outer.value_optimizer.learning_rate is 0.0"),
+        ({"network": NetworkConfig("cnov")}, "^network.torso is 'cnov'"),
+        ({"replay": ReplayConfig(-1)}, "^replay.capacity is -1"),
+        (
+            {"optimizer": OptimizerConfig(learning_rate=0.0)},
+            "^optimizer.learning_rate is 0.0, expected a positive number$",
+        ),
+        ({"optimizer": OptimizerConfig(decay=1.0)}, "^optimizer.decay is 1.0, expected a number from 0 to below 1$"),
+        (
+            {"meta_optimizer": OptimizerConfig(epsilon=-1.0)},
+            "^meta_optimizer.epsilon is -1.0, expected a positive number$",
+        ),
+        (
+            {"meta_optimizer": OptimizerConfig(max_gradient_norm=float("nan"))},
+            "^meta_optimizer.max_gradient_norm is nan, expected a positive number$",
+        ),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_a_bad_setting_is_named(settings, message):
+    OnlineConfig().validate()
+    for make in (lambda: make_setup(OnlineConfig(**settings), 3), lambda: AgentConfig(**settings).validate()):
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+def test_a_setting_that_there_is_not_is_named_with_the_nearest_one():
+    with pytest.raises(
+        ValueError, match=r"^optimiser is .*, but an agent has no such .*\(did you mean 'optimizer'\?\)"
+    ):
+        AgentConfig().replace(optimiser=adam(1e-3))
+    config = OnlineConfig(env="toy/catch").replace(unroll=3)
+    assert config == OnlineConfig(env="toy/catch", unroll=3)
+
+
+def test_a_rule_that_predicts_does_not_act():
+    for rule in (RuleConfig("td_lambda"), RuleConfig("frodo", FrodoConfig(kind="prediction"))):
+        make_setup(AgentConfig(rule=rule), 1)
+        with pytest.raises(
+            ValueError, match=f"^rule '{rule.name}' is of the kind 'prediction', .*: there are 3 actions$"
+        ):
+            make_setup(AgentConfig(rule=rule), 3)
+
+
+@pytest.mark.parametrize("rule", ["frodo", "q_learning", "disco"])
+def test_a_setup_fits_together(rule):
+    config = AgentConfig(rule=RuleConfig(rule), network=NetworkConfig("mlp", (4,), action_model=3))
+    if rule == "disco":
+        config = config.replace(rule=RuleConfig("disco", DiscoConfig(prediction_size=4, max_value=2, lstm=4)))
+    setup = make_setup(config, 3)
+    shapes = jax.eval_shape(setup.agent.init, jax.random.key(0), np.zeros((2, 5), np.float32))
+    predictions, _ = jax.eval_shape(setup.agent.step, shapes, np.zeros((2, 5)), np.zeros(2, bool), ())
+    assert {name: x.shape[1:] for name, x in predictions.items()} == {
+        name: one.axes(3) for name, one in setup.rule.spec(3).items()
+    }
+    outer_state = jax.eval_shape(setup.outer.init, jax.random.key(0), np.zeros((2, 5), np.float32))
+    assert (outer_state == ()) == (rule != "disco")
+
+
+def test_the_agents_own_settings_are_without_those_of_a_run():
+    config = OnlineConfig(env="toy/catch", is_frozen=True, batch_size=7)
+    assert config.agent_only() == AgentConfig(batch_size=7) and type(config.agent_only()) is AgentConfig
+
+
+@pytest.mark.parametrize(
+    "config",
+    [AgentConfig(), OnlineConfig(env="toy/catch", max_abs_reward=1.0), PopulationConfig(rule=RuleConfig("disco"))],
+    ids=["agent", "online", "population"],
+)
+def test_settings_are_the_same_after_a_file(config):
+    text = json.dumps(files.plain(dataclasses.asdict(config)), allow_nan=False)
+    assert files.from_plain(type(config), json.loads(text)) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": RuleConfig("impala")}, "^rule is 'impala', expected one of frodo, learned_loss, disco$"),
+        ({"budgets": ()}, r"^budgets are \(\), expected at least the 5400 steps of one meta-step$"),
+        ({"budgets": (10_000, 5_399)}, r"^budgets are \(10000, 5399\), expected at least the 5400 steps"),
+        ({"num_devices": 99}, r"^num_devices is 99, expected at most \d+, or 0 for all$"),
+        ({"num_devices": -1}, r"^num_devices is -1, expected at most \d+, or 0 for all$"),
+        ({"unroll": 0}, "^unroll is 0, expected an integer of at least 1$"),
+    ],
+    ids=str,
+)
+def test_a_bad_setting_of_a_population_is_named(settings, message):
+    PopulationConfig().validate()
+    with pytest.raises(ValueError, match=message):
+        PopulationConfig(**settings).validate()

@@ -1,0 +1,75 @@
+"""Populations: threads that act on the host, one optimiser for all, and devices that change nothing."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from agents.environments.names import make_environment
+from frodo import presets
+from frodo.population import Population
+
+DEVICES = """
+import jax
+import numpy as np
+from tests.frodo.test_population import tiny
+envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1", "envpool/CartPole-v1")
+def run(envs, num_devices):
+    with tiny(*envs, num_devices=num_devices) as population:
+        state = population.init()
+        population.start(state)
+        for _ in range(5):
+            state, _ = population.step(state)
+        return jax.device_get(state.meta_params)
+run(envs, 3)
+close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+jax.tree.map(close, run(envs[:3], 3), run(envs[:3], 1))
+print("agree")
+"""
+
+
+def tiny(*envs, **settings) -> Population:
+    config = presets.small_population("frodo")
+    small = {"batch_size": 2, "unroll": 3, "validation_unroll": 3, "num_updates": 1, "budgets": (40,)}
+    network = dataclasses.replace(config.network, hidden=(4,))
+    config = config.replace(**small, rule=config.rule.replace(lstm=4), network=network).replace(**settings)
+    environments = [make_environment(env, 2, i) for i, env in enumerate(envs)]
+    return Population(config, environments, jax.random.key(0))
+
+
+def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
+    with tiny("bsuite/catch/0", budgets=(10**6,)) as population:
+        state = population.init()
+        population.start(state)
+        host = state.hosts[0]
+        spoilt = host._replace(
+            lifetime=host.lifetime._replace(agent=jax.tree.map(lambda x: x * np.nan, host.lifetime.agent))
+        )
+        state = state._replace(hosts=(spoilt,))
+        population._actors[0].params = spoilt.lifetime.acting.params
+        for _ in range(6):
+            state, results = population.step(state)
+    assert results[0].metrics["resets"] <= 2  # the one that was spoilt, and one that had been acted for already
+
+
+def test_one_optimiser_for_all_moves_by_its_learning_rate():
+    with tiny("toy/catch/4x3", "toy/catch/4x3", is_optimizer_per_agent=False) as population:
+        state = population.init()
+        before = jax.device_get(state.meta_params)
+        after, _ = population.step(state)
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after.meta_params), strict=True)
+    moved = [np.abs(x - y).max() for x, y in pairs]
+    rate = presets.small_population("frodo").meta_optimizer.learning_rate
+    assert np.max(moved) == pytest.approx(rate, rel=1e-2)
+
+
+def test_groups_of_unlike_size_share_devices_and_compile_once():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_LOG_COMPILES": "1"}
+    output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
+    assert output.returncode == 0 and "agree" in output.stdout, output.stderr
+    # In each of three populations, two groups' meta-steps and their renewals.
+    assert output.stderr.count("Finished XLA compilation of jit(share)") == 3 * 2 * 2

@@ -1,0 +1,80 @@
+"""Presets: all are valid with all rules, and a rule that takes another's place keeps what the two have in common."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from frodo import presets
+from frodo.config import AgentConfig, make_setup
+from frodo.rules import RULES, RuleConfig
+from meta.disco import DiscoConfig
+
+ENVS = ("toy/random_walk", "toy/catch", "toy/catch/8x8", "toy/catch/5x5", "atari/Pong", "envpool/CartPole-v1")
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("env", ENVS)
+def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
+    config = presets.for_rule(env, rule)
+    assert (config.env, config.rule.name) == (env, rule)
+    make_setup(config, 1 if config.rule.kind == "prediction" else 3)
+    is_slow = not env.startswith("toy/") and not RULES[rule].is_learned
+    if rule != "disco":
+        assert config.num_updates == (1 if is_slow else 5)
+
+
+@pytest.mark.parametrize("make", presets.POPULATIONS.values(), ids=presets.POPULATIONS)
+@pytest.mark.parametrize("rule", [name for name, entry in RULES.items() if entry.is_learned])
+def test_the_settings_of_every_population_are_valid(make, rule):
+    config = make(rule)
+    config.validate()
+    assert config.rule.name == rule and make_setup(config, 3).rule.reduction == "mean"
+
+
+def test_another_rule_keeps_the_settings_of_the_same_names():
+    config = presets.catch().replace(rule=presets.catch().rule.replace(entropy_cost=0.07, reduction="mean"))
+    impala = presets.with_rule(config, "impala").rule.settings
+    assert (impala.discount, impala.entropy_cost, impala.reduction, impala.lambda_) == (1.0, 0.07, "mean", 1.0)
+    loss = presets.with_rule(config.replace(rule=config.rule.replace(lstm=8)), "learned_loss").rule.settings
+    assert (loss.discount, loss.entropy_cost, loss.lstm) == (1.0, 0.07, 8)
+    assert presets.with_rule(config, "frodo") is config
+    others = [field.name for field in dataclasses.fields(config) if field.name != "rule"]
+    changed = presets.with_rule(config, "impala")
+    assert all(getattr(changed, name) == getattr(config, name) for name in others)
+
+
+def test_a_hand_made_rule_updates_on_every_trajectory_of_a_host():
+    assert presets.for_rule("envpool/CartPole-v1", "frodo").num_updates == 5
+    assert presets.for_rule("envpool/CartPole-v1", "impala").num_updates == 1
+    assert presets.for_rule("toy/catch", "impala").num_updates == 5
+    # The settings of an agent alone say nothing of where it acts: its rule is not slowed down.
+    assert presets.with_rule(AgentConfig(), "impala").num_updates == 5
+
+
+def test_td_lambda_takes_as_many_steps_all_of_them_for_updates():
+    config = presets.random_walk()
+    other = presets.td_lambda(config, 0.4)
+    assert (other.rule.name, other.rule.settings.lambda_, other.rule.settings.discount) == ("td_lambda", 0.4, 1.0)
+    assert other.num_env_steps(is_meta=False) == config.num_env_steps(is_meta=True)
+
+
+def test_observations_say_whether_the_network_is_one_for_images():
+    frames, vectors = ((4, 84, 84), np.uint8), ((6,), np.float32)
+    for rule in ("frodo", "disco", "impala"):
+        assert presets.for_observations(*frames, rule).network.torso == "conv"
+        config = presets.for_observations(*vectors, rule)
+        assert config.network.torso == "mlp" and type(config) is AgentConfig
+        assert presets.for_observations((4, 84, 84), np.float32, rule).network.torso == "mlp"
+    assert presets.for_observations(*frames, "frodo").max_abs_reward == 1.0
+    assert presets.for_observations(*vectors, "frodo").max_abs_reward == float("inf")
+
+
+def test_disco_on_images_keeps_its_heads_and_takes_the_torso():
+    vectors, images = presets.disco("toy/catch/5x5"), presets.disco("atari/Pong")
+    assert (images.network.torso, images.network.hidden) == ("conv", (512,))
+    assert images.network.action_model == vectors.network.action_model == 128
+    assert (images.batch_size, images.max_abs_reward) == (8, 1.0) and vectors.max_abs_reward == float("inf")
+    # First steps are left out in the evaluation of the public code alone.
+    assert presets.disco("toy/catch/8x8").rule.settings == DiscoConfig(skips_first_steps=True)
+    assert vectors.rule == images.rule == RuleConfig("disco")
