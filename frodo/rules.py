@@ -68,7 +68,7 @@ class RuleConfig:
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting."""
-        if not isinstance(self.settings, self.entry.settings):
+        if type(self.settings) is not self.entry.settings:
             found, expected = type(self.settings).__name__, self.entry.settings.__name__
             raise ValueError(f"rule {self.name!r} has settings of the type {found}, expected {expected}")
         if hasattr(self.settings, "validate"):

@@ -30,7 +30,7 @@ def target_derivatives(
     Returns:
       for each of INPUTS the targets' derivatives, leaves [T, T, B, ...]: at [k, t] that of the target of step t with
       respect to what came of step k: its reward, its discount, and the value of the observation after it, changed in
-      all environments at once. The value only where agents predict one.
+      all environments at once. The value only where agents predict one; of a discount that is 0 the derivative is 0.
     """
     num_steps = len(trajectory.action)
 
@@ -38,8 +38,10 @@ def target_derivatives(
         changed, own, slow = trajectory, predictions, target_predictions
         if name == "value":
             own, slow = ({**x, "value": x["value"].at[1:].add(change[:, None])} for x in (own, slow))
+        elif name == "discount":  # one of 0 says that the episode is over, whatever else there is
+            changed = trajectory._replace(discount=trajectory.discount + change[:, None] * (trajectory.discount > 0))
         else:
-            changed = trajectory._replace(**{name: getattr(trajectory, name) + change[:, None]})
+            changed = trajectory._replace(reward=trajectory.reward + change[:, None])
         return rule.apply(meta_params, rule_state, changed, own, slow)[0]
 
     def derivative(name: str, direction: Array) -> Targets:

@@ -16,7 +16,6 @@ def is_program(path: Path) -> bool:
 
 
 PROGRAMS = {f"experiments.{path.stem}" for path in MODULES if is_program(path)}
-MAX_LINES = 300
 
 
 def imported(source: str) -> set[str]:
@@ -56,9 +55,3 @@ def test_every_program_is_there():
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_no_module_imports_a_program(path):
     assert not imported((ROOT / path).read_text()) & PROGRAMS
-
-
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_a_module_is_short(path):
-    num_lines = len((ROOT / path).read_text().splitlines())
-    assert num_lines <= MAX_LINES, f"{path} has {num_lines} lines, expected at most {MAX_LINES}"
