@@ -1,6 +1,6 @@
-"""Experience: parameters and an environment make trajectories.
+"""Acting: parameters and an environment make trajectories.
 
-*Fused*: environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). *Actor threads*, for
+Here environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). Actor threads, for
 environments on the host, are in `host_acting.py`.
 """
 

@@ -13,7 +13,7 @@ from agents.validation import check_shape
 def importance_ratios(logits: Array, trajectory: Trajectory) -> Array:
     """ρ = π(A|S) / μ(A|S) of the taken actions: logits of π [T + 1, B, A] -> [T, B]."""
     log_mu = log_probability(trajectory.behaviour_logits, trajectory.action)
-    return jnp.exp(log_probability(logits[:-1], trajectory.action) - log_mu)
+    return jnp.exp(taken(jax.nn.log_softmax(logits), trajectory) - log_mu)
 
 
 def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float) -> tuple[Array, Array]:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import optax
 
 from agents import acting
+from agents.replay import ReplayConfig
 from agents.types import Array, CoreState, Params, Targets, Trajectory, check_trajectory
 from agents.validation import check_shape
 from frodo.config import AgentConfig, make_setup
-from frodo.rule_files import Rule, make_rule
+from frodo.rule_files import Rule, get_rule
 from meta.experience import LifetimeState, make_lifetime
 from meta.lifetime import AgentState, Setup, clip_rewards
 from meta.optimizers import update_if
@@ -81,14 +82,15 @@ def make_learner(rule: Rule | str, num_actions: int, **settings: Any) -> Learner
     """Make a learner by a rule, for a loop of one's own: `init`, then `act` and `update` in turn.
 
     Args:
-      rule: what `make_rule` or `load_rule` returned, or a name in `RULES`.
+      rule: what `make_rule` or `load_rule` returned, or the name of either.
       num_actions: of the environment.
-      **settings: fields of `AgentConfig` that are to differ from the rule's own, such as network or optimizer.
+      **settings: fields of `AgentConfig` that are to differ from the rule's own, such as network or optimizer. There is
+        no replay unless one is given; with one, trajectories have `unroll` steps of `batch_size` environments, and θ
+        stays, with metrics of nan, until it holds enough.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
     """
-    config = (make_rule(rule) if isinstance(rule, str) else rule).config
-    return build_learner(config.replace(**settings), num_actions)
+    return build_learner(get_rule(rule).config.replace(**{"replay": ReplayConfig()} | settings), num_actions)
 
 
 def build_learner(config: AgentConfig, num_actions: int, is_frozen: bool = False) -> Learner:
@@ -125,7 +127,13 @@ def build_learner(config: AgentConfig, num_actions: int, is_frozen: bool = False
                 "updates is moved by `learn` alone"
             )
         check_trajectory(trajectory)
-        check_shape("behaviour_logits", trajectory.behaviour_logits, (*trajectory.action.shape, num_actions))
+        num_steps, batch_size = trajectory.action.shape
+        check_shape("behaviour_logits", trajectory.behaviour_logits, (num_steps, batch_size, num_actions))
+        if state.lifetime.replay != ():
+            check_shape("action", trajectory.action, (config.unroll, batch_size))
+        found: Any = jax.tree.structure(trajectory.core_state)
+        if found != (expected := jax.tree.structure(agent.initial_state(batch_size))):
+            raise ValueError(f"core_state is {found}, expected {expected}: what `act` returned before the first step")
         one = jax.tree.map(lambda x: x[None], prepare(trajectory))
         learned = lifetime.learn(state.meta_params, state.lifetime, one, None)
         change = optax.tree.sub(learned.state.agent.params, state.params)

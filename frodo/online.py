@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from agents import acting
 from agents.acting import Actor, ActorState
@@ -24,8 +25,8 @@ from frodo import presets
 from frodo.config import AgentConfig
 from frodo.learner import Control, Learner, LearnerState, build_learner
 from frodo.logs import Progress
-from frodo.rule_files import Origin, Rule
-from frodo.rules import RuleConfig
+from frodo.rule_files import Origin, Rule, get_rule
+from frodo.rules import RULES
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -113,7 +114,10 @@ class OnlineResult:
         return Rule(self.learner.config.rule.name, self.learner.config, self.meta_params, Origin((), steps, None))
 
     def go_on(self, num_steps: float) -> "OnlineResult":
-        """Return what becomes of the same lifetime after so many more environment steps; metrics are of all of it."""
+        """Return what becomes of the same lifetime after so many more environment steps; metrics are of all of it.
+
+        On the host, episodes begin anew.
+        """
         return self._go_on(num_steps)
 
 
@@ -131,7 +135,7 @@ def discover_online(
     Args:
       environment: a pure one (`Environment`), which is batched here; a batch on the host: a
         `gymnasium.vector.VectorEnv`, a `dm_env.Environment` or a sequence of them, or a `HostEnvironment`.
-      rule: what `make_rule` or `load_rule` returned, or a name in `RULES`.
+      rule: what `make_rule` or `load_rule` returned, or the name of either.
       num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
@@ -139,16 +143,17 @@ def discover_online(
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environment.
       TypeError: if the environment is of no kind that is known.
-      FloatingPointError: if ten meta-gradients in a row were not finite.
+      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     host = None if isinstance(environment, Environment) else as_host_environment(environment)
     dtype = np.float32 if host is None else host.observation_dtype
     shape = (host or environment).observation_shape
-    if isinstance(rule, str):
-        config, meta_params = presets.for_observations(shape, dtype, RuleConfig(rule).name), None
+    if isinstance(rule, str) and rule in RULES:
+        config, meta_params = presets.for_observations(shape, dtype, rule), None
     else:
-        images = presets.for_observations(shape, dtype, rule.config.rule.name).network
-        config, meta_params = rule.config, rule.meta_params
+        given = get_rule(rule)
+        images = presets.for_observations(shape, dtype, given.config.rule.name).network
+        config, meta_params = given.config, given.meta_params
         config = presets.with_images(config, images) if presets.is_image_torso(images) else config
     if host is not None:
         given = settings.setdefault("batch_size", host.num_envs)
@@ -182,7 +187,7 @@ def _live(config: AgentConfig, environment: Environment, key, meta_params, is_fr
             num = min(CHUNK, iterations - done)
             state, outputs = run(state, num)
             metrics, control = jax.tree.map(lambda x, num=num: x[:num], jax.device_get(outputs))
-            _check(np.max(control.skipped_in_a_row))
+            _check(np.max(control.skipped_in_a_row), state.learner)
             parts, done = [*parts, metrics], done + num
             progress.update(done * program.env_steps, _text(metrics))
         metrics = _metrics(parts, program.env_steps)
@@ -207,7 +212,7 @@ def _live_on_host(
                 acted = actor.get()
                 state, metrics, control = learn(state, acted.trajectories, acted.validation)
                 actor.params = state.params
-                _check(control.skipped_in_a_row)
+                _check(control.skipped_in_a_row, state)
                 metrics |= {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
@@ -219,12 +224,14 @@ def _live_on_host(
     return go_on(state, actor_key, [], num_steps)
 
 
-def _check(skipped_in_a_row: Any) -> None:
+def _check(skipped_in_a_row: Any, state: LearnerState) -> None:
+    reason = ""
     if skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-        raise FloatingPointError(
-            f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite: try a smaller learning_rate of optimizer "
-            "or meta_optimizer"
-        )
+        reason = f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
+    elif not jnp.isfinite(optax.tree.norm(state.params)):
+        reason = "the agent's parameters are not finite"
+    if reason:
+        raise FloatingPointError(f"{reason}: try a smaller learning_rate of optimizer or meta_optimizer")
 
 
 def _metrics(parts: list[dict[str, np.ndarray]], env_steps: int) -> dict[str, np.ndarray]:

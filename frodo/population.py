@@ -27,8 +27,8 @@ from frodo import presets
 from frodo.config import AgentConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress
-from frodo.rule_files import Origin, Rule
-from frodo.rules import RuleConfig, make_update_rule
+from frodo.rule_files import Origin, Rule, get_rule
+from frodo.rules import RULES, make_update_rule
 from meta.experience import make_lifetime
 from meta.lifetime import Setup
 from meta.population import (
@@ -134,6 +134,11 @@ class Population:
         return _Group(indices, setup, agent, mesh, step, renew)
 
     def _make_host(self, index: int, environment: HostEnvironment) -> _Host:
+        if environment.num_envs != self._config.batch_size:
+            raise ValueError(
+                f"batch_size is {self._config.batch_size}, expected {environment.num_envs}, as many environments as "
+                f"agent {index} has"
+            )
         setup = make_setup(self._config, environment.num_actions)
         agent = self._make_agent(setup, environment.num_actions, None)
         device = self._devices[len(self._hosts) % len(self._devices)]
@@ -305,7 +310,7 @@ def discover(
     *,
     num_meta_steps: int,
     key: Array,
-    start: PopulationState | None = None,
+    start: Discovery | None = None,
     **settings: Any,
 ) -> Discovery:
     """Let a population of agents, one in each environment, discover a rule over many lifetimes.
@@ -314,9 +319,9 @@ def discover(
       environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
       rule: what `make_rule` or `load_rule` returned, or the name of a learned rule in `RULES`: 'frodo', 'disco' or
         'learned_loss'. Named, its η begins at random, and agents are those of the preset `small_population`.
-      num_meta_steps: each is M updates of every agent and one step of η.
+      num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
-      start: the state of an earlier discovery in the same environments, to go on from.
+      start: an earlier discovery in the same environments, whose agents and η go on.
       **settings: fields of `PopulationConfig` that are to differ.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environments.
@@ -324,17 +329,21 @@ def discover(
     """
     if not isinstance(environments, Mapping):
         environments = {str(i): environment for i, environment in enumerate(environments)}
+    if num_meta_steps < 1:
+        raise ValueError(f"num_meta_steps is {num_meta_steps}, expected at least 1")
     names = list(environments)
     agents = [x if isinstance(x, Environment) else as_host_environment(x) for x in environments.values()]
-    if isinstance(rule, str):
-        config, meta_params = presets.small_population(RuleConfig(rule).name), None
+    if isinstance(rule, str) and rule in RULES:
+        config, meta_params = presets.small_population(rule), None
     else:
-        of_agent = {field.name: getattr(rule.config, field.name) for field in dataclasses.fields(AgentConfig)}
-        config, meta_params = PopulationConfig(**of_agent), rule.meta_params
-    config = config.replace(**settings)
+        given = get_rule(rule)
+        of_agent = {field.name: getattr(given.config, field.name) for field in dataclasses.fields(AgentConfig)}
+        config, meta_params = PopulationConfig(**of_agent), given.meta_params
+    sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
+    config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)
     rows = []
     with Population(config, agents, key) as population:
-        state = population.init(meta_params) if start is None else jax.tree.map(jnp.copy, start)
+        state = population.init(meta_params) if start is None else jax.tree.map(jnp.copy, start.state)
         population.start(state)
         progress = Progress(num_meta_steps)
         for step in range(num_meta_steps):
@@ -342,6 +351,7 @@ def discover(
             rows.append(reduce_results([results], population.indices, names))
             returns = [x for name, x in rows[-1].items() if name.startswith("return/") and np.isfinite(x)]
             progress.update(step + 1, f"return {np.mean(returns):.3f}" if returns else "")
-        origin = Origin(tuple(names), num_meta_steps * population.env_steps, None)
+        earlier = (start.rule.origin.env_steps or 0) if start and start.rule.origin else 0
+        origin = Origin(tuple(names), earlier + num_meta_steps * population.env_steps, None)
     found = Rule(config.rule.name, config.agent_only(), jax.device_get(state.meta_params), origin)
     return Discovery(found, {name: np.array([row[name] for row in rows]) for name in rows[0]}, state)

@@ -132,9 +132,12 @@ def for_rule(env: str, rule: str) -> OnlineConfig:
 
 
 def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:
-    """Return the settings for observations of one environment: images [C, H, W] are those of three axes in uint8."""
+    """Return the settings for observations of one environment: images [C, H, W] are those of three axes in uint8.
+
+    Those of images are Atari's, but that rewards are not clipped.
+    """
     is_image = len(shape) == 3 and np.dtype(dtype) == np.uint8
-    return for_rule("atari/" if is_image else "", rule).agent_only()
+    return for_rule("atari/" if is_image else "", rule).agent_only().replace(max_abs_reward=float("inf"))
 
 
 def is_image_torso(network: NetworkConfig) -> bool:
@@ -155,6 +158,8 @@ def with_rule(config: Any, name: str) -> Any:
         return config
     old, rule = config.rule.settings, RuleConfig(name)
     own = {field.name for field in dataclasses.fields(rule.settings)}
+    if config.rule.name == "disco":  # costs of the same names are of other losses
+        own = {"discount"}
     common = {field.name: getattr(old, field.name) for field in dataclasses.fields(old) if field.name in own}
     num_updates = config.num_updates
     if not RULES[name].is_learned and not getattr(config, "env", "toy/").startswith("toy/"):

@@ -79,7 +79,10 @@ class Rule:
         files.write_arrays(Path(path), arrays)
 
     def save_for_disco_rl(self, path: Path | str) -> None:
-        """Write η under the names of the public DiscoRL code (github.com/google-deepmind/disco_rl), which reads it.
+        """Write η under the names of the public DiscoRL code (github.com/google-deepmind/disco_rl).
+
+        Such a file holds η alone: who reads it must know settings such as max_value and discount; `load_rule` takes
+        those of Disco103.
 
         Raises:
           ValueError: if the rule has no η, or is not that code's: π, y and z, an LSTM and a lifetime LSTM.
@@ -89,11 +92,12 @@ class Rule:
         if not isinstance(settings, DiscoConfig):
             raise ValueError(f"the rule {self.config.rule.name!r} has no targets π, y and z, expected 'disco'")
         is_theirs = settings.core == "lstm" and settings.lifetime_lstm and not settings.without
+        is_theirs = is_theirs and settings.hidden == "nothing"
         if not is_theirs or len(settings.action_embedding) != 2:
             raise ValueError(
-                f"core is {settings.core!r}, lifetime_lstm {settings.lifetime_lstm}, without {settings.without} and "
-                f"action_embedding {settings.action_embedding}: the public code has an LSTM, a lifetime LSTM, all "
-                "predictions and two layers"
+                f"core is {settings.core!r}, lifetime_lstm {settings.lifetime_lstm}, without {settings.without}, "
+                f"hidden {settings.hidden!r} and action_embedding {settings.action_embedding}, expected those of the "
+                "public code: an LSTM, a lifetime LSTM, all predictions, nothing hidden, two layers"
             )
         _arrays(self)
         weights = disco103.from_meta_params(cast(Params, self.meta_params))
@@ -161,6 +165,18 @@ def load_rule(name: Path | str) -> Rule:
         raise ValueError(f"{name} has a configuration that this version does not know: {error}") from None
     del arrays[ORIGIN]
     return Rule(name, config, _meta_params(name, config.rule, arrays), origin)
+
+
+def get_rule(rule: Rule | str) -> Rule:
+    """Return a rule that is one, or the one of a name: made where it is in `RULES`, else loaded.
+
+    Raises:
+      ValueError: if it is neither.
+    """
+    if isinstance(rule, Rule):
+        return rule
+    is_discovered = rule == PUBLISHED or rule in shipped_rules() or Path(rule).suffix == ".npz"
+    return load_rule(rule) if is_discovered else make_rule(rule)
 
 
 def load_origin(name: str) -> Origin:

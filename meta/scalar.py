@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import rlax
 
 from agents import impala
-from agents.action_values import epsilon_greedy_logits, expected_values, squared_error
+from agents.action_values import epsilon_greedy_logits, expected_values, squared_error, taken
 from agents.categorical import entropy, log_probability
 from agents.rule import REDUCTIONS, UpdateRule, masked_reduce
 from agents.td import only_action
@@ -193,7 +193,7 @@ def _with_meta_network(
             discount=config.discount,
             values=values[:-1],
             next_values=jax.lax.stop_gradient(values[1:]) if is_next_value_fixed else values[1:],
-            log_pi=log_probability(logits[:-1], trajectory.action),
+            log_pi=taken(jax.nn.log_softmax(logits), trajectory),
             log_mu=log_probability(trajectory.behaviour_logits, trajectory.action),
         )
         return network.apply(meta_params, inputs.features(names, context), trajectory.is_last), rule_state

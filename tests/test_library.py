@@ -21,6 +21,11 @@ KEY = jax.random.key(0)
 TINY = dict(network=frodo.NetworkConfig("mlp", (4,)), unroll=3, validation_unroll=3, num_updates=2)
 
 
+@pytest.fixture(autouse=True)
+def without_programs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "experiments", None)
+
+
 def run(code, folder):
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
@@ -32,7 +37,7 @@ def test_the_code_of_the_readme_runs_without_the_programs(tmp_path):
     code = "".join(blocks).replace("1e5", "3e3").replace("2e4", "3e3").replace("=3000", "=2")
     done = run(WITHOUT_PROGRAMS + code + "\nprint(fresh.metrics['env_steps'][-1])", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "2880" or done.stdout.splitlines()[-1].isdigit()
+    assert int(done.stdout.splitlines()[-1]) > 2000
     assert (tmp_path / "rule.npz").exists()
 
 
@@ -46,7 +51,7 @@ def test_all_names_of_the_front_door_are_there_and_have_docstrings():
     for name in frodo.__all__:
         x = getattr(frodo, name)
         assert name == "RULES" or x.__doc__, name
-    assert sorted(frodo.__all__) == frodo.__all__ or sorted(frodo.__all__, key=str.lower)
+    assert frodo.__all__ == sorted(frodo.__all__)
     assert (Path(frodo.__file__).parent / "py.typed").exists()
 
 
@@ -88,6 +93,26 @@ def test_a_frozen_rule_stays_as_it_is():
     rule = frodo.load_rule("catch_and_grids")
     result = frodo.discover_online(Catch(4, 3), rule, num_steps=60, key=KEY, is_frozen=True, batch_size=2, **TINY)
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, result.meta_params, rule.meta_params)))
+
+
+def test_a_rule_in_a_loop_of_ones_own_needs_no_replay_and_takes_any_length():
+    learner = frodo.make_learner("catch_disco", num_actions=3, network=frodo.NetworkConfig("mlp", (4,), action_model=4))
+    draw = lambda *shape: np.random.default_rng(0).normal(size=shape)
+    trajectory = frodo.make_trajectory(
+        observation=draw(6, 2, 4),
+        action=np.ones((5, 2), int),
+        reward=draw(5, 2),
+        discount=np.ones((5, 2)),
+        behaviour_logits=draw(5, 2, 3),
+    )
+    rule = frodo.load_rule("catch_disco")
+    state = jax.jit(learner.init)(KEY, trajectory.observation[0], rule.meta_params)
+    after, metrics = jax.jit(learner.update)(state, trajectory)
+    assert metrics["update_norm"] > 0 and np.isfinite(metrics["q_td"])
+    with pytest.raises(ValueError, match="behaviour_logits has the shape .*expected"):
+        learner.update(after, trajectory._replace(behaviour_logits=trajectory.behaviour_logits[..., :2]))
+    with pytest.raises(ValueError, match=r"core_state is PyTreeDef\(\*\), expected PyTreeDef\(\(\)\)"):
+        learner.update(after, trajectory._replace(core_state=np.zeros(3)))
 
 
 # Rules and their files
@@ -165,6 +190,11 @@ def test_cards_say_where_a_rule_was_discovered_and_what_it_cannot_do():
             "rule is 'impala', expected one of frodo, learned_loss, disco",
         ),
         (lambda: frodo.discover([], "frodo", num_meta_steps=1, key=KEY), "environments are empty"),
+        (lambda: frodo.discover([Catch()], num_meta_steps=0, key=KEY), "num_meta_steps is 0, expected at least 1"),
+        (
+            lambda: frodo.discover([DmEnv(Catch(4, 3), 0)], num_meta_steps=1, key=KEY, batch_size=2, budgets=(9999,)),
+            "batch_size is 2, expected 1, as many environments as agent 0 has",
+        ),
     ],
 )
 def test_what_is_not_right_is_named_in_one_line(call, message):
@@ -195,9 +225,10 @@ def test_a_population_goes_on_from_its_state_and_finds_the_same():
     rule = frodo.make_rule("frodo", lstm=4)
     whole = frodo.discover(environments, rule, num_meta_steps=3, **settings)
     first = frodo.discover(environments, rule, num_meta_steps=1, **settings)
-    rest = frodo.discover(environments, rule, num_meta_steps=2, start=first.state, **settings)
+    rest = frodo.discover(environments, rule, num_meta_steps=2, start=first, **settings)
     same = jax.tree.map(np.array_equal, whole.rule.meta_params, rest.rule.meta_params)
     assert all(jax.tree.leaves(same))
     np.testing.assert_array_equal(whole.metrics["outer_loss"][1:], rest.metrics["outer_loss"])
     assert whole.rule.origin.envs == ("one", "two") and whole.rule.origin.env_steps == 3 * 2 * 2 * 9
+    assert rest.rule.origin == whole.rule.origin  # the steps of both
     assert jnp.isfinite(whole.metrics["meta_gradient_norm"]).all()
