@@ -50,3 +50,31 @@ def start(monkeypatch, capsys):
         return subprocess.CompletedProcess(args, code, *capsys.readouterr())
 
     return start
+
+
+# Files whose tests are marked as slow: they compile large programs, or start processes.
+SLOW = (
+    "agents/test_acting.py",
+    "agents/test_networks.py",
+    "experiments/",
+    "frodo/test_learner.py",
+    "frodo/test_online.py",
+    "frodo/test_population.py",
+    "frodo/test_rule_files.py",
+    "frodo/test_version_1.py",
+    "meta/test_disco.py",
+    "meta/test_experience.py",
+    "meta/test_gradients.py",
+    "meta/test_lifetime.py",
+    "meta/test_population.py",
+    "meta/test_scalar.py",
+    "test_library.py",
+    "test_notebook.py",
+    "test_readme.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.path.relative_to(config.rootpath / "tests").as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
