@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-RUNS = ("impala", "a2c_no_bootstrap", "q_learning", "td_lambda", "frodo_prediction", "frodo_value_based", "host_frodo")
+RUNS = ("impala", "q_learning", "td_lambda", "frodo_prediction", "host_impala")
 
 
 @pytest.mark.slow
