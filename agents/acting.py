@@ -18,7 +18,7 @@ Policy = Callable[[Predictions], Array]  # predictions -> logits
 
 
 class HasParams(Protocol):
-    """Whoever has the parameters that act."""
+    """An object that holds the parameters that act."""
 
     @property
     def params(self) -> Params: ...
@@ -39,7 +39,7 @@ class ActorState(NamedTuple):
 
     key: Array
     env_state: Any
-    time_step: TimeStep  # [B, ...], its observation as `Agent.prepare` has it
+    time_step: TimeStep  # [B, ...]; the observation is a prepared one (`Agent.prepare`)
     core_state: CoreState
     episode_return: Array  # [B] float32, so far
 
@@ -53,10 +53,10 @@ class Actor(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """What is acted in one iteration: M trajectories, and one for validation."""
+    """How much one iteration acts: M trajectories, and one for validation."""
 
     num_trajectories: int
-    num_steps: int  # of each
+    num_steps: int  # of each trajectory
     num_validation_steps: int = 0  # 0 for none
 
 
@@ -122,9 +122,9 @@ def rollouts(
     update: Callable[[Acting, Trajectory], Acting],
     state: ActorState,
 ) -> tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]:
-    """Act what the schedule says: trajectories stacked [M, T, B, ...], and a validation trajectory or None.
+    """Act for one iteration; return trajectories stacked [M, T, B, ...], and a validation trajectory or None.
 
-    The parameters that act are those of `acting`, which `update` changes after each of the M trajectories.
+    `acting` holds the parameters that act; `update` changes it after each of the M trajectories.
     """
 
     def act(carry, _):

@@ -16,7 +16,7 @@ def taken(values: Array, trajectory: Trajectory) -> Array:
 
 
 def taken_vectors(x: Array, trajectory: Trajectory) -> Array:
-    """Pick the taken action's vector: [T + 1, B, A, N] -> [T, B, N]; of [T + 1, B, 1, N] it is the only one."""
+    """Pick the taken action's vector, [T + 1, B, A, N] -> [T, B, N], or the only one of [T + 1, B, 1, N]."""
     num_steps, batch_size = trajectory.action.shape
     check_shape("x", x, (num_steps + 1, batch_size, None, None))
     if x.shape[2] == 1:

@@ -35,7 +35,7 @@ class HostActor:
     Args:
       environment, agent, policy: what acts, and where.
       schedule: what is acted in an iteration.
-      params, key: what it begins with.
+      params, key: those to begin with.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HostActor:
                 pass
 
     def get(self) -> ActedIteration:
-        """Wait for the next iteration; what went wrong in the thread is raised here."""
+        """Wait for the next iteration; an error of the thread is raised here."""
         while True:
             acted = self._queue.get()
             if isinstance(acted, BaseException):
@@ -87,7 +87,7 @@ class HostActor:
                 return acted
 
     def renew(self, params: Params) -> None:
-        """Go on with a new agent: what others acted is not handed over any more."""
+        """Go on with a new agent; what earlier agents acted is dropped."""
         self.params = params
         self._generation += 1
 

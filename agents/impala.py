@@ -37,8 +37,8 @@ class ImpalaConfig(A2CConfig):
 
 
 class ActorCriticTargets(NamedTuple):
-    value: Array  # what v(S) is moved to, [T, B]
-    advantage: Array  # what weights ∇ log π(A|S), [T, B]
+    value: Array  # the target of v(S), [T, B]
+    advantage: Array  # the weight of ∇ log π(A|S), [T, B]
 
 
 def actor_critic_spec(num_actions: int) -> TargetSpec:
@@ -55,8 +55,8 @@ def actor_critic_loss(
 ) -> Array:
     """−advantage · log π(A|S) + value_cost (G − v(S))² − entropy_cost H(π(·|S)), [T, B].
 
-    Source: Xu et al. 2020, Eq. 10 and 11 as losses. π is the softmax of logits / temperature. The advantage is taken as
-    it comes: whoever makes it decides what of it is a constant.
+    Source: Xu et al. 2020, Eq. 10 and 11 as losses. π is the softmax of logits / temperature. No gradient of the
+    advantage is stopped here: its maker decides which parts of it are constants.
     """
     log_pi = jax.nn.log_softmax(predictions["policy"][:-1] / temperature)
     log_pi_a = rlax.batched_index(log_pi, trajectory.action)

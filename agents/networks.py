@@ -1,17 +1,17 @@
 """Agents as pure functions: a torso, an optional LSTM core, and a head for each prediction of a spec.
 
-Heads are linear. With an action model, predictions that are one for each action come from an LSTM that takes one step
-for every action, from a state made of the torso's output, and a head with one hidden layer for each of them (Oh et al.
-2025, Methods; the details are those of the public code, where the last layer before it has no activation).
+Heads are linear. An action model is an LSTM that takes one step for every action, from a state made of the torso's
+output. Predictions with one value for each action are then made from its output, each by a head with one hidden layer
+(Oh et al. 2025, Methods). Details are those of the public code: the last layer before the LSTM has no activation.
 
 Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4);
 `resnet`, the deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot
 observations.
 
 Where the stride equals the kernel a convolution is a matrix product on patches. `prepare` therefore cuts uint8 frames
-into patches once, when they are seen, and the trajectory holds them in that form: on CPU that is several times faster
-than `lax.conv`, whose gradient is slow inside of loops. Image torsos run over one time step after another,
-rematerialised, which keeps activations of the whole trajectory out of memory.
+into patches once, and trajectories hold the patches: on CPU this is several times faster than `lax.conv`, whose
+gradient is slow inside of loops. Torsos for images run over one time step at a time and are rematerialised: the
+activations of the whole trajectory are never in memory together.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _PATCH = 4  # kernel and stride of both layers of `conv`
 
 @dataclasses.dataclass
 class NetworkConfig:
-    """What an agent's network is built from."""
+    """Settings of an agent's network."""
 
     torso: str = "mlp"
     hidden: tuple[int, ...] = (256, 256)  # fully connected layers after the torso
@@ -61,14 +61,14 @@ class Agent(NamedTuple):
 
     Attributes:
       init: key, prepared observation [B, ...] -> params.
-      prepare: observation [B, ...] as the environment gives it -> the form that the other functions take and
+      prepare: observation [B, ...] as the environment gives it -> the prepared form, which the other functions take and
         trajectories hold.
       initial_state: batch size -> core state [B, ...].
       step: params, prepared observation [B, ...], is_first [B], core state -> predictions [B, ...], core state.
       unroll: params, trajectory -> predictions [T + 1, B, ...].
-      unroll_taken: the same, twice: with an action model's predictions made for the taken action alone,
-        [T + 1, B, 1, ...], of T + 1 a meaningless one (what a loss needs, and its gradient at 1 / A of the cost), and
-        as `unroll` makes them; what the two have in common is computed once.
+      unroll_taken: as `unroll`, but returns two sets of predictions. In the first, an action model's predictions are of
+        the taken action alone, [T + 1, B, 1, ...], and meaningless at the last observation: a loss needs no more, and
+        its gradient costs 1 / A. The second is that of `unroll`. Their common layers are computed once.
     """
 
     init: Callable[[Array, Array], Params]
@@ -92,8 +92,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     def heads_fn(
         embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array]
     ) -> tuple[list[dict[str, Array]], CoreState]:
-        """embedding [T, B, F], is_first [T, B] -> predictions [T, B, ...] for each of `actions`, those that the action
-        model is asked for, [N] or [T, B, N]."""
+        """embedding [T, B, F], is_first [T, B] -> for each of `actions`, [N] or [T, B, N], the predictions [T, B, ...]
+        with the action model's for these actions."""
         if config.torso == "tabular":
             linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:

@@ -1,6 +1,6 @@
 """Replay: the last trajectories of an agent, mixed with fresh ones.
 
-Everything keeps the dtype that the trajectory has it in: image observations are uint8.
+Arrays keep the dtype that they have in the trajectory: image observations stay uint8.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from agents.types import Array, Trajectory
 
 @dataclasses.dataclass
 class ReplayConfig:
-    """What an update is made from: `batch_size` trajectories, of which the share `fresh` has not been seen before."""
+    """Settings of replay: an update takes `batch_size` trajectories, of which the share `fresh` is new."""
 
     capacity: int = 0  # trajectories kept, first in, first out; 0 for none: an update takes the fresh ones
     batch_size: int = 64
@@ -65,8 +65,8 @@ def add(replay: Replay, trajectory: Trajectory) -> Replay:
 
 
 def sample(config: ReplayConfig, replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
-    """Draw an update's trajectories [T, batch_size, ...]: of the fresh ones the first, the others uniformly from all
-    that are kept."""
+    """Draw the trajectories of an update, [T, batch_size, ...]: the first of the fresh ones, and the others uniformly
+    from all that are kept."""
     key, draw = jax.random.split(replay.key)
     size = jnp.minimum(replay.num_added, config.capacity)
     rows = jax.random.randint(draw, (config.batch_size - config.num_fresh,), 0, jnp.maximum(1, size))
@@ -83,7 +83,7 @@ def is_ready(config: ReplayConfig, replay: Replay) -> Array:
 
 
 def _batch_first(x: Trajectory) -> Trajectory:
-    """[T, B, ...] -> [B, T, ...]; the recurrent state has its batch first as it is."""
+    """[T, B, ...] -> [B, T, ...]; the recurrent state stays as it is, with its batch axis first."""
     return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), x._replace(core_state=()))._replace(core_state=x.core_state)
 
 

@@ -13,27 +13,28 @@ REDUCTIONS = ("sum", "mean")
 
 
 class UpdateRule(NamedTuple):
-    """How an agent's predictions are moved: pure functions, and what an agent must predict for them.
+    """How an agent's predictions are moved: pure functions, and the spec of the predictions that they take.
 
     A hand-made rule has no meta-parameters (an empty pytree) and ignores the argument. Losses are per step, [T, B]:
     the caller reduces them with `masked_reduce`.
 
     Attributes:
       spec: num_actions -> the predictions that an agent must make.
-      apply: meta_params, rule_state, trajectory, predictions, target_predictions -> targets, rule state. The last
-        argument holds predictions of a slowly moving copy of the agent (the same ones again where there is none).
+      apply: meta_params, rule_state, trajectory, predictions, target_predictions -> targets, rule state.
+        `target_predictions` are those of a slowly moving copy of the agent (without one, `predictions` again).
       loss: targets, predictions, trajectory -> [T, B]. Meta-gradient flows through it.
-      policy: predictions -> logits of the distribution it acts by, [..., A].
+      policy: predictions -> logits of the distribution that the agent acts by, [..., A].
       random_meta_params: key, num_actions -> meta-parameters η at random; {} for a hand-made rule.
       init: () -> rule state at the start of a lifetime.
-      loss_without_meta: as `loss`, for what must not carry meta-gradient, or None.
-      regulariser: targets, target predictions, trajectory -> [T, B], what an update adds to the *outer* loss, or None.
+      loss_without_meta: as `loss`, for losses through which no meta-gradient may flow, or None.
+      regulariser: targets, target predictions, trajectory -> [T, B], a part of the *outer* loss for each update, or
+        None.
       metrics: targets, predictions, trajectory -> named scalars to log.
-      target_decay: of the moving average of the agent's parameters that `target_predictions` come from, or None.
-      reduction: 'sum' or 'mean', over time and batch, of the losses.
+      target_decay: the decay of the moving average of the agent's parameters, the slowly moving copy; None for no copy.
+      reduction: of the losses over time and batch, 'sum' or 'mean'.
       is_target_constant: whether targets are constants in the gradient with respect to the agent's parameters. The
         meta-gradient flows through them in any case.
-      is_loss_of_taken: whether the losses use predictions that are one for each action at the taken action only, by
+      is_loss_of_taken: whether the losses use per-action predictions at the taken action only, through
         `action_values.taken_vectors`. Targets must then be constants.
     """
 
@@ -53,7 +54,7 @@ class UpdateRule(NamedTuple):
 
 
 def with_checked_predictions(rule: UpdateRule) -> UpdateRule:
-    """Return the rule with an `apply` that raises a ValueError where predictions are not those of the rule's spec.
+    """Return the rule with an `apply` that raises a ValueError for predictions that do not fit the rule's spec.
 
     Shapes alone are compared, when the function is traced: a compiled program does not pay for it.
     """

@@ -1,8 +1,8 @@
-"""What flows between environment, agent and rule: every shape is stated here, and checked where it comes from outside.
+"""What flows between environment, agent and rule: their shapes, and checks of arrays that come from outside.
 
-T is time, B the batch, A the number of actions. Index t belongs to the action taken at observation t: `reward[t]` and
-`discount[t]` are what it led to, `observation[t + 1]` is what was seen next. What ends an episode, and how, is
-defined in `toy_envs/base.py`.
+T is time, B the batch, A the number of actions. Index t belongs to the action taken at observation t: `reward[t]`,
+`discount[t]` and `observation[t + 1]` are what the action led to. What ends an episode, and how, is defined in
+`toy_envs/base.py`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ CoreState = Any  # a pytree of arrays [B, ...]; () without a recurrent core
 
 
 class Trajectory(NamedTuple):
-    """T consecutive steps of B environments; `make_trajectory` builds one of plain arrays."""
+    """T consecutive steps of B environments; `make_trajectory` builds one from plain arrays."""
 
     observation: Array  # [T + 1, B, ...]
     is_first: Array  # [T + 1, B] bool, the observation is the first one of an episode
@@ -67,7 +67,7 @@ def make_trajectory(
     valid: ArrayLike | None = None,
     core_state: CoreState = (),
 ) -> Trajectory:
-    """Build a trajectory of plain arrays, and check them.
+    """Build a trajectory from plain arrays, and check them.
 
     Args:
       observation: [T + 1, B, ...], the last one is that after the last step.
@@ -82,7 +82,7 @@ def make_trajectory(
         it; by default what follows from `is_first` and `discount`.
       core_state: the network's recurrent state before observation 0; () for agents without one.
     Raises:
-      ValueError: naming the first array whose shape, dtype or entries are not those.
+      ValueError: naming the first array whose shape, dtype or entries are wrong.
     """
     actions, rewards, discounts = jnp.asarray(action), jnp.asarray(reward), jnp.asarray(discount)
     check_shape("action", actions, (None, None))

@@ -1,4 +1,4 @@
-"""Values and arrays that are not what they should be, answered in one line that names them."""
+"""Checks of values and arrays: an error is one line that names the bad one."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Raise a ValueError with all choices, and the nearest of them, where the value is none of them."""
+    """Raise a ValueError if the value is none of the choices: it lists them and suggests the nearest one."""
     choices = list(choices)
     if value not in choices:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}{did_you_mean(value, choices)}")

@@ -1,4 +1,4 @@
-"""What runs side by side, such as seeds or the agents of a population, shared out over devices and processes."""
+"""Seeds, or the agents of a population, shared out over devices and processes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 
 def quick_to_compile() -> dict[str, Any]:
-    """Return options for a program that runs seldom: CPUs compile it several times faster, and with less memory."""
+    """Return compiler options for a program that seldom runs: CPUs compile it several times faster, in less memory."""
     if jax.default_backend() != "cpu":
         return {}
     return {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -31,7 +31,7 @@ def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
 
 
 def agree(*numbers: int) -> list[int]:
-    """Return the largest of what the processes have of each number: all of them call this at the same time."""
+    """Return for each number the largest that a process has; every process calls this at the same time."""
     if jax.process_count() == 1:
         return list(numbers)
     return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
@@ -47,7 +47,7 @@ def gather(state: Any) -> Any:
 
 
 def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
-    """Share out what `gather` returned, as `like` is over the devices, and its step: those of process 0."""
+    """Share out over the devices what `gather` returned, as `like` is; state and step are those of process 0."""
     if jax.process_count() == 1:
         return whole, step
     data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, whole)

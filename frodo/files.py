@@ -59,7 +59,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz file as `write` does."""
+    """Write an .npz file, as `write` does."""
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     write(path, buffer.getvalue())
@@ -82,7 +82,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of numbers and texts under the keys of the first one as `write` does; an empty file without rows."""
+    """Write rows of numbers and texts as CSV, as `write` does. The keys of the first row are the header."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -92,7 +92,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file as `write` does, of what `plain` makes of the value."""
+    """Write `plain(value)` as JSON, as `write` does."""
     write(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
@@ -114,7 +114,7 @@ def plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-    """Turn what `plain` made of a dataclass of that kind back into it; one with a `from_plain` says itself how."""
+    """Turn `plain(x)` back into x, a dataclass of that kind. A dataclass may have a `from_plain` of its own."""
     if hasattr(kind, "from_plain"):
         return kind.from_plain(value, from_plain)
     if dataclasses.is_dataclass(kind):

@@ -38,7 +38,7 @@ class LearnerState(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What decides whether a run goes on."""
+    """Results that decide whether a run goes on."""
 
     skipped_in_a_row: Array  # int32, meta-gradients that were not finite
 
@@ -56,7 +56,7 @@ class Learner(NamedTuple):
       act: state, key, observation [B, ...], is_first [B], core state -> actions [B], logits [B, A], core state. The
         core state at the start is `setup.agent.initial_state(B)`.
       update: state, trajectory [T, B] -> state, metrics: one update of θ with η as it is. Metrics are those of the
-        rule, and update_norm, that of the change of θ.
+      rule, and update_norm, the norm of the change of θ.
       learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
         Control: M updates of θ, then one of η. Observations here are prepared ones (`setup.agent.prepare`).
       iterate: state, actor, actor's state -> state, metrics, Control, actor's state, EpisodeStats: act in a pure
@@ -82,11 +82,11 @@ def make_learner(rule: Rule | str, num_actions: int, **settings: Any) -> Learner
     """Make a learner by a rule, for a loop of one's own: `init`, then `act` and `update` in turn.
 
     Args:
-      rule: what `make_rule` or `load_rule` returned, or the name of either.
+      rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
       num_actions: of the environment.
-      **settings: fields of `AgentConfig` that are to differ from the rule's own, such as network or optimizer. There is
-        no replay unless one is given; with one, trajectories have `unroll` steps of `batch_size` environments, and θ
-        stays, with metrics of nan, until it holds enough.
+      **settings: fields of `AgentConfig` that replace the rule's own, such as network or optimizer. There is no replay
+        unless one is given; with one, trajectories have `unroll` steps of `batch_size` environments, and θ stays, with
+        metrics of nan, until it holds enough.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
     """

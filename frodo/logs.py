@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one line of progress, notes, and a table at its end."""
+"""Messages of a run: one line of progress, notes, and a table at the end."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ DRAW_SECONDS = 0.1  # between drawings on a terminal
 
 
 def note(text: str) -> None:
-    """Print a line on stderr, in place of the line of progress where there is one."""
+    """Print a line on stderr; it replaces the line of progress, if there is one."""
     print(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 

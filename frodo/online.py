@@ -1,9 +1,10 @@
 """The online regime: one agent in one environment learns its own objective within one lifetime.
 
 An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
-hand-made rule, M trajectories and M updates. The learner is the same in both runtimes. `make_online_program` puts it
-into one jitted program with a pure environment, where all trajectories of an iteration are acted by its first θ (as in
-the paper's pseudo-code), or each by the θ that it updates; on the host it takes what an actor thread hands over.
+hand-made rule, M trajectories and M updates. The learner is the same in both runtimes. With a pure environment,
+`make_online_program` makes environment, actor and learner one jitted program: the first θ of an iteration acts all its
+trajectories (as in the paper's pseudo-code), or the θ of each update acts its own. With an environment on the host, an
+actor thread hands trajectories over.
 """
 
 import functools
@@ -85,7 +86,7 @@ def make_online_program(
 
 
 class OnlineResult:
-    """What an agent and its objective have become.
+    """An agent and its objective at the end of a run.
 
     Attributes:
       learner: the agent's functions.
@@ -114,7 +115,7 @@ class OnlineResult:
         return Rule(self.learner.config.rule.name, self.learner.config, self.meta_params, Origin((), steps, None))
 
     def go_on(self, num_steps: float) -> "OnlineResult":
-        """Return what becomes of the same lifetime after so many more environment steps; metrics are of all of it.
+        """Go on with the same lifetime for so many environment steps; metrics are those of all of it.
 
         On the host, episodes begin anew.
         """
@@ -135,11 +136,11 @@ def discover_online(
     Args:
       environment: a pure one (`Environment`), which is batched here; a batch on the host: a
         `gymnasium.vector.VectorEnv`, a `dm_env.Environment` or a sequence of them, or a `HostEnvironment`.
-      rule: what `make_rule` or `load_rule` returned, or the name of either.
+      rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
       num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
-      **settings: fields of `AgentConfig` that are to differ from those for such observations and such a rule.
+      **settings: fields of `AgentConfig` that replace the defaults for such observations and such a rule.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environment.
       TypeError: if the environment is of no kind that is known.
@@ -170,7 +171,7 @@ def _live(config: AgentConfig, environment: Environment, key, meta_params, is_fr
 
     @jax.jit
     def run(state: OnlineState, num_iterations: Array) -> tuple[OnlineState, Any]:
-        """At most CHUNK iterations, as many as are asked for: one program for any number of steps."""
+        """Run `num_iterations`, at most CHUNK: one compiled program serves any number."""
         one = jax.eval_shape(lambda state: program.run(state, 1)[1:], state)
         outputs = jax.tree.map(lambda x: jnp.zeros((CHUNK, *x.shape[1:]), x.dtype), one)
 

@@ -52,7 +52,7 @@ class PopulationState(NamedTuple):
 
 
 class AgentResults(NamedTuple):
-    """What became of agents in one meta-step, [n] each."""
+    """Results of agents in one meta-step, [n] each."""
 
     is_over: Array  # their lifetimes ended
     is_finite: Array  # nothing went wrong
@@ -60,7 +60,7 @@ class AgentResults(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Agents whose environments share a program: what acts and learns for all of them."""
+    """Agents whose environments share a program, and the functions that act and learn for all of them."""
 
     indices: list[int]  # of its agents in the population
     setup: Setup
@@ -86,7 +86,7 @@ class Population:
     """Agents, each in its environment; a context manager, which stops the threads that act on the host.
 
     Args:
-      config: what the agents have in common.
+      config: the settings that the agents have in common.
       environments: one for each agent: pure ones, which are batched here, or batches on the host of `batch_size`.
       key: of all randomness in JAX.
     Raises:
@@ -189,7 +189,7 @@ class Population:
         self._on_exit.close()
 
     def start(self, state: PopulationState, others: Mapping[int, HostEnvironment] | None = None) -> None:
-        """Let the threads begin that act on the host; `others` take the place of environments of the same index."""
+        """Start the threads that act on the host; an entry of `others` replaces the environment of its index."""
         for host, agent in zip(self._hosts, state.hosts, strict=True):
             actor = HostActor(
                 (others or {}).get(host.number, host.environment),
@@ -239,7 +239,7 @@ class Population:
 
     @property
     def indices(self) -> list[list[int]]:
-        """Which agents each of the results is of, by their place among the environments."""
+        """For each of the results the agents that it is of, by their places among the environments."""
         return [group.indices for group in self._groups] + [[host.number] for host in self._hosts]
 
 
@@ -313,16 +313,16 @@ def discover(
     start: Discovery | None = None,
     **settings: Any,
 ) -> Discovery:
-    """Let a population of agents, one in each environment, discover a rule over many lifetimes.
+    """Discover a rule by a population of agents, one in each environment, over many lifetimes.
 
     Args:
       environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
-      rule: what `make_rule` or `load_rule` returned, or the name of a learned rule in `RULES`: 'frodo', 'disco' or
-        'learned_loss'. Named, its η begins at random, and agents are those of the preset `small_population`.
+      rule: a learned `Rule`, or the name of one in `RULES`: 'frodo', 'disco' or 'learned_loss'. With a name, η begins
+        at random, and agents are those of the preset `small_population`.
       num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.
-      **settings: fields of `PopulationConfig` that are to differ.
+      **settings: fields of `PopulationConfig` that replace the defaults.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.

@@ -49,7 +49,7 @@ class Rule:
     """A rule to learn by.
 
     Attributes:
-      name: what it was made or loaded by.
+      name: the name that it was made or loaded by.
       config: settings of agents that learn by it; `config.rule` holds its own.
       meta_params: η; None where there is none yet: it is random then, for a hand-made rule it is {}.
       origin: where it was discovered, None for one that was not.
@@ -81,8 +81,8 @@ class Rule:
     def save_for_disco_rl(self, path: Path | str) -> None:
         """Write η under the names of the public DiscoRL code (github.com/google-deepmind/disco_rl).
 
-        Such a file holds η alone: who reads it must know settings such as max_value and discount; `load_rule` takes
-        those of Disco103.
+        Such a file holds η alone: its reader must know settings such as max_value and discount; `load_rule` takes those
+        of Disco103.
 
         Raises:
           ValueError: if the rule has no η, or is not that code's: π, y and z, an LSTM and a lifetime LSTM.
@@ -104,7 +104,7 @@ class Rule:
         files.write_arrays(Path(path), {key: np.asarray(x) for key, x in weights.items()})
 
     def describe(self) -> str:
-        """Return the rule's card, where it has one, or else what is known of it."""
+        """Return the rule's card, or, of a rule without one, its settings and origin."""
         card = SHIPPED / f"{self.name}.md"
         if card.is_file():
             return card.read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def load_rule(name: Path | str) -> Rule:
 
 
 def get_rule(rule: Rule | str) -> Rule:
-    """Return a rule that is one, or the one of a name: made where it is in `RULES`, else loaded.
+    """Return the rule itself, or that of a name: made if the name is in `RULES`, else loaded.
 
     Raises:
       ValueError: if it is neither.
@@ -189,8 +189,8 @@ def load_origin(name: str) -> Origin:
 def config_for(rule: Rule, preset: Config) -> Config:
     """Return the settings of an agent that learns by a rule, in the environment of a preset.
 
-    Of the published rule everything but the rule is the preset's; of any other the environment, the clipping of rewards
-    and, where observations are images, the network.
+    For the published rule, all settings but the rule's are the preset's. For any other rule, the preset gives the
+    environment, the clipping of rewards and, for images, the network.
     """
     if rule.name == PUBLISHED:
         skips = isinstance(preset.rule.settings, DiscoConfig) and preset.rule.settings.skips_first_steps
@@ -259,7 +259,7 @@ def _meta_params(name: str, config: RuleConfig, arrays: Mapping[str, np.ndarray]
 
 
 def _from_disco_rl(name: str, arrays: dict[str, np.ndarray]) -> Rule:
-    """Make a rule of η as the public DiscoRL code writes it, with sizes that its arrays have."""
+    """Make a rule from η as the public DiscoRL code writes it; sizes are those of the arrays."""
     settings = disco103.sizes(arrays)
     disco103.check_arrays(name, arrays, disco103.expected_shapes(settings), "the public DiscoRL code's")
     config = presets.disco("").agent_only().replace(rule=RuleConfig("disco", settings))

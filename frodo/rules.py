@@ -47,7 +47,7 @@ RULES: dict[str, RuleEntry] = {
 
 @dataclasses.dataclass
 class RuleConfig:
-    """A rule by its name, with its own settings: of the type that `RULES` says, by default as they are there."""
+    """A rule by its name, with its own settings: of the type that `RULES` says, by default that type's defaults."""
 
     name: str = "frodo"
     settings: Any = None
@@ -80,7 +80,7 @@ class RuleConfig:
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any], convert: Callable[[type, Any], Any]) -> Self:
-        """Turn what `dataclasses.asdict` made of one back into it; `convert` does so for its settings."""
+        """Turn `dataclasses.asdict(config)` back into config; `convert` does so for its settings."""
         check_choice("rule", value["name"], RULES)
         return cls(value["name"], convert(RULES[value["name"]].settings, value["settings"]))
 
@@ -100,7 +100,7 @@ def replace(owner: str, config: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def with_prefix(prefix: str, validate: Callable[[], None]) -> None:
-    """Call `validate`, and put "prefix." before the name that its ValueError begins with."""
+    """Call `validate`; where it raises a ValueError, put "prefix." before the name that the message begins with."""
     try:
         validate()
     except ValueError as error:

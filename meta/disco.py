@@ -40,7 +40,7 @@ class DiscoConfig:
     """Sizes, costs and constants; the defaults are those of Disco103."""
 
     prediction_size: int = 600  # categories of y, and of z
-    max_value: int = 300  # of the transformed action values: their bins are the whole numbers up to it, and below
+    max_value: int = 300  # of transformed action values: their bins are the whole numbers from -max_value to it
     lstm: int = 256
     lifetime_lstm: int = 128
     action_embedding: tuple[int, ...] = (16, 2)  # layers of the per-action channels
@@ -55,7 +55,7 @@ class DiscoConfig:
     target_policy_cost: float = 1e-2  # of KL(target policy ‖ π̂) in the outer loss
     logit_cost: float = 1e-3  # of the squared mean logit of each target in the outer loss
     core: str = "lstm"  # what reads the trajectory, one of target_network.CORES
-    without: tuple[str, ...] = ()  # ablation: what agents do not predict, and no target is made from; of PARTS
+    without: tuple[str, ...] = ()  # ablation: predictions that agents and rule do without; of PARTS
     hidden: str = "nothing"  # ablation: y and z are zeros as inputs of their 'own' targets or of 'all'; of HIDDEN
     skips_first_steps: bool = False  # losses leave out the first step of an episode, as those of the public code do
 
@@ -90,7 +90,7 @@ class DiscoTargets(NamedTuple):
     policy: Array  # logits of π̂, [T, B, A]
     y: Array | None  # logits of ŷ, [T, B, Y]
     z: Array | None  # logits of ẑ for the taken action, [T, B, Z]
-    returns: Array | None  # what q(S, A) is moved to, [T, B]
+    returns: Array | None  # the target of q(S, A), [T, B]
 
 
 def _sizes(config: DiscoConfig) -> TargetNetworkConfig:
@@ -218,9 +218,9 @@ def _weights(config: DiscoConfig, trajectory: Trajectory) -> Array:
 
 
 def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
-    """KL(π̂ ‖ π), KL(ŷ ‖ y), KL(ẑ ‖ z_A), and KL(π(S′) ‖ p_A) where the episode goes on; each [T, B].
+    """Compute KL(π̂ ‖ π), KL(ŷ ‖ y), KL(ẑ ‖ z_A), and KL(π(S′) ‖ p_A) where the episode goes on; each [T, B].
 
-    By their names, of what there is.
+    The result has the losses of the predictions that there are, by name.
     """
     losses = {"policy": kl_divergence(targets.policy, predictions["policy"][:-1])}
     if targets.y is not None and targets.z is not None:

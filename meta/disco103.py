@@ -1,4 +1,4 @@
-"""The published rule, Disco103, and others of the public code: weights, by their names there and here.
+"""Weights of the published rule, Disco103, and of others of the public code: their names there, and here.
 
 Source: Oh et al. 2025; github.com/google-deepmind/disco_rl (Apache-2.0).
 """
@@ -47,7 +47,7 @@ def expected_shapes(config: DiscoConfig | None = None) -> dict[str, tuple[int, .
 
 
 def sizes(weights: Mapping[str, np.ndarray]) -> DiscoConfig:
-    """Return the settings of a rule with the sizes that the published arrays have; all else is Disco103's."""
+    """Return the settings of the rule that these arrays belong to: their sizes, and all else as of Disco103."""
     size = lambda layer: weights[f"{layer}/b"].shape[0]
     return DiscoConfig(
         prediction_size=size("lstm/linear_2"),

@@ -1,4 +1,4 @@
-"""What DiscoRL's rule knows of a trajectory: values, and the inputs of its meta-network.
+"""Inputs of DiscoRL's meta-network, and the values that they are computed from.
 
 Source: Oh et al. 2025, Methods; the constants are those of the published rule, Disco103.
 """
@@ -21,7 +21,7 @@ EMBEDDING = 16  # units of the layer between a distribution of y or z and the nu
 
 
 class Values(NamedTuple):
-    """What is known of values from a trajectory, without gradient."""
+    """Values along a trajectory, without gradient."""
 
     v: Array  # Σₐ π(a) q(s, a), [T + 1, B]
     target_q: Array  # of the target parameters, [T + 1, B, A]
@@ -51,9 +51,9 @@ def to_scalars(logits: Array) -> Array:
 def compute_values(
     predictions: Predictions, target_predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float
 ) -> Values:
-    """Compute Retrace and what follows from it, without gradient.
+    """Compute Retrace, advantages and temporal differences, without gradient.
 
-    Q is that of the target parameters, V = Σₐ π(a) Q(a) with the current π, which is ρ's, too.
+    Q is made with the target parameters. The current π is that of V = Σₐ π(a) Q(a), and of ρ.
     """
     logits = predictions["policy"]
     q, target_q = to_scalars(predictions["q"]), to_scalars(target_predictions["q"])
@@ -81,10 +81,10 @@ class Embedding(hk.Module):
 
 
 def make_inputs(c: DiscoContext, is_hidden: bool, targets: dict[str, Array] | None = None) -> Inputs:
-    """The features per step, those per step and action, and what the lifetime LSTM sees of the targets.
+    """Return features per step, features per step and action, and those of the targets for the lifetime LSTM.
 
-    The order is that of the published weights. Gradient flows through y and z alone. What an agent does not predict is
-    left out; where y and z are hidden, they are zeros.
+    The order is that of the published weights. Gradients flow through y and z alone. What an agent does not predict is
+    left out; hidden y and z are zeros.
     """
     trajectory, action = c.trajectory, c.trajectory.action
     logits, target_logits = jax.lax.stop_gradient((c.predictions["policy"], c.target_predictions["policy"]))

@@ -1,9 +1,9 @@
-"""What a lifetime step learns from: fresh trajectories, replayed ones, and those of updates that are taken once more.
+"""What a lifetime step learns from: fresh trajectories, replayed ones, and those of a sliding window.
 
-`make_lifetime` puts a step together: that of `lifetime.py`, in a sliding window if there is one, behind a replay if
-there is one. In a sliding window the gradient to η goes through M updates; the next window begins `stride` < M updates
-later, and the M − stride last ones are taken again, with the new η, on the same trajectories (Oh et al. 2025, Methods:
-a window of 20 updates). Whoever acts is then the agent at the end of the window.
+`make_lifetime` wraps the step of `lifetime.py` in a sliding window and in a replay, if the settings ask for them. In a
+sliding window the gradient to η goes through M updates; the next window begins `stride` < M updates later, and the last
+M − stride updates are taken again, with the new η, on the same trajectories (Oh et al. 2025, Methods: a window of 20
+updates). The agent at the end of the window acts.
 """
 
 import functools
@@ -106,7 +106,7 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
 
     def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
         def update(acting: AgentState, trajectory: Trajectory) -> AgentState:
-            """Return who acts next: after one step of θ where acting is interleaved with updates, else the same."""
+            """Return what acts next: after one step of θ if acting is interleaved with updates, else the same."""
             if not config.is_acting_interleaved:
                 return acting
             one = jax.tree.map(lambda x: x[None], clip(trajectory))
@@ -181,7 +181,7 @@ def _if(is_ready: Array | bool, go_on: Callable[[], Any], wait: Callable[[], Any
 
 
 def _nothing(agent_step: AgentStep, arguments: Any) -> tuple[Params, dict[str, Array]]:
-    """The meta-gradient and the metrics of a step that is not taken."""
+    """Return the meta-gradient and the metrics of a step that is not taken."""
     of_metrics = jax.eval_shape(lambda x: agent_step(*x)[2], arguments)
     metrics = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), of_metrics)
     return jax.tree.map(jnp.zeros_like, arguments[0]), metrics

@@ -41,15 +41,15 @@ class InnerOutput(NamedTuple):
 
 
 def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
-    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what the backward pass keeps.
+    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what is kept for the backward pass.
 
-    The first update stands before the scan: nothing that it starts from depends on η, so that the compiler leaves out
-    what its backward pass would compute for that.
+    The first update runs before the scan: it starts from nothing that depends on η, so the compiler can leave out that
+    part of its backward pass.
     """
     check_choice("gradient_mode", mode, MODES)
 
     def indexed(carry, i):
-        # Indexed in here, so that what is rematerialised does not keep a copy of the trajectories.
+        # Indexed inside, so that rematerialisation keeps no copy of the trajectories.
         return body(carry, jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), trajectories))
 
     if mode != "reverse":
@@ -69,7 +69,7 @@ def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajecto
 
 
 def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
-    """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss and what else comes out of it.
+    """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss, InnerOutput.
 
     It is differentiable with respect to θ and the context. Losses of `rule.loss_without_meta` are in the gradient,
     but not in its derivative.
@@ -79,7 +79,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         return masked_reduce(loss, trajectory.valid, rule.reduction)
 
     def losses(predictions, known, context: UpdateContext, trajectory: Trajectory):
-        """Return the loss of `predictions` towards targets computed from `known` ones, and what else there is."""
+        """Return the loss of `predictions` with targets computed from `known`, and the other outputs."""
         target_predictions = known if context.target_params == () else agent.unroll(context.target_params, trajectory)
         targets, rule_state = rule.apply(context.meta_params, context.rule_state, trajectory, known, target_predictions)
         regulariser = jnp.zeros(())
@@ -119,9 +119,9 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
 
 @jax.custom_jvp
 def _with_derivative_of(value: Any, other: Any) -> Any:
-    """Return `value`, whose derivative is taken to be that of `other`.
+    """Return `value` with the derivative of `other`.
 
-    The compiler leaves out what is needed for the other's value alone: one pass backwards does for both losses.
+    The compiler leaves out what only the value of `other` needs: one backward pass serves both losses.
     """
     del other
     return value

@@ -1,7 +1,7 @@
 """What a meta-network sees: each input is declared by name and computed here from a trajectory and predictions.
 
-Source: Xu et al. 2020, section 3.2 (R, γ, v(S′)) and section 5.1 (π(S, A), μ(S, A)); `log_pi` and `value` are what the
-learned-loss ablation (section 5.4) sees besides.
+Source: Xu et al. 2020, section 3.2 (R, γ, v(S′)) and section 5.1 (π(S, A), μ(S, A)); `log_pi` and `value` are further
+inputs of the learned-loss ablation (section 5.4).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from agents.types import Array, Trajectory
 
 
 class InputContext(NamedTuple):
-    """What inputs are computed from."""
+    """The arrays that inputs are computed from."""
 
     trajectory: Trajectory
     discount: float  # the agent's γ

@@ -30,7 +30,7 @@ class LifetimeConfig:
     validation_unroll: int = 30  # steps of the trajectory of the outer loss
     num_updates: int = 5  # M
     stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
-    is_acting_interleaved: bool = False  # in JAX: each trajectory by the θ that it updates, else all by the first
+    is_acting_interleaved: bool = False  # in JAX: the θ of each update acts its trajectory; else the first θ acts all
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"  # one of meta.gradients.MODES
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
@@ -55,7 +55,7 @@ class LifetimeConfig:
             )
 
     def schedule(self, is_meta: bool) -> Schedule:
-        """Return what an iteration acts; without an η to learn there is no window and no validation trajectory."""
+        """Return how much an iteration acts; without an η to learn there is no window and no validation trajectory."""
         num_trajectories = self.stride if is_meta and self.stride else self.num_updates
         return Schedule(num_trajectories, self.unroll, self.validation_unroll if is_meta else 0)
 
@@ -66,7 +66,7 @@ class LifetimeConfig:
 
 
 class Setup(NamedTuple):
-    """What an agent is made of: its network, what moves it, and what it is judged by."""
+    """The parts of an agent: network, rule, optimiser and outer objective."""
 
     agent: Agent
     rule: UpdateRule
@@ -149,5 +149,5 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
 
 
 def clip_rewards(trajectory: Trajectory, max_abs_reward: float) -> Trajectory:
-    """Clip rewards to what is learned from."""
+    """Clip rewards to ± `max_abs_reward`, for learning."""
     return trajectory._replace(reward=jnp.clip(trajectory.reward, -max_abs_reward, max_abs_reward))

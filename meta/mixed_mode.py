@@ -35,7 +35,7 @@ def with_mixed_derivative(gradient: Gradient, objective: Gradient) -> Gradient:
     def backward(residuals, cotangents):
         params, context, trajectory = residuals
         direction, of_output = cotangents
-        # Nothing is differentiated with respect to counts and keys in the rule state: None stands for their cotangent.
+        # Counts and keys in the rule state have no derivative: None stands for their cotangent.
         floats = jax.tree.map(lambda x: x if _is_float(x) else None, context)
 
         def loss_fn(params, floats, epsilon):
@@ -65,7 +65,7 @@ def _is_float(x: Array) -> bool:
 
 @jax.custom_vjp
 def held(x: Any) -> Any:
-    """Hold predictions constant for the gradient, yet not for the derivative of that gradient.
+    """Hold predictions constant in the gradient, but not in the derivative of that gradient.
 
     Forward-mode derivatives along θ do not pass it (targets are constants in the gradient that is differentiated); of
     the cotangent that comes back only the tangent part passes, which is the derivative of ∂L/∂P with respect to the

@@ -1,4 +1,4 @@
-"""Moving mean and mean square of a quantity over updates, and what is normalised by them.
+"""Moving mean and mean square of a quantity over updates, and normalisation by them.
 
 Source: Oh et al. 2025, Methods; the constants are those of the published rule, Disco103.
 """
@@ -27,13 +27,13 @@ def initial_average() -> MovingAverage:
 
 
 def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAverage:
-    """Take the mean of x [T, B] over valid steps, and that of its square, into the average."""
+    """Update the average by the means of x [T, B] and of its square over valid steps."""
     mix = lambda old, new: DECAY * old + (1 - DECAY) * masked_reduce(new, valid, "mean")
     return MovingAverage(mix(average.moment1, x), mix(average.moment2, jnp.square(x)), DECAY * average.decay_product)
 
 
 def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Array:
-    """Subtract the average's mean, if it is to be centred, and divide by the standard deviation."""
+    """Divide x by the standard deviation; with `is_centred`, subtract the mean before."""
     mean, square = (moment / (1 - average.decay_product) for moment in average[:2])
     variance = jnp.maximum(0.0, square - jnp.square(mean))
     centred = x - mean if is_centred else x

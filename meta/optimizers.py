@@ -22,7 +22,7 @@ class OptimizerConfig:
     epsilon: float = 0.1
     max_gradient_norm: float = 1e4
     name: str = "rmsprop"
-    max_update: float = float("inf")  # what each entry of an update is clipped to, before the learning rate
+    max_update: float = float("inf")  # each entry of an update is clipped to it, before the learning rate
 
     def validate(self, prefix: str) -> None:
         check_choice(f"{prefix}.name", self.name, NAMES)
@@ -48,7 +48,7 @@ def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_upda
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Optax's, whose derivative is not a number where the gradient is 0, with one that is finite everywhere."""
+    """As optax's, but with a finite derivative where the gradient is 0: that of optax's is not a number there."""
 
     def update(grads, state, params=None):
         square = optax.tree.norm(grads, squared=True)
@@ -60,7 +60,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
 
 def scale_by_adam_with_constant_denominator(b2: float, epsilon: float) -> optax.GradientTransformation:
-    """Adam (b1 = 0.9) whose denominator is a constant for whoever differentiates through the update.
+    """Adam (b1 = 0.9) whose denominator is a constant in derivatives through the update.
 
     Source: Oh et al. 2025, public code. The derivative of 1 / (√v + ε) is very large where gradients are small.
     """

@@ -1,4 +1,4 @@
-"""Outer objectives: what the agent that the updates led to is judged by on a fresh trajectory, by what it predicts.
+"""Outer objectives: the losses of the updated agent on a fresh trajectory, by the kind of its predictions.
 
 They may have a state (`Outer`): a meta-value function, and a moving average of advantages.
 
@@ -50,7 +50,7 @@ class OuterConfig:
 
 
 class Outer(NamedTuple):
-    """An outer objective, with a state where it has something of its own to learn.
+    """An outer objective; its state holds what it learns itself, if anything.
 
     Attributes:
       init: key, prepared observation [B, ...] -> state.
@@ -70,10 +70,10 @@ class ValueState(NamedTuple):
 
 
 def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, num_actions: int) -> Outer:
-    """Make the objective for what a rule's agents predict: a policy, action values, or values alone.
+    """Make the objective that fits the predictions of a rule's agents: a policy, action values, or values alone.
 
-    Where they predict a policy and no values, the objective has a value function of its own, with the torso of the
-    agent's network.
+    For agents with a policy and no values, the objective has a value function of its own, with the torso of the agent's
+    network.
     """
     spec = rule.spec(num_actions)
     if "policy" in spec:
@@ -102,7 +102,7 @@ def value_based(config: OuterConfig, rule: UpdateRule, predictions: Predictions,
 def actor_critic(config: OuterConfig) -> Outer:
     """The V-trace actor-critic loss of the policy with its logits divided by the temperature.
 
-    Advantages are normalised by their moving mean and deviation over the lifetime, if that is wanted.
+    With `is_advantage_normalised`, advantages are normalised by their moving mean and deviation over the lifetime.
     """
 
     def loss(average: MovingAverage | tuple[()], predictions: Predictions, trajectory: Trajectory):

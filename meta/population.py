@@ -1,10 +1,10 @@
 """The population regime: one η learned by many agents, each in its own environment, over many lifetimes.
 
-A meta-step is, for every agent: M trajectories for M updates of its θ and one more for the outer loss, whose gradient
-to η goes through the agent's own optimiser; η moves by the mean of what the agents put out (Oh et al. 2025, Methods:
-η ← η + 1/n Σ ADAM(gᵢ)). An agent's lifetime ends when it has used up its budget of environment steps: it is then made
-anew. Agents whose environments share a program (`Environment.program`) are a group, one compiled program, and run one
-after another or vmapped; the agents of a group are shared out over a device mesh.
+In a meta-step every agent takes M updates of its θ on M trajectories, and one more trajectory gives the outer loss,
+whose gradient to η goes through the agent's own optimiser. η then moves by the mean of these updates over agents (Oh et
+al. 2025, Methods: η ← η + 1/n Σ ADAM(gᵢ)). An agent's lifetime ends when it has used up its budget of environment
+steps: it is then made anew. Agents whose environments share a program (`Environment.program`) are a group, one compiled
+program, and run one after another or vmapped; the agents of a group are shared out over a device mesh.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,14 +34,14 @@ class PopulationAgentState(NamedTuple):
     budget: Array  # environment steps of this lifetime
     num_steps: Array  # of them used
     num_lifetimes: Array  # begun
-    num_resets: Array  # of them because something was not finite
+    num_resets: Array  # lifetimes that ended because something was not finite
 
 
 class AgentOutput(NamedTuple):
-    """What a meta-step of one agent gives, besides its state.
+    """The output of one agent's meta-step, besides its state.
 
     Attributes:
-      update: of η; zeros if something was not finite, or the agent still waits for a full replay or window.
+      update: a step of η; zeros if something was not finite, or the agent still waits for a full replay or window.
       weight: 1 if the update counts, else 0.
       is_over: whether its lifetime is over: its budget is used up, or something was not finite.
       is_finite: whether meta-gradient and parameters are.
@@ -56,12 +56,12 @@ class AgentOutput(NamedTuple):
 
 
 class PopulationAgent(NamedTuple):
-    """What the agents of a group have in common.
+    """The functions that the agents of a group have in common.
 
     Attributes:
       init: key, η, actor's state or prepared observation [B, ...] -> PopulationAgentState.
       step: η, state -> state, AgentOutput.
-      learn: the same of given trajectories [stride, T, B, ...] and a validation trajectory.
+      learn: η, state, trajectories [stride, T, B, ...], validation trajectory -> as `step`.
       renew: state, and of a host environment a prepared observation [B, ...] -> state at the start of a new lifetime;
         for agents whose lifetime is over. A program of its own, which is large and seldom needed.
     """
@@ -82,16 +82,16 @@ def make_population_agent(
     """Make the functions of an agent and its environment.
 
     Args:
-      lifetime: of an agent that learns η.
-      actor: what acts, and where; None for an environment on the host.
-      meta_optimizer: what the meta-gradient goes through before the agents' updates are averaged.
+      lifetime: the lifetime of an agent that learns η.
+      actor: agent and environment; None for an environment on the host.
+      meta_optimizer: turns each agent's meta-gradient into its update of η, before the mean over agents.
       budgets: environment steps of a lifetime, drawn with weights inverse to them.
       env_steps: of one meta-step.
     """
     all_budgets = jnp.array(budgets, jnp.float32)
 
     def begin(key: Array, observation: Array) -> dict[str, Any]:
-        """What is made anew with every lifetime."""
+        """Return the parts of the state that begin anew with every lifetime."""
         key, agent_key, budget_key, replay_key = jax.random.split(key, 4)
         return {
             "key": key,
@@ -111,7 +111,7 @@ def make_population_agent(
         )
 
     def after(meta_params: Params, state: PopulationAgentState, learned: Learned):
-        """Return the state after what was learned, and what comes out."""
+        """Return the state after learning, and the output."""
         norm = optax.tree.norm(learned.meta_gradient)
         is_finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(learned.state.agent.params))
         is_used = is_finite & learned.is_ready
@@ -156,7 +156,7 @@ def make_population_agent(
 
 
 class GroupOutput(NamedTuple):
-    """What a meta-step of a group gives, besides its agents' states: sums over all agents, and what is of each [n]."""
+    """The output of a group's meta-step, besides its agents' states: sums over agents, and [n] values of each."""
 
     update: Params
     weight: Array
@@ -211,7 +211,7 @@ def apply_updates(
     optimizer: optax.GradientTransformation | None,
     opt_state: Any,
 ) -> tuple[Params, Any]:
-    """Move η by the mean over agents of their updates, turned into a step by one optimiser for all if there is one."""
+    """Move η by the mean of the agents' updates; if one optimiser serves all agents, it turns that mean into a step."""
     total = sum(weights, start=jnp.zeros(()))
     mean = jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]) / jnp.maximum(1.0, total), *updates)
     if optimizer:

@@ -26,7 +26,7 @@ from meta.target_network import Inputs, TargetNetwork, TargetNetworkConfig
 
 @dataclasses.dataclass
 class MetaNetworkConfig:
-    """What the learned target and the learned loss have in common."""
+    """Settings that the learned target and the learned loss have in common."""
 
     discount: float = 0.99  # γ, as an input and of the consistency loss
     reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
@@ -44,7 +44,7 @@ class MetaNetworkConfig:
 
 @dataclasses.dataclass
 class FrodoConfig(MetaNetworkConfig):
-    """Settings of the learned target. Those of agents of another kind must stay as they are by default."""
+    """Settings of the learned target. A setting that is of another kind of agent must keep its default."""
 
     kind: str = "actor_critic"  # of agent, one of KINDS
     next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
@@ -85,7 +85,7 @@ class LearnedLossConfig(MetaNetworkConfig):
 
 
 class Kind(NamedTuple):
-    """What FRODO's rules need to know of a kind of agent."""
+    """What FRODO's rules do differently for each kind of agent."""
 
     spec: Callable[[int], TargetSpec]
     policy: Callable[[Predictions, FrodoConfig], Array]  # -> logits [..., A]
@@ -176,7 +176,7 @@ def learned_loss(config: LearnedLossConfig) -> UpdateRule:
 def _with_meta_network(
     config: MetaNetworkConfig, names: tuple[str, ...], kind: Kind, policy, loss, is_next_value_fixed: bool
 ) -> UpdateRule:
-    """Make a rule whose targets, [T, B], a meta-network computes from the inputs of these names."""
+    """Make a rule with targets [T, B] that a meta-network computes from the named inputs."""
 
     def forward(features: Array, is_last: Array) -> Array:
         network = TargetNetwork(TargetNetworkConfig(lstm=config.lstm), {"target": PredictionSpec()})

@@ -24,13 +24,13 @@ def target_derivatives(
     """Differentiate a rule's targets.
 
     Args:
-      rule, meta_params, rule_state: what makes the targets.
+      rule, meta_params, rule_state: those that make the targets.
       trajectory: [T, B].
-      predictions, target_predictions: of the agent, and of its slow copy, [T + 1, B, ...].
+      predictions, target_predictions: those of the agent and of its slow copy, [T + 1, B, ...].
     Returns:
-      for each of INPUTS the targets' derivatives, leaves [T, T, B, ...]: at [k, t] that of the target of step t with
-      respect to what came of step k: its reward, its discount, and the value of the observation after it, changed in
-      all environments at once. The value only where agents predict one; of a discount that is 0 the derivative is 0.
+      for each of INPUTS the derivatives of the targets, leaves [T, T, B, ...]. Entry [k, t] is that of step t's target
+      with respect to step k's reward, its discount, or the value of the observation after it, changed in all
+      environments at once. Values are there if agents predict them. Where a discount is 0, its derivative is 0.
     """
     num_steps = len(trajectory.action)
 
@@ -38,7 +38,7 @@ def target_derivatives(
         changed, own, slow = trajectory, predictions, target_predictions
         if name == "value":
             own, slow = ({**x, "value": x["value"].at[1:].add(change[:, None])} for x in (own, slow))
-        elif name == "discount":  # one of 0 says that the episode is over, whatever else there is
+        elif name == "discount":  # 0 says that the episode is over, and stays 0
             changed = trajectory._replace(discount=trajectory.discount + change[:, None] * (trajectory.discount > 0))
         else:
             changed = trajectory._replace(reward=trajectory.reward + change[:, None])

@@ -2,9 +2,9 @@
 transformer that sees nothing but the future).
 
 A scalar target (FRODO, Xu et al. 2020, section 3.2) and the categorical ones of DiscoRL (Oh et al. 2025, Methods) are
-the same network with other inputs and another target spec. Targets of the kind "one for each action" are made by
-weights shared between the actions, from embeddings of per-action inputs. The lifetime LSTM takes one step per update
-and scales what the reverse LSTM puts out.
+the same network with other inputs and another target spec. Per-action targets are made with weights that the actions
+share, from embeddings of per-action inputs. The lifetime LSTM takes one step per update and scales what the reverse
+LSTM puts out.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from agents.types import Array, TargetSpec
 
 
 class Inputs(NamedTuple):
-    """What the network sees: per step, and per step and action."""
+    """What the network sees, per step, and per step and action."""
 
     features: Array  # [T, B, F]
     action_features: Array | None = None  # [T, B, A, C]
@@ -32,11 +32,11 @@ class Inputs(NamedTuple):
 class TargetNetworkConfig:
     """Sizes of the meta-network."""
 
-    lstm: int = 256  # units of what reads the trajectory
+    lstm: int = 256  # units of the core, which reads the trajectory
     lifetime_lstm: int = 0  # units of the lifetime LSTM, 0 for none
     action_embedding: tuple[int, ...] = (16, 2)  # layers shared between actions, where there are per-action inputs
     head_stddev: float | None = None  # of the heads' initial weights, by default 1 / sqrt(inputs)
-    core: str = "lstm"  # what reads the trajectory, one of CORES
+    core: str = "lstm"  # one of CORES
 
 
 class LifetimeLSTMState(NamedTuple):
@@ -62,10 +62,10 @@ class TargetNetwork(hk.Module):
         """Compute the targets of one trajectory.
 
         Args:
-          make_inputs: () -> inputs; a function, because embeddings in it have weights. The lifetime LSTM has its own,
-            and calls it with the targets.
-          is_last: steps across which nothing is propagated, [T, B] bool.
-          lifetime_state: from the update before.
+          make_inputs: () -> Inputs; a function, because its embeddings have weights. The lifetime LSTM calls it again,
+            with the targets, and has weights of its own.
+          is_last: [T, B] bool, steps across which nothing is propagated.
+          lifetime_state: that of the update before.
         Returns:
           for each name of the spec [T, B, *shape] or [T, B, A, *shape], and the lifetime state for the next update.
         """

@@ -25,7 +25,7 @@ _CELLS = np.arange(_WIDTH**2, dtype=np.int32).reshape(_WIDTH, _WIDTH)[1:-1, 1:-1
 
 
 class World(NamedTuple):
-    """All that sets a world apart. `cells` and `is_random` are of the start and of each object."""
+    """What differs between worlds. `cells` and `is_random` have an entry for the start and one for each object."""
 
     walls: base.Array  # bool, [cells]
     free: base.Array  # int32, [SIZE²]: the cells that are not walls, then zeros
@@ -155,7 +155,7 @@ class GridWorld(base.Environment[GridWorldState]):
 
 
 def _draw(state: GridWorldState, count: int) -> base.Array:
-    """Return uniform numbers, [count]; who uses them has to count `num_draws` on."""
+    """Return uniform numbers, [count]; the caller must add to `num_draws`."""
     return jax.random.uniform(jax.random.fold_in(state.key, state.num_draws), (count,))
 
 

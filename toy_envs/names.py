@@ -8,7 +8,7 @@ from toy_envs.catch import Catch
 from toy_envs.grid_worlds import NUM_WORLDS, GridWorld
 from toy_envs.random_walk import RandomWalk
 
-# Patterns of names, and what makes the environment of the numbers in them; a ValueError says that there is none.
+# Patterns of names, and functions that make the environment from the numbers in a name, or raise a ValueError.
 TOYS: dict[str, Callable[..., Environment]] = {
     r"catch": Catch,
     r"catch/(\d{1,3})x(\d{1,3})": Catch,

@@ -1,4 +1,4 @@
-"""From what a user of another library has to the adapter for it."""
+"""Environments of other libraries, in the adapter that fits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def as_host_environment(environment: Any) -> HostEnvironment:
       environment: a `HostEnvironment`, which is returned as it is; a `dm_env.Environment` or a sequence of them; a
         `gymnasium.vector.VectorEnv`; or a `gymnasium.Env`, which becomes a batch of one.
     Raises:
-      TypeError: if it is nothing of these.
+      TypeError: if it is none of these.
       ValueError: if agents cannot act in it: the observation is not a single array, or actions are not discrete.
     """
     if isinstance(environment, HostEnvironment):

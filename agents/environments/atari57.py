@@ -1,4 +1,4 @@
-"""The games of Atari-57: their names, and scores of random and of human play to measure others by."""
+"""The games of Atari-57: their names, and the scores of random and of human play."""
 
 import csv
 import difflib

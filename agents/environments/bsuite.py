@@ -7,7 +7,7 @@ import dm_env
 
 
 def make_bsuite(bsuite_id: str, seed: int) -> dm_env.Environment:
-    """Make one environment of bsuite with the settings of its id, and a seed where its randomness takes one."""
+    """Make one environment of bsuite with the settings of its id, seeded if bsuite lets it be."""
     from bsuite import bsuite, sweep
 
     settings = dict(sweep.SETTINGS[bsuite_id])

@@ -16,8 +16,8 @@ class DmEnvBatch(HostEnvironment):
     An episode that ends with a discount above 0 was truncated. Other discounts of the environments are ignored.
 
     Args:
-      environments: B of them, of one observation shape and one number of actions, each with its own randomness.
-      name: of the environment, for error messages; by default the name of the first one's class.
+      environments: B of them, with the same observation shape and number of actions, each with its own randomness.
+      name: for error messages; by default the name of the first environment's class.
     Raises:
       ValueError: if there is no environment, they differ in their specs, an observation is not a single array, or
         actions are not discrete.

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 class GymnasiumEnvironment(HostEnvironment):
     """A vector environment of gymnasium. Observations of uint8 and float32 stay as they are, others become float32.
 
-    Both ways of resetting are taken as they are: with `AutoresetMode.SAME_STEP` the first observation of the next
-    episode comes with the end of the last one, and a truncated step is then not valid.
+    Environments may reset in the same step or in the next one. With `AutoresetMode.SAME_STEP`, the step that ends an
+    episode shows the first observation of the next one; if the episode was truncated, the step is not valid.
 
     Args:
       envs: the vector environment, with a Box observation and Discrete actions; of other observations
-        `gymnasium.wrappers.FlattenObservation` makes a Box. It is not seeded here, as by `envs.reset(seed=0)` before.
-      name: of the environment, for error messages; by default its id, or the name of its class.
+        `gymnasium.wrappers.FlattenObservation` makes a Box. It is not seeded here: call `envs.reset(seed=0)` before.
+      name: for error messages; by default the environment's id, or the name of its class.
     Raises:
       ValueError: if the observation is not a Box, actions are not Discrete, or environments do not reset themselves.
     """

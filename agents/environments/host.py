@@ -21,7 +21,7 @@ class HostEnvironment(abc.ABC):
     observation_shape: tuple[int, ...]  # of one environment
     observation_dtype: np.dtype
     num_actions: int
-    is_complete = False  # whether it has shown all that it was made for: the run ends then
+    is_complete = False  # whether it has no more episodes to show, which ends a program's run
 
     @abc.abstractmethod
     def reset(self) -> TimeStep:
@@ -37,7 +37,7 @@ class HostEnvironment(abc.ABC):
 
 
 def first_step(observation: np.ndarray) -> TimeStep:
-    """Return what `reset` shows: the first observations, [B, ...], of episodes in which nobody has acted yet."""
+    """Return the time step of a reset, which shows these first observations, [B, ...]."""
     num_envs = len(observation)
     return host_time_step(
         observation=observation,
@@ -60,5 +60,5 @@ def check_supported(name: str, is_single_array: bool, is_discrete: bool, observa
 
 
 def environment_seeds(seed: int, num_envs: int) -> list[int]:
-    """Return a seed for each environment, in [0, 2**31): seeds next to each other must not share environments."""
+    """Return a seed in [0, 2**31) for each environment; neighbouring seeds share none."""
     return (np.random.SeedSequence(seed).generate_state(num_envs) >> 1).tolist()
