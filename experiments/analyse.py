@@ -1,4 +1,4 @@
-"""What the predictions of an agent with DiscoRL's targets are: how sure, on what they depend, what is in them.
+"""Figures of the predictions of an agent with DiscoRL's targets: how sure they are, what they depend on and hold.
 
     python -m experiments.analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
 
@@ -25,7 +25,7 @@ from experiments.runs.errors import UsageError
 from frodo import files
 from frodo.logs import Progress, note
 
-NUM_STEPS, NUM_EPISODES = 500, 4  # an agent acts so long, and what is drawn ends with the last of its first episodes
+NUM_STEPS, NUM_EPISODES = 500, 4  # steps that an agent acts, and episodes that are drawn at most
 NUM_FRAMES = 5  # of the first episode, in `saliency`
 NUM_TRAJECTORIES, WARM_UP = 16, 100  # of `horizon`: steps that are acted before, to be anywhere in an episode
 NUM_COLUMNS, NUM_PROBE_STEPS = 40, 100  # environments and steps in each that probes learn from

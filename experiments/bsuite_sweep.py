@@ -118,7 +118,7 @@ def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) ->
     Args:
       out: the sweep's folder.
       label: its name in the figures.
-      ids: those that should be there.
+      ids: the ids that should be there.
       beside: the folders of other sweeps, which are drawn too.
     Raises:
       RunError: if there is no score at all.

@@ -1,10 +1,10 @@
-"""What a rule owes to y and z: fresh agents with a frozen rule that sees them, and with one that sees zeros instead.
+"""How much a rule relies on y and z: fresh agents with a frozen rule that sees them, or zeros instead.
 
     python -m experiments.reliance --rule=disco103 --env=toy/catch/5x5
     python -m experiments.reliance --rule=results/discover/disco/rule.npz --env=toy/catch/5x5
 
-Hidden are the agent's y and z, and those of its slow copy, where the rule makes its `own` targets ŷ and ẑ, or where it
-makes `all`; `nothing` is a rule that sees them. Source: Oh et al. 2025, Figure 4. Writes one run folder for each and,
+The agent's y and z, and those of its slow copy, are hidden where the rule makes its `own` targets ŷ and ẑ, where it
+makes `all` targets, or not at all (`nothing`). Source: Oh et al. 2025, Figure 4. Writes one run folder for each and,
 above them, reliance.png and summary.json, with the mean return of the last fifth of a run.
 """
 

@@ -103,7 +103,7 @@ def off_policy(
 
 
 def _chosen_with(logits: Array, action: Array, probability: Array) -> Array:
-    """Logits [B, A] by which the action [B] has that probability, and the others the same ones among themselves."""
+    """Return logits [B, A] that give the action [B] that probability; the ratios between the others stay."""
     is_taken = jax.nn.one_hot(action, logits.shape[-1], dtype=bool)
     others = jax.nn.logsumexp(jnp.where(is_taken, -jnp.inf, logits), axis=-1)
     own = jnp.log(probability) - jnp.log1p(-probability) + others
@@ -116,8 +116,7 @@ def _values(targets: Any) -> Array:
 
 
 def td_lambda_derivatives(discount: float, lambda_: float, num_steps: int) -> dict[str, np.ndarray]:
-    """What the derivatives of the λ-return are, [T]: (γλ)ᵏ⁻¹ to a reward, (γλ)ᵏ⁻¹ γ (1 − λ) to a value, γ (γλ)ᵀ⁻¹ to
-    the last one."""
+    """Return derivatives of the λ-return, [T]: (γλ)ᵏ⁻¹ by a reward, (γλ)ᵏ⁻¹ γ (1 − λ) by a value, γ (γλ)ᵀ⁻¹ by the last."""
     decay = (discount * lambda_) ** np.arange(num_steps)
     return {"reward": decay, "value": discount * decay * np.append(np.full(num_steps - 1, 1 - lambda_), 1.0)}
 

@@ -49,7 +49,7 @@ PANELS = {"value": ("value",), "entropy of the policy": ("entropy",), "confidenc
 
 
 class Episode(NamedTuple):
-    """From its first observation to its end, or to where it was left; T steps."""
+    """An episode from its first observation to its end, or to where the film stops; T steps."""
 
     observations: np.ndarray  # [T + 1, ...]; [T, ...] where the last one is not seen
     rewards: np.ndarray  # [T]
@@ -91,7 +91,7 @@ def _curves(agent: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
 
 
 def draw(episode: Episode, steps: Sequence[int], title: str) -> Iterator[Image.Image]:
-    """Draw the given steps, of 0 to T. All but what changes is drawn once."""
+    """Draw the given steps, of 0 to T. What does not change is drawn once."""
     length, num_seen = len(episode.rewards), len(episode.observations)
     panels = {name: lines for name, lines in PANELS.items() if lines[0] in episode.curves}
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
@@ -130,8 +130,11 @@ def draw(episode: Episode, steps: Sequence[int], title: str) -> Iterator[Image.I
 
 
 def _observation(axes: Axes, observations: np.ndarray) -> tuple[Callable[[int], None], list[Artist]]:
-    """Draw observations as pictures, or vectors as bars before their range over the episode: how to show one, and what
-    then has changed."""
+    """Draw observations as pictures, or as bars before their range over the episode.
+
+    Returns:
+      a function that shows the observation of an index, and the artists that it changes.
+    """
     images = pictures(observations)
     if images is not None:
         axes.set(xticks=[], yticks=[])

@@ -1,1 +1,1 @@
-"""What is to be seen in trained agents: how they act, what their predictions hold, and how bsuite scores them."""
+"""Analyses of trained agents: how they act, what their predictions hold, and how bsuite scores them."""

@@ -1,7 +1,7 @@
 """Scores of bsuite by bsuite's own functions, from the records that its logger makes (Osband et al. 2020).
 
 An experiment is scored from the episodes that every one of its runs has recorded, at most as many as bsuite asks for.
-It is bsuite's score of the experiment only if that are all its ids and all their episodes; anything less is marked.
+With all ids and all their episodes it is bsuite's score of the experiment; anything less is marked.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Score:
 
     @property
     def part(self) -> str:
-        """Say of what it is the score, where that is not all: "1 of 20 ids, 50 % of episodes"."""
+        """Say how much the score covers, if not all: "1 of 20 ids, 50 % of episodes"."""
         ids = f"{self.ids} of {self.all_ids} ids" if self.ids < self.all_ids else ""
         share = 100 * self.episodes / self.all_episodes
         return ", ".join(filter(None, (ids, f"{share:.3g} % of episodes" if share < 100 else "")))
@@ -54,7 +54,7 @@ class Recorder(base.Logger):
 
 
 def record_path(folder: Path, bsuite_id: str) -> Path:
-    """Where a record lies: under the name by which bsuite's `csv_load` finds it."""
+    """Return the path of a record, with the name by which bsuite's `csv_load` finds it."""
     name = bsuite_id.replace(sweep.SEPARATOR, csv_logging.SAFE_SEPARATOR)
     return folder / f"{csv_logging.BSUITE_PREFIX}{name}.csv"
 

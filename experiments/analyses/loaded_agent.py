@@ -1,4 +1,4 @@
-"""A trained agent, read from its run folder: how it acts, what it predicts, what its rule makes of that.
+"""A trained agent, read from its run folder: its acting, its predictions, and the inputs of its rule.
 
 agent = load(Path("results/evaluate/toy_catch_8x8_disco103"))
 trajectory, observations = play(agent, num_steps=50, batch_size=2, seed=0)
@@ -137,7 +137,7 @@ def _play_on_host(
 
 
 def rule_inputs(loaded: LoadedAgent, trajectory: Trajectory) -> tuple[Trajectory, Predictions, Predictions]:
-    """What the rule sees: the trajectory with clipped rewards, the predictions, and those of the agent's slow copy."""
+    """Return the rule's inputs: the trajectory with clipped rewards, the predictions, and those of the slow copy."""
     agent, state, rule = loaded.learner.setup.agent, loaded.agent, loaded.learner.setup.rule
     predictions = agent.unroll(state.params, trajectory)
     slow = predictions if rule.target_decay is None else agent.unroll(state.target_params, trajectory)

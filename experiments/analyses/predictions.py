@@ -1,4 +1,4 @@
-"""What DiscoRL's predictions y and z are like in a trained agent: how sure, on what they depend, how they bootstrap.
+"""Measures of DiscoRL's predictions y and z in a trained agent: confidence, saliency, and how they bootstrap.
 
 Source: Oh et al. 2025, Figure 4.
 """
@@ -34,7 +34,7 @@ def certainty(logits: Array) -> Array:
 
 
 def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
-    """How sure the agent is along a trajectory.
+    """Measure how sure the agent is along a trajectory.
 
     Returns:
       reward, value (if there is q), policy entropy (nats), and the confidence of y and of z at the taken action, each
@@ -55,8 +55,8 @@ def saliency(
 ) -> dict[str, Array]:
     """Differentiate predictions with respect to the observation of the same step, in the first environment.
 
-    What is differentiated are scalars: log π(A|S), the value, and of y and of z at the taken action the log-probability
-    of the most probable category.
+    Differentiated are log π(A|S), the value, and the log-probability of the most probable category of y, and of z at
+    the taken action.
 
     Args:
       trajectory, observations: as `loaded_agent.play` returns them.
@@ -94,7 +94,7 @@ def saliency(
 def horizon(
     loaded: LoadedAgent, trajectory: Trajectory, num_steps: int, report: Callable[[int], None] = lambda step: None
 ) -> dict[str, np.ndarray]:
-    """How far targets move with the prediction z that the agent makes k steps later.
+    """Measure how far targets move with the prediction z that the agent makes k steps later.
 
     Args:
       trajectory: [T, B], of which the last `num_steps` count: they are what the rule is given.

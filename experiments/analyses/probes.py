@@ -1,4 +1,4 @@
-"""What can be read off predictions: small networks that predict what comes from y, z, the policy or the value.
+"""Probes: small networks that predict the future from an agent's y, z, policy or value.
 
 Source: Oh et al. 2025, Figure 4, where more of the future is in y and z than in policy and value.
 """
@@ -27,7 +27,7 @@ ROUNDS, UPDATES, BATCH, LEARNING_RATE = 20, 20, 128, 1e-3  # updates by Adam in 
 
 
 class Future(NamedTuple):
-    """What probes are to predict, for each k of AHEAD: [T, B, K], and where it is known."""
+    """What probes predict, for each k of AHEAD, [T, B, K], and where it is known."""
 
     entropy: np.ndarray  # of the policy k steps later, in the same episode; nats
     is_entropy_known: np.ndarray
@@ -36,7 +36,7 @@ class Future(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Of one kind of input, over the test folds: [K, NUM_FOLDS], NaN where nothing is known."""
+    """Scores of one kind of input, over the test folds: [K, NUM_FOLDS], NaN where nothing is known."""
 
     entropy: np.ndarray  # R²
     large_reward: np.ndarray  # accuracy
@@ -54,7 +54,7 @@ def probes(
 
     Args:
       trajectory: [T, B], B a multiple of NUM_FOLDS.
-      report: is told which kind of input is done.
+      report: is called with each kind of input that is done.
     """
     predictions = jax.jit(loaded.learner.setup.agent.unroll)(loaded.agent.params, trajectory)
     ahead = future(trajectory, np.asarray(entropy(predictions["policy"])))
@@ -78,7 +78,7 @@ def inputs(predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]
 
 
 def future(trajectory: Trajectory, policy_entropy: np.ndarray) -> Future:
-    """Collect what comes in a trajectory; policy_entropy is [T + 1, B].
+    """Collect what probes are to predict along a trajectory; policy_entropy is [T + 1, B].
 
     A reward is large, of either sign, if it is at least half the largest absolute one. Whether one comes within k steps
     is known where these are in the trajectory or the episode ends before.

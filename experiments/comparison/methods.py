@@ -43,7 +43,7 @@ def _hand_made(name: str) -> Callable[[str, str], OnlineConfig]:
 
 
 def _with_batch(config: OnlineConfig) -> OnlineConfig:
-    """Fewer, larger iterations for the published rule's agent, on small environments."""
+    """Return settings with fewer, larger iterations, for the published rule's agent in small environments."""
     return config.replace(batch_size=max(config.batch_size, DISCO_BATCH))
 
 
@@ -52,7 +52,7 @@ def _adapted(env: str, rule: str) -> OnlineConfig:
 
 
 def _disco_from_random(env: str, rule: str) -> OnlineConfig:
-    """The agents and the meta-network that `discover` has, alone."""
+    """Return an agent and a meta-network as `discover` has them, for the online regime."""
     agent = settings.population("disco", (env,)).agent_only()
     return OnlineConfig(**vars(agent), env=env).replace(max_abs_reward=presets.for_environment(env).max_abs_reward)
 
@@ -80,7 +80,7 @@ METHODS = {
 
 
 class Discovery(NamedTuple):
-    """How --discover makes the rule of a flag: `experiments.discover` with its preset, in environments of its own."""
+    """How --discover makes the rule of a flag: by `experiments.discover` with a preset, in environments of its own."""
 
     rule: str
     envs: str
@@ -106,7 +106,7 @@ class Comparison:
     files: Mapping[str, str]  # rules, of the flags scalar_rule and disco_rule: a name or a path; "" for none
 
     def rule(self, method: str) -> str | None:
-        """Return where a method's η comes from: a rule's name or path, "" for nowhere, None if none was given."""
+        """Return the source of a method's η: a rule's name or path, "" for none, None if it is missing."""
         name = METHODS[method].rule
         return self.files[name] or None if name in self.files else name
 

@@ -102,10 +102,10 @@ def _statistics_rows(aggregates: Mapping, improvements: Mapping, seen) -> list[d
 
 
 def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], reading.Results]) -> list[dict[str, Any]]:
-    """For each cell, what η cost before the lifetime, and what a seed's lifetime cost, compilation left out.
+    """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation.
 
-    Of the lifetime's CPU time, that for η is what is more than its other steps take in the same environment with the
-    same agent for the method that does not learn η; nan where there is no such cell, or a run had a single row.
+    The part of a lifetime's CPU time for η is its difference from the lifetime of the method that has the same agent
+    and does not learn η; nan without such a cell, or if a run has a single row.
     """
     same_agent = ("network", "batch_size", "unroll", "replay")
     rows: dict[tuple[str, str], dict[str, Any]] = {}

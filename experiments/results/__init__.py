@@ -1,1 +1,1 @@
-"""What is made of finished runs: their numbers read back, scores and statistics of them, figures and pages."""
+"""Results of finished runs: their numbers read back, scores, statistics, figures and pages."""

@@ -47,7 +47,7 @@ def read(folder: Path) -> Results:
 
 
 def pool(everything: Sequence[Results]) -> list[Results]:
-    """Return the runs, with those that differ in seeds alone as one, named by what their folders' names share."""
+    """Return the runs; those that differ in seeds alone become one, named by what their folders' names share."""
     groups: list[list[Results]] = []
     for results in everything:
         for group in groups:
@@ -72,7 +72,7 @@ def _joined(group: Sequence[Results]) -> Results:
 
 
 def curve(results: Results, metric: str) -> Series:
-    """Return a metric over environment steps: over gaps, and to the first seed's log points, it is interpolated."""
+    """Return a metric over environment steps, interpolated over gaps and to the log points of the first seed."""
     seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
     x = steps[seed == seed[0]]
     y = []

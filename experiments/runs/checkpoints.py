@@ -1,8 +1,8 @@
 """The last complete states of a run on disk, by Orbax: atomic, named by their step, restored bit for bit.
 
 The leaves of the state lie end to end in one array of bytes, and their names, dtypes, shapes and a checksum as JSON in
-another: two arrays take Orbax 15 ms however many leaves there are, random keys and arrays without elements are nothing
-special, and damage that Orbax does not see itself (one flipped bit) is found.
+another: two arrays take Orbax 15 ms however many leaves there are, random keys and empty arrays need no special case,
+and damage that Orbax does not see (one flipped bit) is found.
 """
 
 import contextlib

@@ -36,8 +36,8 @@ flags.disclaim_key_flags()  # --help lists the flags as the program's own
 def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] = ()) -> None:
     """Define --seeds, --steps, --out, --resume, --overwrite and --config.<field> for every field of a dataclass.
 
-    A rule in it has flags for the settings of all rules, whichever it is. Of the fields `without`, such as "rule.kind",
-    and of a rule's name the program itself decides.
+    A field that is a rule gets flags for the settings of all rules. Fields in `without`, such as "rule.kind", and a
+    rule's name get none: the program decides them.
     """
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
@@ -51,7 +51,7 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
     """Return the configuration with what the command line overrides, and the options.
 
     Args:
-      argv: the program's name and what flags left over: nothing more is understood.
+      argv: the program's name and the arguments that are no flags, which are refused.
       config: the dataclass given to `define_flags`, or another one of its type (a preset).
     Raises:
       UsageError: naming the flag, its value and what is right.
@@ -126,13 +126,13 @@ def start(main: Callable[[list[str]], Any]) -> None:
 
 
 def no_arguments(argv: Sequence[str]) -> None:
-    """Refuse what is no flag; `argv` is the program's name and what flags left over."""
+    """Refuse arguments that are no flags; `argv` is the program's name and these arguments."""
     if len(argv) > 1:
         raise UsageError(f"argument {argv[1]!r} is not understood: settings are given as --name=value")
 
 
 def not_both(one: str, other: str) -> None:
-    """Refuse two flags that a person gave, of which one would be ignored."""
+    """Refuse two given flags of which one would be ignored."""
     if FLAGS[one].present and FLAGS[other].present:
         raise UsageError(f"--{one}={FLAGS[one].value}: give it or --{other}, which names the rule itself")
 
@@ -186,7 +186,7 @@ def _define(name: str, hint: Any, help_text: str, without: Collection[str]) -> N
 
 
 def rule_settings() -> dict[str, tuple[Any, list[str]]]:
-    """Return the settings that any rule has: by name their type, and the rules that have them."""
+    """Return the settings of all rules: for each name its type, and the rules that have it."""
     found: dict[str, tuple[Any, list[str]]] = {}
     for rule, entry in RULES.items():
         for name, hint in typing.get_type_hints(entry.settings).items():

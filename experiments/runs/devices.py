@@ -26,9 +26,9 @@ def use_all_cores() -> None:
 def keep_freed_memory() -> None:
     """Let the C library keep what XLA frees after every call, where it is glibc.
 
-    By default large temporaries go back to the system, and to have them again as fresh pages takes up to a tenth of the
-    CPU time of large networks. All threads share what is kept: by default each has memory of its own, and every thread
-    that once wrote a checkpoint would keep the size of one.
+    By default large temporaries go back to the system, and asking for fresh pages again takes up to a tenth of the CPU
+    time of large networks. All threads share the kept memory: by default each thread has its own, and every thread that
+    once wrote a checkpoint would keep the size of one.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -1,4 +1,4 @@
-"""Errors that a person can act on, and from when on any other is a bug."""
+"""Errors that a person can act on, and the moment from which any other is a bug."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ run_is_open = False  # from there on a ValueError is a bug, and shows where it c
 
 
 class UsageError(ValueError):
-    """What a person asked for cannot be done: shown as one line, exit code 2."""
+    """A person asked for something that cannot be done: shown as one line, exit code 2."""
 
 
 class RunError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What is known in closed form of the toys, as metrics: exact returns on Catch, errors of values on the random walk."""
+"""Exact metrics of the toys: expected returns on Catch, errors of values on the random walk."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from toy_envs.random_walk import RandomWalk
 
 
 def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
-    """Make what is measured after every iteration, from the states before and after it, inside of the jitted program.
+    """Make the function that measures after every iteration, from the states before and after it, inside the program.
 
     Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase;
     `spike`, the same in the first iteration after the left reward changed, else nan.
@@ -34,7 +34,7 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
 
 
 def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineState], dict[str, Any]]:
-    """Make what is measured at log points.
+    """Make the function that measures at log points.
 
     Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
     probable actions.
@@ -58,7 +58,7 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineS
 
 
 def _predictions(learner: Learner, state: OnlineState, observations: Array) -> Predictions:
-    """What the agent predicts of observations [B, ...] that are each the first of an episode."""
+    """Return the agent's predictions of observations [B, ...], each the first of an episode."""
     agent = learner.setup.agent
     batch = agent.prepare(observations)
     core_state = agent.initial_state(len(batch))

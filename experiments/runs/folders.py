@@ -33,7 +33,7 @@ def check_free(folder: Path, options: RunOptions) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Say whether the run in a folder can go on: what is not all digits is a checkpoint that was not written whole."""
+    """Say whether the run in a folder can go on: the name of a checkpoint that is whole has nothing but digits."""
     return any(path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
 
 
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def clear(folder: Path) -> None:
-    """Remove the run that a folder holds, but for its figures."""
+    """Remove the run in a folder, except for its figures."""
     for path in (folder / name for name in PARTS):
         with writing(path):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

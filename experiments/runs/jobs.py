@@ -22,7 +22,7 @@ is_job = False  # whether it is one
 
 
 class Job(NamedTuple):
-    """What a process of its own does, until <folder>/summary.json is there; its messages are in <folder>/log.txt."""
+    """A run in a process of its own, done when <folder>/summary.json is there; messages are in <folder>/log.txt."""
 
     name: str
     folder: Path
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
 
 def own_arguments() -> list[str]:
-    """Return this program's arguments, which its jobs are given too, but for what becomes of the folder."""
+    """Return this program's arguments for its jobs: all but those that say what becomes of the folder."""
     return [argument for argument in sys.argv[1:] if argument not in ("--resume", "--overwrite")]
 
 
@@ -109,7 +109,7 @@ def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
 
 
 def stop_with_parent() -> None:
-    """In the process of a job: stop as after SIGTERM also where the one that started it is killed."""
+    """Stop this process, a job, as after SIGTERM when the process that started it is killed."""
 
     def wait_for_its_end() -> None:
         os.read(0, 1)  # nothing is ever written there
@@ -140,7 +140,7 @@ def open_folder(
     Args:
       out: the folder.
       kind: what is in it, as "comparison".
-      record: what makes two of a kind the same.
+      record: the settings by which two of a kind are the same.
       results: patterns of what --overwrite removes.
     Raises:
       UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.

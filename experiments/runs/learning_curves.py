@@ -1,4 +1,4 @@
-"""One agent trained, with its learning curves in the run folder, and what it came to for a person to read."""
+"""Training of one agent, with its learning curves in the run folder and a summary for a person."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,7 @@ def train_and_draw(
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print what a run came to, and where its curves are."""
+    """Print the summary of a run, and the paths of its curves."""
     shown = ("return", "sampled_return", "greedy_return", "error", "human_normalised", "target_difference")
     rows = [{"": name, "value": float(np.mean(summary[name]))} for name in shown if name in summary]
     rows += [{"": name, "value": summary[name]} for name in summary if name.endswith("-step bound")]

@@ -1,11 +1,11 @@
-"""What a person says about one run, beside the configuration."""
+"""Options of a run, beside its configuration."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """Which seeds, for how long, where the results lie, and what is to become of an earlier run there."""
+    """Seeds, length and folder of a run, and what becomes of an earlier run there."""
 
     seeds: tuple[int, ...]
     steps: int  # environment steps of each seed

@@ -1,4 +1,4 @@
-"""What a person names by a word, as settings: agents of a rule, a population, lists of environments."""
+"""Settings from names: those of a rule's agents, of a population, and lists of environments."""
 
 import re
 

@@ -90,7 +90,7 @@ def run_all(
 
 
 def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
-    """Print what is known, then of each method's metrics mean and standard deviation over seeds, and its speed.
+    """Print the known numbers, then for each method mean and standard deviation of metrics over seeds, and its speed.
 
     Where there are several methods, also the mean difference from the first one, seed by seed, with the half-width of
     its 95 % Student-t interval.

@@ -1,4 +1,4 @@
-"""How a lifetime is run, logged, checkpointed and stopped, in pure environments and on the host: what all runs share.
+"""Lifetimes as runs: logged, checkpointed, stopped and resumed, in pure environments and on the host.
 
 metrics.csv has, besides the columns of all runs: cpu_seconds (of the process, all threads, since the run was started
 or resumed), peak_memory_mb, episodes and return (of those that ended since the row before, nan if none did),
@@ -53,7 +53,7 @@ def train(
     """Run one configuration for all seeds and write its results folder.
 
     Args:
-      config, options, experiment, name: what, how, and where (`folder`).
+      config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       meta_params: η at the start, what `settings.initial_meta_params` loads; None for random.
       make: makes the environment from its name, the size of the batch and a seed.
     Returns:
@@ -190,7 +190,7 @@ def _train_on_host(
 
 
 def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Metrics [seeds, iterations] to one number a seed: the mean where not nan, of counts the sum or the last."""
+    """Reduce metrics [seeds, iterations] to one for each seed: a mean without nan; of counts the sum or the last."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
         reduced = {name: np.nanmean(values.astype(np.float64), axis=1) for name, values in metrics.items()}
@@ -202,7 +202,7 @@ def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def cost(run: Run) -> dict[str, Any]:
-    """What the run has needed so far, and its process at most."""
+    """Return the run's CPU seconds so far, and the largest memory of its process."""
     kilobyte = 2**20 if sys.platform == "darwin" else 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // kilobyte
     return {"cpu_seconds": round(run.cpu_seconds(), 3), "peak_memory_mb": peak}
@@ -224,7 +224,7 @@ def _rows(config: OnlineConfig, seeds, update: int, step: int, run: Run, logged)
 
 
 def _text(rows: list[dict[str, Any]]) -> str:
-    """What the line of progress says of the newest rows."""
+    """Return what the line of progress says of the newest rows."""
     name = "error" if "error" in rows[0] else "return"
     skipped = sum(row.get("skipped", 0) for row in rows)
     value = np.mean([row[name] for row in rows])
@@ -232,7 +232,7 @@ def _text(rows: list[dict[str, Any]]) -> str:
 
 
 def _check(run: Run, control: Control, params: Params) -> None:
-    """Stop the run, with the checkpoint from before, where it learns nothing more."""
+    """Stop a run that learns nothing more; the checkpoint from before stays."""
     reason = ""
     if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
         reason = f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
@@ -251,7 +251,7 @@ def _all_finite(params: Params) -> jax.Array:
 
 
 def _summary(run: Run, seeds_at_once: int) -> dict[str, Any]:
-    """What is left of a run when it is over, from its own metrics.csv."""
+    """Return the summary of a run that is over, from its metrics.csv."""
     results = reading.read(run.folder)
     own = [name for name in results.columns if name not in FIRST_COLUMNS]
     return {
@@ -263,7 +263,7 @@ def _summary(run: Run, seeds_at_once: int) -> dict[str, Any]:
 
 
 def _steps_per_cpu_second(results: reading.Results, seeds_at_once: int) -> float:
-    """The median over pairs of rows that follow each other: what was compiled before the first row is left out."""
+    """Return the median over pairs of neighbouring rows: compilation, before the first row, is left out."""
     rates = []
     for seed in np.unique(results.columns["seed"]):
         rows = results.columns["seed"] == seed
