@@ -116,7 +116,7 @@ def _values(targets: Any) -> Array:
 
 
 def td_lambda_derivatives(discount: float, lambda_: float, num_steps: int) -> dict[str, np.ndarray]:
-    """Return derivatives of the λ-return, [T]: (γλ)ᵏ⁻¹ by a reward, (γλ)ᵏ⁻¹ γ (1 − λ) by a value, γ (γλ)ᵀ⁻¹ by the last."""
+    """Derivatives of the λ-return, [T]: (γλ)ᵏ⁻¹ by a reward, (γλ)ᵏ⁻¹ γ (1 − λ) by a value, γ (γλ)ᵀ⁻¹ by the last."""
     decay = (discount * lambda_) ** np.arange(num_steps)
     return {"reward": decay, "value": discount * decay * np.append(np.full(num_steps - 1, 1 - lambda_), 1.0)}
 

@@ -16,7 +16,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # before JAX is imported; the
     _folder = tempfile.TemporaryDirectory(prefix="frodo_tests_", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _folder.name
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+)
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_processes_that_do_not_come_up_are_said_so(tmp_path):
 
 def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(tmp_path):
     command = [sys.executable, "-m", "experiments.discover", "--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
-    one = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    one = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
 
     def run_both(*arguments):
         with socket.socket() as free:

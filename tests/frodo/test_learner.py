@@ -19,10 +19,8 @@ from meta.disco import DiscoConfig
 from meta.optimizers import OptimizerConfig
 from meta.scalar import FrodoConfig
 from tests.reference import agents as reference
-from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
-jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 TINY = presets.catch().replace(
     batch_size=2,
     num_updates=2,
@@ -72,8 +70,8 @@ def experience(seed, num_updates=2):
 @functools.cache
 def learner(max_abs_reward):
     made = build_learner(TINY.replace(max_abs_reward=max_abs_reward), 3)
-    state = jit(made.init)(jax.random.key(0), OBSERVATIONS)
-    return state, jit(made.learn)
+    state = jax.jit(made.init)(jax.random.key(0), OBSERVATIONS)
+    return state, jax.jit(made.learn)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
@@ -122,11 +120,13 @@ def updating():
     """A frozen learner, its functions jitted, and a trajectory."""
     made = build_learner(TINY.replace(max_abs_reward=0.5), 3, is_frozen=True)
     trajectory = jax.tree.map(lambda x: x[0], experience(0)[0])
-    return made, jit(made.init), jit(made.update), trajectory
+    return made, jax.jit(made.init), jax.jit(made.update), trajectory
 
 
 def two_etas(made):
-    return jit(jax.vmap(lambda key: made.setup.rule.random_meta_params(key, 3)))(jax.random.split(jax.random.key(5)))
+    return jax.jit(jax.vmap(lambda key: made.setup.rule.random_meta_params(key, 3)))(
+        jax.random.split(jax.random.key(5))
+    )
 
 
 def test_an_update_is_learning_from_one_trajectory_with_eta_as_it_is():
@@ -134,7 +134,7 @@ def test_an_update_is_learning_from_one_trajectory_with_eta_as_it_is():
     state = init(jax.random.key(0), OBSERVATIONS)
     after, metrics = update(state, trajectory)
     one = jax.tree.map(lambda x: x[None], trajectory)
-    learned, of_rule, control = jit(made.learn)(state, one, None)
+    learned, of_rule, control = jax.jit(made.learn)(state, one, None)
     check_close(after, learned)
     check_close({name: metrics[name] for name in of_rule}, of_rule)
     change = optax.tree.norm(optax.tree.sub(after.params, state.params))
@@ -153,7 +153,7 @@ def test_updates_are_mapped_over_seeds():
     made, init, update, trajectory = updating()
     keys = jax.random.split(jax.random.key(0))
     eta = jax.tree.map(lambda x: x[0], two_etas(made))
-    states, metrics = jit(jax.vmap(lambda key: made.update(made.init(key, OBSERVATIONS, eta), trajectory)))(keys)
+    states, metrics = jax.jit(jax.vmap(lambda key: made.update(made.init(key, OBSERVATIONS, eta), trajectory)))(keys)
     for i, key in enumerate(keys):
         alone = update(init(key, OBSERVATIONS, eta), trajectory)
         check_close(jax.tree.map(lambda x, i=i: x[i], (states, metrics)), alone)
@@ -163,7 +163,7 @@ def test_updates_are_mapped_over_seeds():
 def test_updates_are_mapped_over_eta():
     made, init, update, trajectory = updating()
     etas, key = two_etas(made), jax.random.key(0)
-    states, metrics = jit(jax.vmap(lambda eta: made.update(made.init(key, OBSERVATIONS, eta), trajectory)))(etas)
+    states, metrics = jax.jit(jax.vmap(lambda eta: made.update(made.init(key, OBSERVATIONS, eta), trajectory)))(etas)
     for i in range(2):
         alone = update(init(key, OBSERVATIONS, jax.tree.map(lambda x, i=i: x[i], etas)), trajectory)
         check_close(jax.tree.map(lambda x, i=i: x[i], (states, metrics)), alone)
@@ -173,8 +173,8 @@ def test_updates_are_mapped_over_eta():
 
 def test_an_update_of_a_learner_of_eta_leaves_eta_and_its_optimiser():
     made = build_learner(TINY, 3)
-    state = jit(made.init)(jax.random.key(0), OBSERVATIONS)
-    after, metrics = jit(made.update)(state, updating()[3])
+    state = jax.jit(made.init)(jax.random.key(0), OBSERVATIONS)
+    after, metrics = jax.jit(made.update)(state, updating()[3])
     assert made.is_meta and "meta_gradient_norm" not in metrics and differs(after.params, state.params)
     check_equal((after.meta_params, after.meta_opt_state), (state.meta_params, state.meta_opt_state))
 
@@ -183,8 +183,8 @@ def test_a_learner_waits_for_its_replay():
     made = make_learner(
         "impala", 3, network=NetworkConfig("mlp", (4,)), batch_size=3, unroll=5, replay=ReplayConfig(9, 6)
     )
-    state = jit(made.init)(jax.random.key(0), OBSERVATIONS)
-    update, moved = jit(made.update), []
+    state = jax.jit(made.init)(jax.random.key(0), OBSERVATIONS)
+    update, moved = jax.jit(made.update), []
     for seed in range(3):
         state, metrics = update(state, jax.tree.map(lambda x: x[0], experience(seed)[0]))
         moved.append(float(metrics["update_norm"]))
@@ -225,7 +225,7 @@ def test_actions_are_drawn_from_the_policy(core):
         jnp.ones(num, bool),
         made.setup.agent.initial_state(num),
     )
-    act = jit(made.act)
+    act = jax.jit(made.act)
     action, logits, core_state = act(state, jax.random.key(2), observation, first, core_state)
     assert action.shape == (num,) and action.dtype == jnp.int32
     predictions, _ = made.setup.agent.step(state.params, observation[:1], first[:1], made.setup.agent.initial_state(1))
@@ -242,8 +242,8 @@ def test_actions_are_drawn_from_the_policy(core):
 def test_images_are_taken_as_the_environment_gives_them():
     made = make_learner("impala", 2, network=NetworkConfig("conv", (4,)))
     frames = np.random.default_rng(0).integers(256, size=(4, 2, 3, 8, 8), dtype=np.uint8)
-    state = jit(made.init)(jax.random.key(0), frames[0])
-    action, logits, _ = jit(made.act)(state, jax.random.key(1), frames[0], jnp.ones(2, bool), ())
+    state = jax.jit(made.init)(jax.random.key(0), frames[0])
+    action, logits, _ = jax.jit(made.act)(state, jax.random.key(1), frames[0], jnp.ones(2, bool), ())
     trajectory = make_trajectory(
         observation=frames,
         action=np.tile(action, (3, 1)),
@@ -251,7 +251,7 @@ def test_images_are_taken_as_the_environment_gives_them():
         discount=np.ones((3, 2)),
         behaviour_logits=np.tile(logits, (3, 1, 1)),
     )
-    after, metrics = jit(made.update)(state, trajectory)
+    after, metrics = jax.jit(made.update)(state, trajectory)
     assert metrics["update_norm"] > 0 and np.isfinite(metrics["update_norm"]) and differs(after.params, state.params)
     assert made.targets(state, trajectory).value.shape == (3, 2)
 
@@ -260,8 +260,8 @@ def test_images_are_taken_as_the_environment_gives_them():
 
 
 def of_float64(made, trajectory, num_actions):
-    state = jit(made.init)(jax.random.key(0), trajectory.observation[0])
-    return jit(lambda state, trajectory: (made.targets(state, trajectory), made.derivatives(state, trajectory)))(
+    state = jax.jit(made.init)(jax.random.key(0), trajectory.observation[0])
+    return jax.jit(lambda state, trajectory: (made.targets(state, trajectory), made.derivatives(state, trajectory)))(
         state, trajectory
     )
 
@@ -276,7 +276,7 @@ def test_targets_and_their_derivatives_are_those_in_closed_form(rule):
         )
         trajectory = jax.tree.map(jnp.asarray, random_trajectory(0, 6, 4, num_actions=num_actions))
         targets, derivatives = of_float64(made, trajectory, num_actions)
-        state = jit(made.init)(jax.random.key(0), trajectory.observation[0])
+        state = jax.jit(made.init)(jax.random.key(0), trajectory.observation[0])
         predictions = jax.tree.map(np.asarray, dict(made.setup.agent.unroll(state.params, trajectory)))
     trajectory = jax.tree.map(np.asarray, trajectory)
     rho = np.ones((6, 4))
@@ -300,8 +300,8 @@ def test_targets_are_made_from_the_slow_copy_and_the_rules_state_and_of_clipped_
     rule = RuleConfig("disco", settings)
     made = build_learner(TINY.replace(rule=rule, max_abs_reward=0.5), 3, is_frozen=True)
     trajectory = updating()[3]
-    state = jit(made.init)(jax.random.key(0), OBSERVATIONS)
-    targets = jit(made.targets)
+    state = jax.jit(made.init)(jax.random.key(0), OBSERVATIONS)
+    targets = jax.jit(made.targets)
     now = targets(state, trajectory)
     assert now.policy.shape == (5, 3, 3) and now.y.shape == now.z.shape == (5, 3, 4)
     clipped = trajectory._replace(reward=jnp.clip(trajectory.reward, -0.5, 0.5))

@@ -1,7 +1,5 @@
 """One lifetime in one program: going on is never having stopped, seeds do not mix, and what an iteration counts."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,11 +12,9 @@ from frodo.online import make_online_program
 from frodo.rules import RuleConfig
 from meta.optimizers import OptimizerConfig
 from meta.scalar import FrodoConfig
-from tests.reference.frodo import FAST_COMPILATION
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
-jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 TINY = presets.catch().replace(
     batch_size=2,
     num_updates=2,
@@ -56,9 +52,9 @@ def differs(xs, ys):
 )
 def test_going_on_is_never_having_stopped_and_seeds_do_not_mix(config, environment):
     program = make_online_program(build_learner(config, environment.num_actions), environment)
-    run = jit(program.run, static_argnums=1)
+    run = jax.jit(program.run, static_argnums=1)
     keys = jax.random.split(jax.random.key(0), 2)
-    init = jit(program.init)
+    init = jax.jit(program.init)
     start = init(keys[0])
     half, *first = run(start, 20)
     two_halves, *second = run(half, 20)
@@ -70,7 +66,7 @@ def test_going_on_is_never_having_stopped_and_seeds_do_not_mix(config, environme
     assert np.sum(metrics["episodes"]) > 0 and np.all(metrics["skipped"] == 0)
     assert control.skipped_in_a_row.shape == (40,) and np.all(control.skipped_in_a_row == 0)
 
-    states, *others = jit(jax.vmap(lambda key: program.run(program.init(key), 20)))(keys)
+    states, *others = jax.jit(jax.vmap(lambda key: program.run(program.init(key), 20)))(keys)
     check_close(jax.tree.map(lambda x: x[0], (states, *others)), (half, *first))
     check_close(jax.tree.map(lambda x: x[1], (states, *others)), run(init(keys[1]), 20))
     assert differs(*(jax.tree.map(lambda x, i=i: x[i], states.learner) for i in range(2)))
@@ -79,7 +75,7 @@ def test_going_on_is_never_having_stopped_and_seeds_do_not_mix(config, environme
 @pytest.mark.parametrize("rule", ["frodo", "impala"])
 def test_steps_of_an_iteration_are_the_steps_that_were_taken(rule):
     program = make_online_program(build_learner(presets.with_rule(TINY, rule), 3), Catch(4, 3))
-    state, metrics, control = jit(program.run, static_argnums=1)(jit(program.init)(jax.random.key(0)), 3)
+    state, metrics, control = jax.jit(program.run, static_argnums=1)(jax.jit(program.init)(jax.random.key(0)), 3)
     # Three moves an episode: two batches of two trajectories of three steps, and of four for validation.
     assert program.env_steps == (2 * (2 * 3 + 4) if rule == "frodo" else 2 * 2 * 3)
     num_steps = 3 * program.env_steps
@@ -92,7 +88,7 @@ def test_steps_of_an_iteration_are_the_steps_that_were_taken(rule):
 def test_returns_are_of_rewards_that_are_not_clipped():
     config = presets.with_rule(TINY.replace(max_abs_reward=0.25), "impala")
     program = make_online_program(build_learner(config, 3), Catch(4, 3))
-    _, metrics, _ = jit(program.run, static_argnums=1)(jit(program.init)(jax.random.key(0)), 10)
+    _, metrics, _ = jax.jit(program.run, static_argnums=1)(jax.jit(program.init)(jax.random.key(0)), 10)
     misses = (metrics["episodes"] - metrics["return_sum"]) / 2
     np.testing.assert_array_equal(misses, np.round(misses))
     assert np.all(metrics["episodes"] == 4) and 0 < np.sum(misses) < 40
@@ -107,11 +103,11 @@ def test_a_frozen_run_begins_with_the_eta_that_is_given_and_keeps_it():
 
     program = make_online_program(build_learner(TINY, 3, is_frozen=True), Catch(4, 3), evaluate)
     rule, key = program.learner.setup.rule, jax.random.key(0)
-    meta_params = jit(lambda: rule.random_meta_params(jax.random.key(7), 3))()
-    state = jit(program.init)(key, meta_params)
+    meta_params = jax.jit(lambda: rule.random_meta_params(jax.random.key(7), 3))()
+    state = jax.jit(program.init)(key, meta_params)
     check_equal(state.learner.meta_params, meta_params)
-    assert differs(jit(program.init)(key).learner.meta_params, meta_params)  # which is random
-    after, metrics, _ = jit(program.run, static_argnums=1)(state, 4)
+    assert differs(jax.jit(program.init)(key).learner.meta_params, meta_params)  # which is random
+    after, metrics, _ = jax.jit(program.run, static_argnums=1)(state, 4)
     check_equal(after.learner.meta_params, meta_params)
     assert after.learner.meta_opt_state == () and "meta_gradient_norm" not in metrics
     assert metrics["moved"].shape == (4,) and np.all(metrics["moved"] > 0)

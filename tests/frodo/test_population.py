@@ -68,7 +68,7 @@ def test_one_optimiser_for_all_moves_by_its_learning_rate():
 
 
 def test_groups_of_unlike_size_share_devices_and_compile_once():
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_LOG_COMPILES": "1"}
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "3", "JAX_LOG_COMPILES": "1"}
     output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
     assert output.returncode == 0 and "agree" in output.stdout, output.stderr
     # In each of three populations, two groups' meta-steps and their renewals.

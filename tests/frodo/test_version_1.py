@@ -18,7 +18,6 @@ from frodo import files, version_1
 from frodo.config import AgentConfig
 from frodo.rules import RULES, make_update_rule
 from meta.outer import make_outer
-from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
 RECORDS = json.loads((Path(__file__).parents[1] / "data" / "settings_0_1_0.json").read_text())
@@ -64,7 +63,7 @@ def numbers(config: AgentConfig) -> dict[str, float]:
         metrics = {f"metric_{name}": x for name, x in rule.metrics(*arguments).items()}
         return sum(jnp.sum(jnp.cos(x)) for x in out.values()), out | metrics
 
-    run = jax.jit(jax.value_and_grad(compute, has_aux=True), compiler_options=FAST_COMPILATION)
+    run = jax.jit(jax.value_and_grad(compute, has_aux=True))
     (_, out), gradient = run(predictions)
     out |= {f"gradient_{name}": x for name, x in gradient.items()}
     return {name: weighted_sum(x) for name, x in out.items()}

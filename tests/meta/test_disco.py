@@ -1,7 +1,6 @@
 """DiscoRL's rule against plain NumPy in float64 and against the published rule's numbers; its weights file."""
 
 import dataclasses
-import functools
 import os
 import zipfile
 from pathlib import Path
@@ -16,10 +15,8 @@ from experiments import check_disco103
 from frodo import disco103_weights
 from meta import disco, disco103
 from tests.reference import disco as reference
-from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
-jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 DATA = Path(__file__).parents[1] / "data"
 SMALL = disco.DiscoConfig(prediction_size=5, max_value=4, lstm=6, lifetime_lstm=3)
 T, B, A = 6, 3, 4
@@ -59,7 +56,7 @@ def random_experience(seed, config=SMALL, num_actions=A):
 
 def initial(rule):
     """Meta-parameters at random."""
-    return jit(rule.random_meta_params, static_argnums=1)(jax.random.key(1), A)
+    return jax.jit(rule.random_meta_params, static_argnums=1)(jax.random.key(1), A)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -71,7 +68,7 @@ def test_agrees_with_plain_numpy_in_float64(seed):
         meta_params = disco103.to_meta_params(weights)
         state = rule.init()
         expected_state = (np.zeros(3), np.zeros(3), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0))
-        apply = jit(rule.apply)
+        apply = jax.jit(rule.apply)
         for update in range(3):
             trajectory, agent, target = random_experience(10 * seed + update)
             targets, state = apply(meta_params, state, trajectory, agent, target)
@@ -156,7 +153,7 @@ def test_meta_gradient_flows_through_y_and_z_and_not_through_policy_and_values()
         targets, _ = rule.apply(meta_params, state, trajectory, agent, target)
         return sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(targets))
 
-    for gradient in jit(jax.grad(outputs, argnums=(0, 1)))(agent, target):
+    for gradient in jax.jit(jax.grad(outputs, argnums=(0, 1)))(agent, target):
         for name in agent:
             assert bool(jnp.any(gradient[name] != 0)) == (name in ("y", "z")), name
 
@@ -171,7 +168,7 @@ def test_steps_that_are_not_valid_change_nothing():
     reward, logits = np.array(trajectory.reward), np.array(trajectory.behaviour_logits)
     reward[3, 1], logits[3, 1] = 100.0, 7.0 * np.arange(A)
     other = trajectory._replace(reward=reward, behaviour_logits=logits)
-    apply = jit(rule.apply)
+    apply = jax.jit(rule.apply)
     results = [apply(meta_params, rule.init(), x, agent, target) for x in (trajectory, other)]
     for x, y in zip(*(jax.tree.leaves(result) for result in results), strict=True):
         if np.ndim(x) >= 2:
@@ -200,7 +197,7 @@ def gradient_to_predictions(config):
         return jnp.sum(jnp.square(getattr(rule.apply(meta_params, state, trajectory, *both)[0], name)))
 
     names = [name for name in ("policy", "y", "z") if name in agent]
-    gradients = jit(
+    gradients = jax.jit(
         lambda agent: (jax.grad(losses)(agent), [jax.grad(outputs)((agent, target), name) for name in names])
     )
     moved, sees = jax.tree.map(lambda x: bool(jnp.any(x != 0)), gradients(agent))

@@ -19,12 +19,10 @@ from meta.experience import LifetimeState, init_window, make_lifetime, with_repl
 from meta.lifetime import AgentState, LifetimeConfig, Setup, clip_rewards, make_agent_step
 from meta.outer import OuterConfig, make_outer
 from meta.scalar import FrodoConfig, frodo
-from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 from toy_envs.catch import Catch
 
 NUM_UPDATES = 5
-jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 
 
 def agent_state(value: float) -> AgentState:
@@ -52,7 +50,7 @@ ONE = jax.tree.map(lambda x: x[0], fresh(0, 1))
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_each_trajectory_is_in_every_window_of_m_updates(stride):
     overlap = NUM_UPDATES - stride
-    learn = jit(with_window(step, overlap))
+    learn = jax.jit(with_window(step, overlap))
     agent = agent_state(1.0)
     state = LifetimeState(agent, (), init_window(overlap, ONE, agent))
     all_rewards, expected, num_ready = [], 1.0, 0
@@ -104,7 +102,7 @@ def test_without_a_window_every_update_is_taken_once():
 def test_an_agent_waits_until_there_is_an_update():
     config = ReplayConfig(capacity=4, batch_size=4, fresh=0.5)
     count = lambda eta, state, trajectories, _: (state + 1, eta, {"seen": trajectories.reward.sum()})
-    learn = jit(with_replay(without_window(count), config))
+    learn = jax.jit(with_replay(without_window(count), config))
     numbered = lambda first: ONE._replace(reward=jnp.tile(jnp.arange(first, first + 2.0), (5, 1)))
     two = lambda x: jax.tree.map(lambda x: x[:, :2], x._replace(core_state=()))
     stack = lambda first: two(ONE)._replace(reward=numbered(first).reward)
@@ -119,7 +117,7 @@ def test_an_agent_waits_until_there_is_an_update():
 
 def test_with_replay_the_window_holds_what_was_drawn():
     config = ReplayConfig(capacity=12, batch_size=6, fresh=0.5)
-    learn = jit(with_replay(with_window(step, 3), config))
+    learn = jax.jit(with_replay(with_window(step, 3), config))
     agent, replay = agent_state(0.0), replays.init(config, jax.random.key(0), ONE)
     drawn = replays.sample(config, replay, ONE)[1]
     state = LifetimeState(agent, replay, init_window(3, drawn, agent))
@@ -137,7 +135,7 @@ def test_with_replay_the_window_holds_what_was_drawn():
 
 def test_a_window_over_a_replay_waits_for_both():
     config = ReplayConfig(capacity=30, batch_size=13, fresh=0.0)  # of three at a time: after five
-    learn = jit(with_replay(with_window(step, 2), config))
+    learn = jax.jit(with_replay(with_window(step, 2), config))
     agent, replay = agent_state(0.0), replays.init(config, jax.random.key(0), ONE)
     drawn = replays.sample(config, replay, ONE)[1]
     state = LifetimeState(agent, replay, init_window(2, drawn, agent))
@@ -173,7 +171,7 @@ def begin(config: LifetimeConfig, is_learned: bool):
         keys = jax.random.split(jax.random.key(2))
         return meta_params, lifetime.init(*keys, actor_state.time_step.observation), actor_state
 
-    return lifetime, actor, *jit(start)()
+    return lifetime, actor, *jax.jit(start)()
 
 
 def check_close(actual, expected):
@@ -188,7 +186,7 @@ def test_an_iteration_acts_what_its_schedule_says_and_learns_from_that_with_clip
     schedule = config.schedule(is_meta=True)
     assert schedule == (2, 3, 4) and config.num_env_steps(True) == 2 * (2 * 3 + 4)
 
-    @jit
+    @jax.jit
     def by_hand(actor_state):
         same = lambda acting, trajectory: acting
         actor_state, trajectories, validation, _ = acting.rollouts(actor, schedule, state.agent, same, actor_state)
@@ -196,7 +194,7 @@ def test_an_iteration_acts_what_its_schedule_says_and_learns_from_that_with_clip
         learned = make_agent_step(setup_of(True), "reverse")(meta_params, state.agent, *clipped)
         return actor_state.env_state, trajectories.reward, learned
 
-    learned, after, _ = jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
+    learned, after, _ = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
     env_state, rewards, expected = by_hand(actor_state)
     assert np.abs(rewards).max() == 1 and np.abs(learned.meta_gradient["target_network/target"]["b"]).max() > 0
     check_close(after.env_state, env_state)
@@ -209,7 +207,7 @@ def test_without_eta_to_learn_there_is_no_validation_and_no_window():
     assert config.schedule(is_meta=False) == (3, 3, 0) and config.num_env_steps(False) == 2 * 3 * 3
     assert config.schedule(is_meta=True) == (1, 3, 4) and config.num_env_steps(True) == 2 * (3 + 4)
     lifetime, actor, meta_params, state, actor_state = begin(config, False)
-    learned, after, stats = jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
+    learned, after, stats = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
     assert learned.state.window == () and learned.meta_gradient == meta_params == {} and learned.metrics == {}
     assert stats.num_episodes == 2 * 3 and np.all(after.env_state.row == 0)  # episodes of three steps
     moved = jax.tree.map(lambda x, y: bool(jnp.any(x != y)), state.agent.params, learned.state.agent.params)
@@ -221,7 +219,7 @@ def test_interleaved_acting_is_by_the_parameters_that_the_update_before_led_to()
     lifetime, actor, meta_params, state, actor_state = begin(config, False)
     setup, one = setup_of(False), lambda x: jax.tree.map(lambda x: x[None], clip_rewards(x, 0.5))
 
-    @jit
+    @jax.jit
     def by_hand(actor_state):
         agent, step = state.agent, make_agent_step(setup, "reverse")
         for _ in range(2):
@@ -229,5 +227,5 @@ def test_interleaved_acting_is_by_the_parameters_that_the_update_before_led_to()
             agent, _, _ = step({}, agent, one(trajectory), None)
         return agent, actor_state.env_state
 
-    learned, after, _ = jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
+    learned, after, _ = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
     check_close((learned.state.agent, after.env_state), by_hand(actor_state))

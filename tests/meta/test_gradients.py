@@ -69,7 +69,7 @@ def problem(name: str):
 def meta_gradient(name: str, mode: str):
     setup, trajectories, validation, state, meta_params = problem(name)
     step = make_agent_step(setup._replace(rule=make_rule(CASES[name])), mode)
-    return jax.jit(step, compiler_options=reference.FAST_COMPILATION)(meta_params, state, trajectories, validation)
+    return jax.jit(step)(meta_params, state, trajectories, validation)
 
 
 @functools.cache

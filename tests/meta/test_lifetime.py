@@ -1,7 +1,5 @@
 """One step of a lifetime: plain optimiser updates, the modes against each other, what is carried between updates."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,12 +17,9 @@ from meta import gradients
 from meta.lifetime import LifetimeConfig, Setup, init_agent_state, make_agent_step
 from meta.outer import OuterConfig, make_outer
 from meta.scalar import FrodoConfig, frodo
-from tests.reference.frodo import FAST_COMPILATION
 from tests.trajectories import random_trajectory
 
 M, A = 2, 3
-# Most of the time here is the compiler's.
-jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 CONFIG = FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)
 TD = TDLambdaConfig(0.9, 0.5)
 OUTER = make_outer(OuterConfig(discount=0.9, entropy_cost=0.1), frodo(CONFIG), NetworkConfig(), A)
@@ -75,10 +70,10 @@ def test_a_hand_made_rule_takes_plain_optimizer_steps(rule):
     with jax.enable_x64(True):
         optimizer = optax.adam(0.05)
         setup, _, state, trajectories, _ = problem(rule, optimizer, MLP)
-        step, agent = jit(make_agent_step(setup)), setup.agent
+        step, agent = jax.jit(make_agent_step(setup)), setup.agent
         after, meta_gradient, metrics = step({}, state, trajectories, None)
 
-        @jit
+        @jax.jit
         @jax.grad
         def gradient(params, trajectory):
             predictions = agent.unroll(params, trajectory)
@@ -98,7 +93,7 @@ def test_metrics_are_means_over_the_updates():
     metrics = lambda targets, predictions, trajectory: {"reward": jnp.sum(trajectory.reward)}
     rule, optimizer = td_lambda(TD)._replace(metrics=metrics), optax.sgd(0.1)
     setup, _, state, trajectories, _ = problem(rule, optimizer, MLP, dtype=np.float32)
-    _, _, logged = jit(make_agent_step(setup))({}, state, trajectories, None)
+    _, _, logged = jax.jit(make_agent_step(setup))({}, state, trajectories, None)
     np.testing.assert_allclose(logged["reward"], np.sum(trajectories.reward) / M, rtol=1e-5)
 
 
@@ -111,13 +106,13 @@ def test_modes_agree_in_float32_and_with_the_outer_loss_after_the_updates():
     setup, *arguments = problem(rule, optimizer, network, observation=(2, 3, 16), dtype=np.float32)
     results = {}
     for mode in gradients.MODES:
-        results[mode] = jit(make_agent_step(setup, mode))(*arguments)
+        results[mode] = jax.jit(make_agent_step(setup, mode))(*arguments)
     for mode in ("remat", "mixed"):
         check_close(results[mode], results["reverse"], 1e-4, mode)
     after, meta_gradient, metrics = results["reverse"]
     assert optax.global_norm(meta_gradient) > 1e-3
     validation = arguments[-1]
-    loss = np.asarray(OUTER_LOSS(jit(setup.agent.unroll)(after.params, validation), validation))
+    loss = np.asarray(OUTER_LOSS(jax.jit(setup.agent.unroll)(after.params, validation), validation))
     np.testing.assert_allclose(metrics["outer_loss"], np.sum(loss[validation.valid]), rtol=1e-5)
     assert metrics["regulariser"] == 0
 
@@ -175,11 +170,11 @@ def split_results():
             loss = masked_reduce(OUTER_LOSS(agent.unroll(params, validation), validation), validation.valid, "sum")
             return loss, (params, constants)
 
-        _, (params, constants) = jit(plain)(meta_params, [])
-        constant, _ = jit(jax.grad(plain, has_aux=True))(meta_params, constants)
+        _, (params, constants) = jax.jit(plain)(meta_params, [])
+        constant, _ = jax.jit(jax.grad(plain, has_aux=True))(meta_params, constants)
         actual = {}
         for mode in gradients.MODES:
-            step = jit(make_agent_step(setup, mode))
+            step = jax.jit(make_agent_step(setup, mode))
             actual[mode] = step(meta_params, state, trajectories, validation)
         return actual, params, constant
 
@@ -212,11 +207,11 @@ def test_target_parameters_are_a_moving_average_of_those_that_updates_started_fr
         setup, _, state, trajectories, _ = problem(rule, optimizer, MLP)
         agent = setup.agent
         assert (state.target_params == ()) == (decay is None)
-        step = jit(make_agent_step(setup))
+        step = jax.jit(make_agent_step(setup))
         after, _, _ = step({}, state, trajectories, None)
         after, _, _ = step({}, after, trajectories, None)
 
-        @jit
+        @jax.jit
         @jax.grad
         def gradient(params, target_params, trajectory):
             targets = jax.lax.stop_gradient(1 + agent.unroll(target_params, trajectory)["value"][:-1])
@@ -262,7 +257,7 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
     with jax.enable_x64(True):
         rule, optimizer = remembering_rule(), optax.sgd(0.05)
         setup, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP)
-        step, agent = jit(make_agent_step(setup, mode)), setup.agent
+        step, agent = jax.jit(make_agent_step(setup, mode)), setup.agent
         after, meta_gradient, _ = step(meta_params, state, trajectories, validation)
         scale = 1.0
         for m in range(M):
@@ -271,7 +266,7 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
             scale = np.tanh(meta_params["keep"] * scale + meta_params["add"] * mean)
         np.testing.assert_allclose(after.rule_state["scale"], scale, rtol=1e-10)
 
-        @jit
+        @jax.jit
         @jax.grad
         def plain(meta_params):
             params, rule_state = state.params, rule.init()
@@ -298,7 +293,7 @@ def test_meta_gradient_flows_through_the_rule_state(mode):
 def test_the_rule_state_may_hold_integers(mode):
     rule, optimizer = remembering_rule(is_counting=True), optax.sgd(0.05)
     setup, meta_params, state, trajectories, validation = problem(rule, optimizer, MLP, dtype=np.float32)
-    step = jit(make_agent_step(setup, mode))
+    step = jax.jit(make_agent_step(setup, mode))
     after, meta_gradient, _ = step(meta_params, state, trajectories, validation)
     assert after.rule_state["count"] == M
     assert all(abs(x) > 1e-4 for x in jax.tree.leaves(meta_gradient))

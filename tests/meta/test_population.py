@@ -28,11 +28,8 @@ from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
 from meta.population import AXIS, make_population_agent
 from meta.scalar import FrodoConfig
-from tests.reference.frodo import FAST_COMPILATION
 from toy_envs.catch import Catch
 
-# Most of the time here is the compiler's.
-jit = functools.partial(jax.jit, compiler_options=FAST_COMPILATION)
 DISCO = DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=3)
 CONFIG = AgentConfig(
     gradient_mode="reverse",
@@ -59,7 +56,7 @@ def population_agent(config: AgentConfig, budgets=(10**6,)):
 
 def begin(config: AgentConfig, num: int, **settings):
     agent, draw = drawn(config, num, **settings)
-    return agent, *jit(draw)()
+    return agent, *jax.jit(draw)()
 
 
 def drawn(config: AgentConfig, num: int, **settings):
@@ -77,14 +74,14 @@ def drawn(config: AgentConfig, num: int, **settings):
 
 def group_step(agent, num_devices=1, is_vmapped=False):
     mesh = jax.make_mesh((num_devices,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:num_devices])
-    return jit(population.make_group_step(agent, mesh, is_vmapped))
+    return jax.jit(population.make_group_step(agent, mesh, is_vmapped))
 
 
 def renewing_step(agent):
     """A meta-step as programs take it: lifetimes that are over begin again."""
     step = group_step(agent)
     mesh = jax.make_mesh((1,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    renew = jit(population.make_group_renew(agent, mesh))
+    renew = jax.jit(population.make_group_renew(agent, mesh))
 
     def run(meta_params, states):
         states, output = step(meta_params, states)
@@ -98,12 +95,12 @@ def renewing_step(agent):
 def test_one_agent_of_one_lifetime_is_the_online_regime(settings):
     config = CONFIG.replace(**settings)
     program = make_online_program(build_learner(config, ENVIRONMENT.num_actions), ENVIRONMENT)
-    online = jit(program.init)(jax.random.key(0))
+    online = jax.jit(program.init)(jax.random.key(0))
     agent, meta_params, states = begin(config, 1)
     own = dict(lifetime=online.learner.lifetime, actor=online.actor)
     states = states._replace(**jax.tree.map(lambda x: x[None], own))
     meta_params = online.learner.meta_params
-    step, run = group_step(agent), jit(program.run, static_argnums=1)
+    step, run = group_step(agent), jax.jit(program.run, static_argnums=1)
     for _ in range(3):
         states, output = step(meta_params, states)
         meta_params, _ = population.apply_updates(meta_params, [output.update], [output.weight], None, ())
@@ -129,7 +126,7 @@ def test_side_by_side_is_one_after_another_and_the_mean_is_over_agents():
     jax.tree.map(close, after.lifetime.agent.params, vmapped_after.lifetime.agent.params)
     assert output.weight == 3 and output.num_over == 0
     assert output.is_finite.tolist() == [True] * 3 and output.is_over.tolist() == [False] * 3
-    step = jit(agent.step)
+    step = jax.jit(agent.step)
     alone = [step(meta_params, jax.tree.map(operator.itemgetter(i), states))[1].update for i in range(3)]
     jax.tree.map(lambda x, *xs: close(x, sum(xs)), output.update, *alone)
     moved, _ = population.apply_updates(meta_params, [output.update], [output.weight], None, ())
@@ -152,7 +149,7 @@ def test_an_agent_that_is_not_finite_is_made_anew_and_touches_nothing():
     assert (
         output.weight == 1 and output.is_finite.tolist() == [True, False] and output.is_over.tolist() == [False, True]
     )
-    _, alone = jit(agent.step)(meta_params, jax.tree.map(lambda x: x[0], states))
+    _, alone = jax.jit(agent.step)(meta_params, jax.tree.map(lambda x: x[0], states))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), output.update, alone.update)
     assert after.num_resets.tolist() == [0, 1] and after.num_lifetimes.tolist() == [1, 2]
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(after.lifetime.agent.params))
@@ -188,12 +185,12 @@ def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     share = float(np.mean(np.asarray(states.budget) == 2 * steps))
     assert 0.7 < share < 0.9  # 1/2 against 1/8
     state = jax.tree.map(lambda x: x[int(np.argmin(states.budget))], states)
-    step = jit(agent.step)
+    step = jax.jit(agent.step)
     first, output = step(meta_params, state)
     assert not output.is_over and first.num_steps == steps and first.lifetime.replay.num_added == 6
     second, output = step(meta_params, first)
     assert output.is_over and output.is_finite
-    second = jit(agent.renew)(second)
+    second = jax.jit(agent.renew)(second)
     renewed = second.lifetime.agent
     assert second.num_lifetimes == 2 and second.num_resets == 0
     assert (
@@ -215,14 +212,14 @@ if len(sys.argv) > 2:
     jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[3]), initialization_timeout=60)
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from tests.meta.test_population import CONFIG, begin, drawn, group_step, jit, AXIS
+from tests.meta.test_population import CONFIG, begin, drawn, group_step, AXIS
 agent, meta_params, states = begin(CONFIG, 8)
 assert len(jax.devices()) == 8
-single = jit(lambda m, s: jax.lax.map(lambda x: agent.step(m, x)[1].update, s))(meta_params, states)
+single = jax.jit(lambda m, s: jax.lax.map(lambda x: agent.step(m, x)[1].update, s))(meta_params, states)
 mesh = jax.make_mesh((8,), (AXIS,), (jax.sharding.AxisType.Auto,))
 if len(sys.argv) > 2:
     shard = NamedSharding(mesh, PartitionSpec(AXIS))
-    states = jit(lambda: drawn(CONFIG, 8)[1]()[1], out_shardings=shard)()
+    states = jax.jit(lambda: drawn(CONFIG, 8)[1]()[1], out_shardings=shard)()
     meta_params = jax.tree.map(np.asarray, meta_params)
 _, output = group_step(agent, 8)(meta_params, states)
 assert float(output.weight) == 8
@@ -233,7 +230,7 @@ print("agree")
 
 
 def program(*arguments: str, devices: int) -> subprocess.Popen:
-    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)}
     command = [sys.executable, "-c", DEVICES, "program", *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -204,16 +204,7 @@ def inner_loss(params, meta_params, targets, fixed_values, fixed_next, greedy, t
     return reduce(loss, trajectory, c.rule.reduction)
 
 
-FAST_COMPILATION = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
-
-
-@functools.partial(
-    jax.jit, static_argnames=("names", "head_names", "optimizer", "case"), compiler_options=FAST_COMPILATION
-)
+@functools.partial(jax.jit, static_argnames=("names", "head_names", "optimizer", "case"))
 def outer_loss(
     meta_params, params, second_moment, trajectories, validation, values, *, case, optimizer, names, head_names
 ):
