@@ -46,6 +46,9 @@ class NetworkConfig:
 
     def validate(self) -> None:
         check_choice("network.torso", self.torso, TORSOS)
+        for name in ("hidden", "channels"):
+            if not isinstance(value := getattr(self, name), tuple):
+                raise ValueError(f"network.{name} is {value!r}, expected a tuple of layer sizes, such as (64, 64)")
         if min(self.core, self.action_model) < 0 or any(size < 1 for size in (*self.hidden, *self.channels)):
             sizes = (
                 f"hidden={self.hidden}, channels={self.channels}, core={self.core}, action_model={self.action_model}"

@@ -113,6 +113,7 @@ def make_trajectory(
     num_actions = trajectory.behaviour_logits.shape[-1]
     for name, is_good, expected in (
         ("action", lambda x: (x >= 0) & (x < num_actions), f"a number from 0 to {num_actions - 1}"),
+        ("observation", lambda x: ~np.isnan(x), "a number"),
         ("reward", np.isfinite, "a finite number"),
         ("discount", lambda x: (x == 0) | (x == 1), "0 where the episode terminated, and 1 elsewhere"),
         ("behaviour_logits", lambda x: ~np.isnan(x), "a number"),

@@ -1,6 +1,8 @@
 """The settings of an agent, of an online run and of a population."""
 
 import dataclasses
+import numbers
+from collections.abc import Collection
 from typing import Any, Self
 
 import jax
@@ -10,7 +12,7 @@ from agents.validation import check_choice
 from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefix
 from meta.lifetime import LifetimeConfig, Setup
 from meta.optimizers import OptimizerConfig
-from meta.outer import OuterConfig, make_outer
+from meta.outer import OuterConfig, make_outer, settings_of
 
 
 @dataclasses.dataclass
@@ -77,6 +79,8 @@ def make_setup(config: AgentConfig, num_actions: int) -> Setup:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
     """
     config.validate()
+    if not isinstance(num_actions, numbers.Integral) or num_actions < 1:
+        raise ValueError(f"num_actions is {num_actions!r}, expected a positive whole number")
     if config.rule.kind == "prediction" and num_actions > 1:
         raise ValueError(
             f"rule {config.rule.name!r} is of the kind 'prediction', expected one that acts: there are {num_actions} "
@@ -84,5 +88,18 @@ def make_setup(config: AgentConfig, num_actions: int) -> Setup:
         )
     rule = make_update_rule(config.rule)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
+    _check_outer(config, rule.spec(num_actions))
     outer = make_outer(config.outer, rule, config.network, num_actions)
     return Setup(agent, rule, config.optimizer.make(), outer)
+
+
+def _check_outer(config: AgentConfig, predictions: Collection[str]) -> None:
+    """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""
+    is_learned, defaults = config.rule.entry.is_learned, OuterConfig()
+    names = settings_of(predictions) if is_learned else ()
+    for field in dataclasses.fields(OuterConfig):
+        value = getattr(config.outer, field.name)
+        if field.name not in names and value != getattr(defaults, field.name):
+            has = f"with the rule {config.rule.name!r} the outer objective has {', '.join(names)} alone"
+            none = f"the rule {config.rule.name!r} learns no objective, and has no outer one"
+            raise ValueError(f"outer.{field.name} is {value!r}, but {has if is_learned else none}")

@@ -161,10 +161,11 @@ def with_rule(config: Any, name: str) -> Any:
     if config.rule.name == "disco":  # costs of the same names are of other losses
         own = {"discount"}
     common = {field.name: getattr(old, field.name) for field in dataclasses.fields(old) if field.name in own}
-    num_updates = config.num_updates
-    if not RULES[name].is_learned and not getattr(config, "env", "toy/").startswith("toy/"):
-        num_updates = 1
-    return config.replace(rule=rule.replace(**common), num_updates=num_updates)
+    config = config.replace(rule=rule.replace(**common))
+    if RULES[name].is_learned:
+        return config
+    is_toy = getattr(config, "env", "toy/").startswith("toy/")
+    return config.replace(outer=OuterConfig(), num_updates=config.num_updates if is_toy else 1)
 
 
 def small_population(rule: str) -> PopulationConfig:
@@ -208,6 +209,7 @@ def small_population(rule: str) -> PopulationConfig:
 def harness_population(rule: str) -> PopulationConfig:
     """The public code's meta-training (Oh et al. 2025): agents that are never reset, one Adam for all."""
     is_disco = rule == "disco"
+    outer = OuterConfig(lambda_=0.96, is_advantage_normalised=True)
     return PopulationConfig(
         batch_size=32,
         unroll=16,
@@ -217,7 +219,7 @@ def harness_population(rule: str) -> PopulationConfig:
         budgets=(10**9,),
         is_optimizer_per_agent=False,
         rule=RuleConfig(rule, DiscoConfig(skips_first_steps=True)) if is_disco else _scalar(rule, vtrace_lambda=0.96),
-        outer=OuterConfig(lambda_=0.96, is_advantage_normalised=True, value_optimizer=adam(1e-3, max_update=1.0)),
+        outer=dataclasses.replace(outer, value_optimizer=adam(1e-3, max_update=1.0)) if is_disco else outer,
         network=NetworkConfig("mlp", (512, 512), action_model=256, head_stddev=0.01),
         optimizer=adam(5e-4, max_update=1.0),
         meta_optimizer=adam(5e-4),

@@ -5,6 +5,8 @@ A rule is added by one file, and one line in `RULES`.
 
 import dataclasses
 import functools
+import numbers
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -89,13 +91,19 @@ def replace(owner: str, config: Any, settings: Mapping[str, Any]) -> Any:
     """Return a dataclass with some settings replaced.
 
     Raises:
-      ValueError: naming the first setting that it does not have, and those that `owner` has.
+      ValueError: naming the first setting that it does not have, and those that `owner` has, or whose value is of
+        another type.
     """
     names = [field.name for field in dataclasses.fields(config)]
+    types = typing.get_type_hints(type(config))
     for name, value in settings.items():
         if name not in names:
             hint = did_you_mean(name, names)
             raise ValueError(f"{name} is {value!r}, but {owner} has no such setting{hint}: it has {', '.join(names)}")
+        expected = typing.get_origin(types[name]) or types[name]
+        accepted = {int: numbers.Integral, float: numbers.Real}.get(expected, expected)
+        if isinstance(accepted, type) and not isinstance(value, accepted):
+            raise ValueError(f"{name} is {value!r}, expected a value of the type {expected.__name__}")
     return dataclasses.replace(config, **settings)
 
 

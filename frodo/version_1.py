@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from frodo import files
 from frodo.config import AgentConfig
-from frodo.rules import RULES
-from meta.outer import OuterConfig
+from frodo.rules import RULES, RuleConfig, make_update_rule
+from meta.outer import settings_of
 from meta.scalar import SETTINGS_OF_KIND
 
 
@@ -25,7 +26,6 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
     renamed = {"is_acting_interleaved": config["is_acting_in_turn"]}
     names = [field.name for field in dataclasses.fields(AgentConfig) if field.name not in ("rule", "outer")]
     of_agent = {name: renamed[name] if name in renamed else config[name] for name in names}
-    outer = {field.name: old[field.name] for field in dataclasses.fields(OuterConfig)}
     if old["name"] == "disco":
         settings = dict(old["disco"])
     else:
@@ -37,4 +37,6 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
             settings["vtrace_lambda"] = old["lambda_"]
         if "is_next_value_differentiated" in own:
             settings["is_next_value_differentiated"] = old["next_value_gradient"] == "literal"
-    return of_agent | {"rule": {"name": old["name"], "settings": settings}, "outer": outer}
+    rule = {"name": old["name"], "settings": settings}
+    spec = make_update_rule(files.from_plain(RuleConfig, rule)).spec(1)
+    return of_agent | {"rule": rule, "outer": {name: old[name] for name in settings_of(spec)}}

@@ -7,7 +7,7 @@ The return G(τ′) is a constant here: the gradient is that of the canonical up
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -28,16 +28,19 @@ from meta.optimizers import OptimizerConfig, adam
 
 @dataclasses.dataclass
 class OuterConfig:
-    """Settings of the outer objective; per-step losses are reduced as the rule's are."""
+    """Settings of the outer objective; per-step losses are reduced as the rule's are.
+
+    `settings_of` says which of them the objective of an agent has; the others must keep their defaults.
+    """
 
     discount: float = 0.99  # γ of the return
     lambda_: float = 1.0  # λ of the return
-    value_cost: float = 0.5  # of agents with a policy and values
-    entropy_cost: float = 0.01  # of agents with a policy
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01  # of the policy
     prediction_entropy_cost: float = 1e-3  # of y and z
-    temperature: float = 1.0  # divides the policy's logits, of agents that predict values
-    is_advantage_normalised: bool = False  # of agents with a policy
-    value_hidden: tuple[int, ...] = (256, 256)  # layers of the meta-value function of agents that predict no values
+    temperature: float = 1.0  # divides the policy's logits
+    is_advantage_normalised: bool = False
+    value_hidden: tuple[int, ...] = (256, 256)  # layers of the meta-value function
     value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
 
     def validate(self) -> None:
@@ -67,6 +70,18 @@ class ValueState(NamedTuple):
     params: Params
     opt_state: optax.OptState
     advantage: MovingAverage
+
+
+def settings_of(predictions: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the settings that the objective of agents with these predictions has."""
+    of_return = ("discount", "lambda_")
+    if "policy" not in predictions:
+        return of_return
+    of_policy = (*of_return, "entropy_cost", "is_advantage_normalised")
+    if "value" in predictions:
+        return (*of_policy, "value_cost", "temperature")
+    of_value_function = (*of_policy, "value_hidden", "value_optimizer")
+    return (*of_value_function, "prediction_entropy_cost") if "y" in predictions else of_value_function
 
 
 def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, num_actions: int) -> Outer:

@@ -105,6 +105,10 @@ DTYPES = {
 }
 ENTRIES = {
     "reward": (entry(np.ones((T, B)), (2, 1), np.nan), r"reward\[2, 1\] is nan, expected a finite number"),
+    "observation": (
+        entry(np.zeros((T + 1, B, 3)), (1, 1, 2), np.nan),
+        r"observation\[1, 1, 2\] is nan, expected a number",
+    ),
     "action": (entry(plain()["action"], (3, 0), A), r"action\[3, 0\] is 3, expected a number from 0 to 2"),
     "discount": (LATER, r"discount\[2, 0\] is 0\.89.*, expected 0 where the episode terminated, and 1 elsewhere"),
     "behaviour_logits": (

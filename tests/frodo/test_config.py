@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import numpy as np
@@ -64,6 +65,66 @@ def test_a_setting_that_there_is_not_is_named_with_the_nearest_one():
         AgentConfig().replace(optimiser=adam(1e-3))
     config = OnlineConfig(env="toy/catch").replace(unroll=3)
     assert config == OnlineConfig(env="toy/catch", unroll=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"network": 3}, "^network is 3, expected a value of the type NetworkConfig$"),
+        ({"optimizer": "adam"}, "^optimizer is 'adam', expected a value of the type OptimizerConfig$"),
+        ({"unroll": 2.5}, "^unroll is 2.5, expected a value of the type int$"),
+        ({"max_abs_reward": None}, "^max_abs_reward is None, expected a value of the type float$"),
+    ],
+    ids=str,
+)
+def test_a_setting_of_another_type_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AgentConfig().replace(**settings)
+    assert AgentConfig().replace(unroll=np.int64(4), max_abs_reward=2) == AgentConfig(unroll=4, max_abs_reward=2.0)
+
+
+def test_a_number_of_actions_that_is_none_is_named():
+    for num_actions in ("3", 0, 2.5):
+        with pytest.raises(ValueError, match=f"^num_actions is {num_actions!r}, expected a positive whole number$"):
+            make_setup(AgentConfig(), num_actions)
+    make_setup(AgentConfig(), np.int64(3))  # as gymnasium says it
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "message"),
+    [
+        (
+            "disco",
+            {"temperature": 2.0},
+            "with the rule 'disco' the outer objective has discount, lambda_, entropy_cost",
+        ),
+        ("disco", {"value_cost": 0.1}, "with the rule 'disco' the outer objective has discount"),
+        ("frodo", {"value_hidden": (3,)}, "with the rule 'frodo' the outer objective has .*, value_cost, temperature "),
+        ("frodo", {"prediction_entropy_cost": 0.0}, "with the rule 'frodo' the outer objective has discount"),
+        (
+            "value_based",
+            {"entropy_cost": 0.0},
+            "with the rule 'frodo' the outer objective has discount, lambda_ alone$",
+        ),
+        ("value_based", {"is_advantage_normalised": True}, "with the rule 'frodo' the outer objective has discount"),
+        ("impala", {"discount": 0.9}, "the rule 'impala' learns no objective, and has no outer one$"),
+    ],
+)
+def test_a_setting_that_the_outer_objective_does_not_have_is_named(rule, settings, message):
+    ((name, value),) = settings.items()
+    is_value_based = rule == "value_based"
+    config = RuleConfig("frodo", FrodoConfig(kind="value_based", inputs=("reward",))) if is_value_based else None
+    config = AgentConfig(rule=config or RuleConfig(rule), network=NetworkConfig("mlp", (4,)))
+    make_setup(config, 3)
+    with pytest.raises(ValueError, match=f"^outer.{name} is {re.escape(repr(value))}, but {message}"):
+        make_setup(config.replace(outer=OuterConfig(**settings)), 3)
+
+
+def test_the_outer_objective_of_a_rule_with_y_and_z_has_their_entropies():
+    config = AgentConfig(network=NetworkConfig("mlp", (4,)), outer=OuterConfig(prediction_entropy_cost=0.0))
+    make_setup(config.replace(rule=RuleConfig("disco")), 3)
+    with pytest.raises(ValueError, match="^outer.prediction_entropy_cost is 0.0, but with the rule 'disco' "):
+        make_setup(config.replace(rule=RuleConfig("disco").replace(without=("y_z",))), 3)
 
 
 def test_a_rule_that_predicts_does_not_act():

@@ -9,6 +9,7 @@ from frodo import presets
 from frodo.config import AgentConfig, make_setup
 from frodo.rules import RULES, RuleConfig
 from meta.disco import DiscoConfig
+from meta.outer import OuterConfig
 
 ENVS = ("toy/random_walk", "toy/catch", "toy/catch/8x8", "toy/catch/5x5", "atari/Pong", "envpool/CartPole-v1")
 
@@ -39,9 +40,11 @@ def test_another_rule_keeps_the_settings_of_the_same_names():
     loss = presets.with_rule(config.replace(rule=config.rule.replace(lstm=8)), "learned_loss").rule.settings
     assert (loss.discount, loss.entropy_cost, loss.lstm) == (1.0, 0.07, 8)
     assert presets.with_rule(config, "frodo") is config
-    others = [field.name for field in dataclasses.fields(config) if field.name != "rule"]
+    others = [field.name for field in dataclasses.fields(config) if field.name not in ("rule", "outer")]
     changed = presets.with_rule(config, "impala")
     assert all(getattr(changed, name) == getattr(config, name) for name in others)
+    assert changed.outer == OuterConfig() != config.outer  # a hand-made rule learns no objective
+    assert presets.with_rule(config, "learned_loss").outer == config.outer
 
 
 def test_a_hand_made_rule_updates_on_every_trajectory_of_a_host():
