@@ -26,8 +26,9 @@ def arguments(command):
     """Return the module that a command of a document runs, and its flags; for one of make, what that would run."""
     words = shlex.split(command)
     if words[0] == "make":
-        dry = [*words[:2], "-n", "--no-print-directory", *words[2:]]  # this test may itself run below make
-        expanded = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True)
+        dry = [*words[:2], "-n", "--no-print-directory", *words[2:]]
+        env = {name: x for name, x in os.environ.items() if name not in ("MAKEFLAGS", "ARGS")}  # of a make around this
+        expanded = subprocess.run(dry, cwd=ROOT, capture_output=True, text=True, check=True, env=env)
         words = shlex.split(expanded.stdout.splitlines()[-1])
     assert words[:2] == [".venv/bin/python", "-m"]
     return words[2:]

@@ -184,8 +184,9 @@ def test_processes_that_do_not_come_up_are_said_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(tmp_path):
-    command = [sys.executable, "-m", "experiments.discover", "--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
+def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(start, tmp_path):
+    arguments = ["--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
+    command = [sys.executable, "-m", "experiments.discover", *arguments]
     one = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
 
     def run_both(*arguments):
@@ -201,8 +202,7 @@ def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(tmp
             _, errors = process.communicate(timeout=300)
             assert process.returncode == 0, errors
 
-    alone = [*command, "--steps=3", f"--out={tmp_path / 'alone'}"]
-    alone = subprocess.run(alone, env=one, capture_output=True, text=True)
+    alone = start("experiments.discover", *arguments, "--steps=3", f"--out={tmp_path / 'alone'}")
     assert alone.returncode == 0, alone.stderr
     run_both("--steps=2")
     run_both("--steps=3", "--resume")

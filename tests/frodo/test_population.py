@@ -17,17 +17,16 @@ DEVICES = """
 import jax
 import numpy as np
 from tests.frodo.test_population import tiny
-envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1", "envpool/CartPole-v1")
-def run(envs, num_devices):
+envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1")
+def run(num_devices):
     with tiny(*envs, num_devices=num_devices) as population:
         state = population.init()
         population.start(state)
         for _ in range(5):
             state, _ = population.step(state)
         return jax.device_get(state.meta_params)
-run(envs, 3)
 close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
-jax.tree.map(close, run(envs[:3], 3), run(envs[:3], 1))
+jax.tree.map(close, run(3), run(1))
 print("agree")
 """
 
@@ -71,5 +70,5 @@ def test_groups_of_unlike_size_share_devices_and_compile_once():
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "3", "JAX_LOG_COMPILES": "1"}
     output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
     assert output.returncode == 0 and "agree" in output.stdout, output.stderr
-    # In each of three populations, two groups' meta-steps and their renewals.
-    assert output.stderr.count("Finished XLA compilation of jit(share)") == 3 * 2 * 2
+    # In each of two populations, two groups' meta-steps and their renewals.
+    assert output.stderr.count("Finished XLA compilation of jit(share)") == 2 * 2 * 2
