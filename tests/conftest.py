@@ -1,8 +1,10 @@
 """What is compiled is kept for the session, for all its processes: many tests run a program again, or resume it.
 
-It is compiled without optimisation: most of the time of the tests is the compiler's.
+It is compiled without optimisation: most of the time of the tests is the compiler's. A tenth of the time of tracing is
+the garbage collector's, which therefore comes seldom.
 """
 
+import gc
 import os
 import runpy
 import subprocess
@@ -21,6 +23,7 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
+gc.set_threshold(200_000, 50, 100)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def renewing_step(agent):
     return run
 
 
-@pytest.mark.parametrize("settings", [{}, {"is_acting_interleaved": True, "stride": 1}])
+@pytest.mark.parametrize("settings", [{"num_updates": 1}, {"is_acting_interleaved": True, "stride": 1}])
 def test_one_agent_of_one_lifetime_is_the_online_regime(settings):
     config = WHOLE.replace(**settings)
     program = make_online_program(build_learner(config, ENVIRONMENT.num_actions), ENVIRONMENT)
@@ -251,9 +251,8 @@ def test_eight_devices_and_two_processes_of_four_give_the_meta_gradient_of_one(t
 
 @pytest.mark.parametrize("mode", ["reverse", "mixed"])
 def test_a_population_of_disco_learns_from_finite_gradients(mode):
-    config = WHOLE.replace(
+    config = CONFIG.replace(
         gradient_mode=mode,
-        num_updates=2 if mode == "mixed" else 1,
         rule=RuleConfig("disco", DISCO),
         outer=OuterConfig(is_advantage_normalised=True),
         network=NetworkConfig("mlp", (5,), action_model=4, head_stddev=0.01),
