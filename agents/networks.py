@@ -1,8 +1,8 @@
 """Agents as pure functions: a torso, an optional LSTM core, and a head for each prediction of a spec.
 
 Heads are linear. An action model is an LSTM that takes one step for every action, from a state made of the torso's
-output. Predictions with one value for each action are then made from its output, each by a head with one hidden layer
-(Oh et al. 2025, Methods). Details are those of the public code: the last layer before the LSTM has no activation.
+output. Per-action predictions (`PredictionSpec.is_per_action`) are then made from its output, each by a head with one
+hidden layer (Oh et al. 2025, Methods). As in the public code, the last layer before the LSTM has no activation.
 
 Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4);
 `resnet`, the deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot
@@ -95,8 +95,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     def heads_fn(
         embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array]
     ) -> tuple[list[dict[str, Array]], CoreState]:
-        """embedding [T, B, F], is_first [T, B] -> for each of `actions`, [N] or [T, B, N], the predictions [T, B, ...]
-        with the action model's for these actions."""
+        """embedding [T, B, F], is_first [T, B] -> for each entry of `actions`, [N] or [T, B, N], the predictions
+        [T, B, ...]; those of the action model are for these actions."""
         if config.torso == "tabular":
             linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:

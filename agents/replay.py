@@ -65,8 +65,8 @@ def add(replay: Replay, trajectory: Trajectory) -> Replay:
 
 
 def sample(config: ReplayConfig, replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
-    """Draw the trajectories of an update, [T, batch_size, ...]: the first of the fresh ones, and the others uniformly
-    from all that are kept."""
+    """Draw the trajectories of an update, [T, batch_size, ...]: as many of the fresh ones as `fresh` says, and the
+    others uniformly from all that are kept."""
     key, draw = jax.random.split(replay.key)
     size = jnp.minimum(replay.num_added, config.capacity)
     rows = jax.random.randint(draw, (config.batch_size - config.num_fresh,), 0, jnp.maximum(1, size))

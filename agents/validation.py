@@ -9,7 +9,7 @@ import numpy as np
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Raise a ValueError if the value is none of the choices: it lists them and suggests the nearest one."""
+    """Raise a ValueError if the value is none of the choices: the message lists them, and names one that is near."""
     choices = list(choices)
     if value not in choices:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}{did_you_mean(value, choices)}")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import numbers
-from collections.abc import Collection
 from typing import Any, Self
 
 import jax
@@ -13,6 +12,11 @@ from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefi
 from meta.lifetime import LifetimeConfig, Setup
 from meta.optimizers import OptimizerConfig
 from meta.outer import OuterConfig, make_outer, settings_of
+
+
+def outer_settings(rule: RuleConfig) -> tuple[str, ...]:
+    """Return the names of the settings that the outer objective of a rule's agents has; () where none is learned."""
+    return settings_of(make_update_rule(rule).spec(1)) if rule.entry.is_learned else ()
 
 
 @dataclasses.dataclass
@@ -33,6 +37,17 @@ class AgentConfig(LifetimeConfig):
         self.network.validate()
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
+        self._check_outer()
+
+    def _check_outer(self) -> None:
+        """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""
+        names, defaults = outer_settings(self.rule), OuterConfig()
+        for field in dataclasses.fields(OuterConfig):
+            value = getattr(self.outer, field.name)
+            if field.name not in names and value != getattr(defaults, field.name):
+                has = f"the outer objective of such agents of the rule {self.rule.name!r} has {', '.join(names)} alone"
+                none = f"the rule {self.rule.name!r} learns no objective, and has no outer one"
+                raise ValueError(f"outer.{field.name} is {value!r}, but {has if names else none}")
 
     def replace(self, **settings: Any) -> Self:
         """Return the same with other settings; a ValueError names one that there is not."""
@@ -79,7 +94,7 @@ def make_setup(config: AgentConfig, num_actions: int) -> Setup:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
     """
     config.validate()
-    if not isinstance(num_actions, numbers.Integral) or num_actions < 1:
+    if not isinstance(num_actions, numbers.Integral) or isinstance(num_actions, bool) or num_actions < 1:
         raise ValueError(f"num_actions is {num_actions!r}, expected a positive whole number")
     if config.rule.kind == "prediction" and num_actions > 1:
         raise ValueError(
@@ -88,18 +103,5 @@ def make_setup(config: AgentConfig, num_actions: int) -> Setup:
         )
     rule = make_update_rule(config.rule)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
-    _check_outer(config, rule.spec(num_actions))
     outer = make_outer(config.outer, rule, config.network, num_actions)
     return Setup(agent, rule, config.optimizer.make(), outer)
-
-
-def _check_outer(config: AgentConfig, predictions: Collection[str]) -> None:
-    """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""
-    is_learned, defaults = config.rule.entry.is_learned, OuterConfig()
-    names = settings_of(predictions) if is_learned else ()
-    for field in dataclasses.fields(OuterConfig):
-        value = getattr(config.outer, field.name)
-        if field.name not in names and value != getattr(defaults, field.name):
-            has = f"with the rule {config.rule.name!r} the outer objective has {', '.join(names)} alone"
-            none = f"the rule {config.rule.name!r} learns no objective, and has no outer one"
-            raise ValueError(f"outer.{field.name} is {value!r}, but {has if is_learned else none}")

@@ -82,7 +82,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of numbers and texts as CSV, as `write` does. The keys of the first row are the header."""
+    """Write rows of numbers and texts as CSV, as `write` does. The first row's keys are the header, if there is one."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -56,7 +56,7 @@ class Learner(NamedTuple):
       act: state, key, observation [B, ...], is_first [B], core state -> actions [B], logits [B, A], core state. The
         core state at the start is `setup.agent.initial_state(B)`.
       update: state, trajectory [T, B] -> state, metrics: one update of θ with η as it is. Metrics are those of the
-      rule, and update_norm, the norm of the change of θ.
+        rule, and update_norm, the norm of the change of θ.
       learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
         Control: M updates of θ, then one of η. Observations here are prepared ones (`setup.agent.prepare`).
       iterate: state, actor, actor's state -> state, metrics, Control, actor's state, EpisodeStats: act in a pure

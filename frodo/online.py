@@ -140,7 +140,7 @@ def discover_online(
       num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
-      **settings: fields of `AgentConfig` that replace the defaults for such observations and such a rule.
+      **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environment.
       TypeError: if the environment is of no kind that is known.

@@ -239,7 +239,7 @@ class Population:
 
     @property
     def indices(self) -> list[list[int]]:
-        """For each of the results the agents that it is of, by their places among the environments."""
+        """For each of the results the indices of its agents among the environments."""
         return [group.indices for group in self._groups] + [[host.number] for host in self._hosts]
 
 
@@ -317,8 +317,8 @@ def discover(
 
     Args:
       environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
-      rule: a learned `Rule`, or the name of one in `RULES`: 'frodo', 'disco' or 'learned_loss'. With a name, η begins
-        at random, and agents are those of the preset `small_population`.
+      rule: a learned `Rule`, a name that `load_rule` takes, or one in `RULES`, 'frodo', 'disco' or 'learned_loss': η
+        then begins at random, and agents are those of the preset `small_population`.
       num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.

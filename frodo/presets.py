@@ -7,7 +7,7 @@ import numpy as np
 
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
-from frodo.config import AgentConfig, OnlineConfig, PopulationConfig
+from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, outer_settings
 from frodo.rules import RULES, RuleConfig
 from meta.disco import DiscoConfig
 from meta.optimizers import OptimizerConfig, adam
@@ -150,7 +150,7 @@ def with_images(config: Any, images: NetworkConfig) -> Any:
 
 
 def with_rule(config: Any, name: str) -> Any:
-    """Return the same with another rule, which keeps the settings of the same names.
+    """Return the same with another rule, which keeps the settings of the same names, and those of its outer objective.
 
     A hand-made rule updates on every trajectory of a host as it comes.
     """
@@ -161,11 +161,12 @@ def with_rule(config: Any, name: str) -> Any:
     if config.rule.name == "disco":  # costs of the same names are of other losses
         own = {"discount"}
     common = {field.name: getattr(old, field.name) for field in dataclasses.fields(old) if field.name in own}
-    config = config.replace(rule=rule.replace(**common))
-    if RULES[name].is_learned:
-        return config
-    is_toy = getattr(config, "env", "toy/").startswith("toy/")
-    return config.replace(outer=OuterConfig(), num_updates=config.num_updates if is_toy else 1)
+    rule = rule.replace(**common)
+    outer = OuterConfig(**{field: getattr(config.outer, field) for field in outer_settings(rule)})
+    num_updates = config.num_updates
+    if not RULES[name].is_learned and not getattr(config, "env", "toy/").startswith("toy/"):
+        num_updates = 1
+    return config.replace(rule=rule, outer=outer, num_updates=num_updates)
 
 
 def small_population(rule: str) -> PopulationConfig:

@@ -6,6 +6,7 @@ A rule is added by one file, and one line in `RULES`.
 import dataclasses
 import functools
 import numbers
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
@@ -91,20 +92,29 @@ def replace(owner: str, config: Any, settings: Mapping[str, Any]) -> Any:
     """Return a dataclass with some settings replaced.
 
     Raises:
-      ValueError: naming the first setting that it does not have, and those that `owner` has, or whose value is of
-        another type.
+      ValueError: naming the first setting that `owner` does not have, with those that it has, or the first one whose
+        value has another type.
     """
     names = [field.name for field in dataclasses.fields(config)]
-    types = typing.get_type_hints(type(config))
+    hints = typing.get_type_hints(type(config))
     for name, value in settings.items():
         if name not in names:
             hint = did_you_mean(name, names)
             raise ValueError(f"{name} is {value!r}, but {owner} has no such setting{hint}: it has {', '.join(names)}")
-        expected = typing.get_origin(types[name]) or types[name]
-        accepted = {int: numbers.Integral, float: numbers.Real}.get(expected, expected)
-        if isinstance(accepted, type) and not isinstance(value, accepted):
-            raise ValueError(f"{name} is {value!r}, expected a value of the type {expected.__name__}")
+        if not _has_type(value, hints[name]):
+            expected = getattr(hints[name], "__name__", str(hints[name]))
+            raise ValueError(f"{name} is {value!r}, expected a value of the type {expected}")
     return dataclasses.replace(config, **settings)
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Say whether a setting may be of that type; of generic types, whatever is inside."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_has_type(value, one) for one in typing.get_args(hint))
+    kind = typing.get_origin(hint) or hint
+    if kind in (int, float):
+        return isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+    return kind is Any or isinstance(value, kind)
 
 
 def with_prefix(prefix: str, validate: Callable[[], None]) -> None:

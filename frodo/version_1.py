@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from frodo import files
-from frodo.config import AgentConfig
-from frodo.rules import RULES, RuleConfig, make_update_rule
-from meta.outer import settings_of
+from frodo.config import AgentConfig, outer_settings
+from frodo.rules import RULES, RuleConfig
 from meta.scalar import SETTINGS_OF_KIND
 
 
@@ -21,6 +20,7 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       KeyError: naming a setting that is missing.
+      ValueError: naming one that is bad.
     """
     old = config["rule"]
     renamed = {"is_acting_interleaved": config["is_acting_in_turn"]}
@@ -38,5 +38,5 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
         if "is_next_value_differentiated" in own:
             settings["is_next_value_differentiated"] = old["next_value_gradient"] == "literal"
     rule = {"name": old["name"], "settings": settings}
-    spec = make_update_rule(files.from_plain(RuleConfig, rule)).spec(1)
-    return of_agent | {"rule": rule, "outer": {name: old[name] for name in settings_of(spec)}}
+    outer = {name: old[name] for name in outer_settings(files.from_plain(RuleConfig, rule))}
+    return of_agent | {"rule": rule, "outer": outer}

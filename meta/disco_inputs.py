@@ -53,7 +53,7 @@ def compute_values(
 ) -> Values:
     """Compute Retrace, advantages and temporal differences, without gradient.
 
-    Q is made with the target parameters. The current π is that of V = Σₐ π(a) Q(a), and of ρ.
+    Retrace takes Q of the target parameters, and V = Σₐ π(a) Q(a) and ρ of the current π.
     """
     logits = predictions["policy"]
     q, target_q = to_scalars(predictions["q"]), to_scalars(target_predictions["q"])

@@ -43,8 +43,8 @@ class InnerOutput(NamedTuple):
 def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
     """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what is kept for the backward pass.
 
-    The first update runs before the scan: it starts from nothing that depends on η, so the compiler can leave out that
-    part of its backward pass.
+    The first update runs before the scan: nothing that it starts from depends on η, so the compiler can leave out the
+    derivatives with respect to that.
     """
     check_choice("gradient_mode", mode, MODES)
 

@@ -48,7 +48,7 @@ def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_upda
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """As optax's, but with a finite derivative where the gradient is 0: that of optax's is not a number there."""
+    """As optax's, but with a finite derivative where the gradient is 0; optax's is not a number there."""
 
     def update(grads, state, params=None):
         square = optax.tree.norm(grads, squared=True)

@@ -47,8 +47,8 @@ class OuterConfig:
         check_fractions(self, "discount", "lambda_")
         check_not_negative(self, "value_cost", "entropy_cost", "prediction_entropy_cost")
         check_positive(self, "temperature")
-        if any(size < 1 for size in self.value_hidden):
-            raise ValueError(f"value_hidden is {self.value_hidden}, expected positive layer sizes")
+        if not isinstance(self.value_hidden, tuple) or any(size < 1 for size in self.value_hidden):
+            raise ValueError(f"value_hidden is {self.value_hidden}, expected a tuple of positive layer sizes")
         self.value_optimizer.validate("value_optimizer")
 
 

@@ -1,8 +1,8 @@
 """The population regime: one η learned by many agents, each in its own environment, over many lifetimes.
 
 In a meta-step every agent takes M updates of its θ on M trajectories, and one more trajectory gives the outer loss,
-whose gradient to η goes through the agent's own optimiser. η then moves by the mean of these updates over agents (Oh et
-al. 2025, Methods: η ← η + 1/n Σ ADAM(gᵢ)). An agent's lifetime ends when it has used up its budget of environment
+whose gradient to η the agent's own optimiser turns into an update of η. η moves by the mean of the agents' updates (Oh
+et al. 2025, Methods: η ← η + 1/n Σ ADAM(gᵢ)). An agent's lifetime ends when it has used up its budget of environment
 steps: it is then made anew. Agents whose environments share a program (`Environment.program`) are a group, one compiled
 program, and run one after another or vmapped; the agents of a group are shared out over a device mesh.
 """
@@ -41,7 +41,8 @@ class AgentOutput(NamedTuple):
     """The output of one agent's meta-step, besides its state.
 
     Attributes:
-      update: a step of η; zeros if something was not finite, or the agent still waits for a full replay or window.
+      update: a step of η by the agent's own optimiser, or its meta-gradient where one optimiser serves all; zeros if
+        something was not finite, or the agent still waits for a full replay or window.
       weight: 1 if the update counts, else 0.
       is_over: whether its lifetime is over: its budget is used up, or something was not finite.
       is_finite: whether meta-gradient and parameters are.
@@ -156,7 +157,7 @@ def make_population_agent(
 
 
 class GroupOutput(NamedTuple):
-    """The output of a group's meta-step, besides its agents' states: sums over agents, and [n] values of each."""
+    """The output of a group's meta-step, besides its agents' states: sums over agents, and [n], a value for each."""
 
     update: Params
     weight: Array

@@ -17,12 +17,13 @@ import pytest
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # before JAX is imported; the workers of pytest-xdist inherit it
     _folder = tempfile.TemporaryDirectory(prefix="frodo_tests_", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _folder.name
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 gc.set_threshold(200_000, 50, 100)
 
 
@@ -82,6 +83,7 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.path.name != "test_notebook.py")  # the longest one first: no process waits for it
     for item in items:
         if item.path.relative_to(config.rootpath / "tests").as_posix().startswith(SLOW):
             item.add_marker(pytest.mark.slow)

@@ -12,7 +12,7 @@ import pytest
 from frodo.rules import RULES
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["--seeds=0", "--steps=1000", "--config.batch_size=2", "--config.network.hidden=8"]
+SMALL = ["--seeds=0", "--steps=1000", "--config.batch_size=2", "--config.num_updates=1", "--config.network.hidden=8"]
 
 
 def commands(path):

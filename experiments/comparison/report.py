@@ -104,8 +104,8 @@ def _statistics_rows(aggregates: Mapping, improvements: Mapping, seen) -> list[d
 def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], reading.Results]) -> list[dict[str, Any]]:
     """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation.
 
-    The part of a lifetime's CPU time for η is its difference from the lifetime of the method that has the same agent
-    and does not learn η; nan without such a cell, or if a run has a single row.
+    Of a lifetime's CPU time, that for η is what its other steps leave, each at the cost of a step of the method that
+    has the same agent and does not learn η; nan without such a cell, or if a run has a single row.
     """
     same_agent = ("network", "batch_size", "unroll", "replay")
     rows: dict[tuple[str, str], dict[str, Any]] = {}

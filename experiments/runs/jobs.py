@@ -140,7 +140,7 @@ def open_folder(
     Args:
       out: the folder.
       kind: what is in it, as "comparison".
-      record: the settings by which two of a kind are the same.
+      record: the settings that two of a kind share if they are the same.
       results: patterns of what --overwrite removes.
     Raises:
       UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.

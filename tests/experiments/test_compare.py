@@ -81,7 +81,7 @@ def test_a_cell_is_a_run_of_its_method(tmp_path):
 def test_a_killed_comparison_goes_on_with_the_unfinished_cells_and_gives_the_same_report(tmp_path):
     def start(name, *more):
         flags = (
-            f"--envs=toy/catch/4x3 --methods=impala,a2c --seeds=0,1 --budget=40e3 --processes=1 --out={tmp_path / name}"
+            f"--envs=toy/catch/4x3 --methods=impala,a2c --seeds=0,1 --budget=60e3 --processes=1 --out={tmp_path / name}"
         )
         command = [sys.executable, "-m", "experiments.compare", *flags.split(), *more]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from tests.frodo.test_population import tiny
 envs = ("toy/catch/4x3", "toy/catch/4x3", "toy/grid_world/1")
-def run(num_devices):
+def run(envs, num_devices):
     with tiny(*envs, num_devices=num_devices) as population:
         state = population.init()
         population.start(state)
@@ -26,7 +26,8 @@ def run(num_devices):
             state, _ = population.step(state)
         return jax.device_get(state.meta_params)
 close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
-jax.tree.map(close, run(3), run(1))
+jax.tree.map(close, run(envs, 3), run(envs, 1))
+run(("toy/catch/4x3", "bsuite/catch/0"), 3)
 print("agree")
 """
 
@@ -70,5 +71,5 @@ def test_groups_of_unlike_size_share_devices_and_compile_once():
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "3", "JAX_LOG_COMPILES": "1"}
     output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
     assert output.returncode == 0 and "agree" in output.stdout, output.stderr
-    # In each of two populations, two groups' meta-steps and their renewals.
-    assert output.stderr.count("Finished XLA compilation of jit(share)") == 2 * 2 * 2
+    # Five groups' meta-steps and their renewals.
+    assert output.stderr.count("Finished XLA compilation of jit(share)") == 5 * 2

@@ -45,6 +45,10 @@ def test_another_rule_keeps_the_settings_of_the_same_names():
     assert all(getattr(changed, name) == getattr(config, name) for name in others)
     assert changed.outer == OuterConfig() != config.outer  # a hand-made rule learns no objective
     assert presets.with_rule(config, "learned_loss").outer == config.outer
+    population = presets.small_population("disco")
+    scalar = presets.with_rule(population, "frodo")
+    scalar.validate()  # without the value function of the outer objective
+    assert scalar.outer.is_advantage_normalised and scalar.outer.value_hidden == OuterConfig().value_hidden
 
 
 def test_a_hand_made_rule_updates_on_every_trajectory_of_a_host():

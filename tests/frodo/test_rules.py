@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
 from agents.q_learning import QLearningConfig, q_learning
 from agents.td import TDLambdaConfig, td_lambda
 from frodo import files
-from frodo.rules import RULES, RuleConfig, make_update_rule
+from frodo.rules import RULES, RuleConfig, make_update_rule, replace
 from meta.disco import DiscoConfig
 from meta.scalar import FrodoConfig, LearnedLossConfig
 from tests.trajectories import random_trajectory
@@ -155,6 +156,20 @@ def test_settings_of_another_rule_are_refused():
 def test_a_setting_of_another_rule_is_named_with_the_nearest_one(name, settings, message):
     with pytest.raises(ValueError, match=message):
         RuleConfig(name).replace(**settings)
+
+
+def test_a_setting_of_several_types_or_of_any_is_replaced():
+    @dataclasses.dataclass
+    class Settings:
+        stddev: float | None = None
+        anything: Any = None
+        sizes: tuple[int, ...] = ()
+
+    new = replace("a rule", Settings(), {"stddev": 1, "anything": "x", "sizes": (3,)})
+    assert new == Settings(1, "x", (3,)) and replace("a rule", new, {"stddev": None}) == Settings(None, "x", (3,))
+    for name, value in (("stddev", "x"), ("sizes", 3)):
+        with pytest.raises(ValueError, match=f"^{name} is {value!r}, expected a value of the type "):
+            replace("a rule", Settings(), {name: value})
 
 
 def test_replacing_settings_leaves_the_rule_and_what_there_was():

@@ -93,7 +93,7 @@ def renewing_step(agent):
     return run
 
 
-@pytest.mark.parametrize("settings", [{"num_updates": 1}, {"is_acting_interleaved": True, "stride": 1}])
+@pytest.mark.parametrize("settings", [{"is_acting_interleaved": True}, {"stride": 1}])
 def test_one_agent_of_one_lifetime_is_the_online_regime(settings):
     config = WHOLE.replace(**settings)
     program = make_online_program(build_learner(config, ENVIRONMENT.num_actions), ENVIRONMENT)
@@ -215,8 +215,8 @@ if len(sys.argv) > 2:
     jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[3]), initialization_timeout=60)
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from tests.meta.test_population import CONFIG, begin, drawn, group_step, AXIS
-agent, draw = drawn(CONFIG, 8)
+from tests.meta.test_population import WHOLE, drawn, group_step, AXIS
+agent, draw = drawn(WHOLE, 8)
 assert len(jax.devices()) == 8
 shard = NamedSharding(jax.make_mesh((8,), (AXIS,), (jax.sharding.AxisType.Auto,)), PartitionSpec(AXIS))
 meta_params, states = jax.jit(draw, out_shardings=(NamedSharding(shard.mesh, PartitionSpec()), shard))()
@@ -238,7 +238,7 @@ def test_eight_devices_and_two_processes_of_four_give_the_meta_gradient_of_one(t
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     processes = [start("eight", 8), start("two", 4, address, "0"), start("two", 4, address, "1")]
-    agent, meta_params, states = begin(CONFIG, 8)
+    agent, meta_params, states = begin(WHOLE, 8)
     alone = jax.jit(lambda m, s: jax.lax.map(lambda x: agent.step(m, x)[1].update, s))(meta_params, states)
     for process in processes:
         output, _ = process.communicate(timeout=300)
@@ -251,8 +251,9 @@ def test_eight_devices_and_two_processes_of_four_give_the_meta_gradient_of_one(t
 
 @pytest.mark.parametrize("mode", ["reverse", "mixed"])
 def test_a_population_of_disco_learns_from_finite_gradients(mode):
-    config = CONFIG.replace(
+    config = WHOLE.replace(
         gradient_mode=mode,
+        num_updates=2 if mode == "mixed" else 1,
         rule=RuleConfig("disco", DISCO),
         outer=OuterConfig(is_advantage_normalised=True),
         network=NetworkConfig("mlp", (5,), action_model=4, head_stddev=0.01),
