@@ -78,8 +78,8 @@ class PopulationConfig(AgentConfig):
     num_devices: int = 0  # 0 for all there are
 
     def validate(self) -> None:
-        super().validate()
         check_choice("rule", self.rule.name, [name for name, entry in RULES.items() if entry.is_learned])
+        super().validate()
         steps = self.num_env_steps(is_meta=True)
         if not self.budgets or min(self.budgets) < steps:
             raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from frodo.files import read_arrays, write
+from frodo.files import cache_folder, read_arrays, write
 from frodo.logs import note, quantity
 from meta import disco103
 
@@ -78,8 +78,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _cache_path() -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder) / "frodo-rl" / "disco_103.npz"
+    return cache_folder() / "disco_103.npz"
 
 
 def _by_hand(cached: Path) -> str:

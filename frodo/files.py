@@ -22,6 +22,11 @@ class DiskError(OSError):
     """The disk refused a write: one line that names the path and the reason."""
 
 
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "frodo-rl"
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn the operating system's refusal to write into one line that names the path and the reason.

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from absl import app, flags, logging
 
 from agents.validation import did_you_mean
-from experiments.runs import devices, errors, jobs
+from experiments.runs import compiled_programs, devices, errors, jobs
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.options import RunOptions
 from frodo.files import DiskError
@@ -108,6 +108,8 @@ def start(main: Callable[[list[str]], Any]) -> None:
     """
 
     def guarded(argv: list[str]) -> None:
+        if FLAGS.keep_compiled:
+            compiled_programs.keep()
         try:
             main(argv)
         except (DiskError, RunError) as error:
@@ -119,6 +121,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 
+    flags.DEFINE_boolean("keep_compiled", True, "Keep compiled programs in the user's cache folder for later runs.")
     jobs.stop_with_parent()
     devices.use_all_cores()
     devices.keep_freed_memory()

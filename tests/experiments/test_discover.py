@@ -18,6 +18,7 @@ from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
 from frodo.rule_files import ORIGIN, load_rule
 from frodo.rules import RuleConfig
+from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 
 TINY = [
@@ -135,7 +136,7 @@ def test_where_no_lifetime_ends_the_curve_is_of_all_episodes(tmp_path, monkeypat
     ],
 )
 def test_a_bad_setting_is_named_before_anything_is_written(tmp_path, name, value, message):
-    config = tiny(("toy/catch/4x3",))
+    config = tiny(("toy/catch/4x3",), outer=OuterConfig())
     *path, last = name.split(".")
     setattr(functools.reduce(getattr, path, config), last, value)
     with pytest.raises(ValueError, match=message):

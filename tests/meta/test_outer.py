@@ -164,7 +164,7 @@ def test_the_meta_value_function_has_the_agents_torso_and_layers_of_its_own():
             "^prediction_entropy_cost is -1.0, expected a number of at least 0$",
         ),
         (OuterConfig(temperature=0.0), "^temperature is 0.0, expected a positive number$"),
-        (OuterConfig(value_hidden=(4, 0)), r"^value_hidden is \(4, 0\), expected positive layer sizes$"),
+        (OuterConfig(value_hidden=(4, 0)), r"^value_hidden is \(4, 0\), expected a tuple of positive layer sizes$"),
         (
             OuterConfig(value_optimizer=OptimizerConfig(0.0)),
             "^value_optimizer.learning_rate is 0.0, expected a positive",

@@ -1,0 +1,77 @@
+"""Compiled programs, kept in the user's cache folder from one run to the next by JAX's own cache.
+
+A folder holds those of one version of JAX and one kind of processor: JAX's keys do not tell processors apart. In the
+environment, JAX_COMPILATION_CACHE_DIR names another folder, and JAX_ENABLE_COMPILATION_CACHE=false keeps nothing.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from frodo.files import cache_folder
+from frodo.logs import note
+
+MAX_BYTES = 2 * 2**30  # of all folders together
+_MIN_SECONDS = 0.2  # to compile: what takes less is not kept
+
+
+def keep() -> None:
+    """Let JAX keep what it compiles, and read what it kept; old programs go where there are more than MAX_BYTES.
+
+    A folder that cannot be written is said in one line, and nothing is kept then.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+        return
+    root = cache_folder() / "compiled"
+    folder = root / f"jax-{jax.__version__}-{_processor()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        _remove_oldest(root, MAX_BYTES)
+    except OSError as error:
+        note(f"compiled programs are not kept: {folder}: {error.strerror}")
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
+    show = warnings.showwarning
+
+    def show_in_one_line(message: Any, *args: Any, **kwargs: Any) -> None:
+        found = re.match(r"Error (read|writ)ing persistent compilation cache entry for '(.*?)': ([^\n]*)", str(message))
+        if not found:
+            return show(message, *args, **kwargs)
+        if found[1] == "read":  # JAX would leave it as it is, for the next run to fail on
+            for path in folder.glob(f"{found[2]}-*"):
+                path.unlink(missing_ok=True)
+        what = {"read": "read", "writ": "written"}[found[1]]
+        note(f"{found[2]}: the compiled program in {folder} cannot be {what}, and is ignored: {found[3]}")
+
+    warnings.showwarning = show_in_one_line
+
+
+def _processor() -> str:
+    """Return a name for the processors that run the same programs: a digest of what the system says of this one."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+        said = sorted(set(re.findall(r"^(?:model name|flags|Features|CPU part)\s*: (.*)$", text, re.MULTILINE)))
+    except OSError:
+        said = [platform.processor()]
+    return f"{platform.machine()}-{hashlib.sha256(repr(said).encode()).hexdigest()[:8]}"
+
+
+def _remove_oldest(root: Path, max_bytes: int) -> None:
+    """Remove what has not been used for longest, until the files under `root` have at most so many bytes."""
+    stats = {path: path.stat() for path in root.rglob("*") if path.is_file()}
+    size = sum(stat.st_size for stat in stats.values())
+    for path in sorted(stats, key=lambda path: max(stats[path].st_atime, stats[path].st_mtime)):
+        if size <= max_bytes:
+            return
+        path.unlink(missing_ok=True)
+        size -= stats[path].st_size
