@@ -10,7 +10,7 @@ import jax
 from experiments.runs.errors import UsageError
 from frodo.logs import note
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8  # of mallopt, from malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD = -1, -2  # of mallopt, from malloc.h
 
 
 def use_all_cores() -> None:
@@ -26,14 +26,13 @@ def use_all_cores() -> None:
 def keep_freed_memory() -> None:
     """Let the C library keep what XLA frees after every call, where it is glibc.
 
-    By default large temporaries go back to the system, and asking for fresh pages again takes up to a tenth of the CPU
-    time of large networks. All threads share the kept memory: by default each thread has its own, and every thread that
-    once wrote a checkpoint would keep the size of one.
+    By default it goes back to the system, and asking for fresh pages takes up to a tenth of the CPU time of large
+    networks. Each thread keeps a heap of at most 64 MB, and the main one what it needs; what does not fit is mapped, and
+    goes back. One heap for all threads, and no maps, would cost small programs a fifth of their speed after compiling.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26, _M_ARENA_MAX: 1}
-        for parameter, value in settings.items():
+        for parameter, value in {_M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 2**26}.items():
             mallopt(parameter, value)
 
 
