@@ -27,7 +27,7 @@ def keep_freed_memory() -> None:
     """Let the C library keep what XLA frees after every call, where it is glibc.
 
     By default it goes back to the system, and asking for fresh pages takes up to a tenth of the CPU time of large
-    networks. Each thread keeps a heap of at most 64 MB, and the main one what it needs; what does not fit is mapped, and
+    networks. Each thread keeps a heap of at most 64 MB, the main one what it needs; what does not fit is mapped, and
     goes back. One heap for all threads, and no maps, would cost small programs a fifth of their speed after compiling.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
