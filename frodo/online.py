@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from agents import acting
 from agents.acting import Actor, ActorState
@@ -188,7 +187,7 @@ def _live(config: AgentConfig, environment: Environment, key, meta_params, is_fr
             num = min(CHUNK, iterations - done)
             state, outputs = run(state, num)
             metrics, control = jax.tree.map(lambda x, num=num: x[:num], jax.device_get(outputs))
-            _check(np.max(control.skipped_in_a_row), state.learner)
+            _check(control, state.learner.params)
             parts, done = [*parts, metrics], done + num
             progress.update(done * program.env_steps, _text(metrics))
         metrics = _metrics(parts, program.env_steps)
@@ -213,7 +212,7 @@ def _live_on_host(
                 acted = actor.get()
                 state, metrics, control = learn(state, acted.trajectories, acted.validation)
                 actor.params = state.params
-                _check(control.skipped_in_a_row, state)
+                _check(control, state.params)
                 metrics |= {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
@@ -225,13 +224,20 @@ def _live_on_host(
     return go_on(state, actor_key, [], num_steps)
 
 
-def _check(skipped_in_a_row: Any, state: LearnerState) -> None:
-    reason = ""
-    if skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-        reason = f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
-    elif not jnp.isfinite(optax.tree.norm(state.params)):
-        reason = "the agent's parameters are not finite"
-    if reason:
+def why_stopped(control: Control, params: Params) -> str:
+    """Say why a run cannot go on after iterations with these results, "" if it can."""
+    if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
+        return f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
+    return "" if _all_finite(params) else "the agent's parameters are not finite"
+
+
+@jax.jit
+def _all_finite(params: Params) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
+
+
+def _check(control: Control, params: Params) -> None:
+    if reason := why_stopped(control, params):
         raise FloatingPointError(f"{reason}: try a smaller learning_rate of optimizer or meta_optimizer")
 
 

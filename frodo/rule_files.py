@@ -168,7 +168,7 @@ def load_rule(name: Path | str) -> Rule:
 
 
 def get_rule(rule: Rule | str) -> Rule:
-    """Return the rule itself, or that of a name: made if the name is in `RULES`, else loaded.
+    """Return the rule itself, or that of a name: loaded if it is a discovered rule or an .npz file, else made.
 
     Raises:
       ValueError: if it is neither.

@@ -78,6 +78,7 @@ SLOW = (
     "meta/test_scalar.py",
     "test_library.py",
     "test_notebook.py",
+    "test_numbers.py",
     "test_readme.py",
 )
 

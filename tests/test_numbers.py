@@ -5,7 +5,6 @@ import pytest
 from tests import numbers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "run", ["impala", "q_learning", "td_lambda", "frodo_actor_critic", "frodo_prediction", "host_impala"]
 )

@@ -34,7 +34,7 @@ from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Control, Learner, build_learner
 from frodo.logs import Progress
-from frodo.online import MAX_SKIPPED_IN_A_ROW, make_online_program
+from frodo.online import make_online_program, why_stopped
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points in pure environments, at most, and log points at least
@@ -233,21 +233,11 @@ def _text(rows: list[dict[str, Any]]) -> str:
 
 def _check(run: Run, control: Control, params: Params) -> None:
     """Stop a run that learns nothing more; the checkpoint from before stays."""
-    reason = ""
-    if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
-        reason = f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
-    elif not _all_finite(params):
-        reason = "the agent's parameters are not finite"
-    if reason:
+    if reason := why_stopped(control, params):
         raise RunError(
             f"{reason}: stopped; checkpoints in {run.folder}, if a minute had passed, are from before; try a smaller "
             "optimizer.learning_rate, meta_optimizer.learning_rate or max_gradient_norm"
         )
-
-
-@jax.jit
-def _all_finite(params: Params) -> jax.Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
 def _summary(run: Run, seeds_at_once: int) -> dict[str, Any]:

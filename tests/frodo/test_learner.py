@@ -20,6 +20,7 @@ from meta.optimizers import OptimizerConfig
 from meta.scalar import FrodoConfig
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
+from tests.trees import check_close, check_equal, differs, leaves
 
 TINY = presets.catch().replace(
     batch_size=2,
@@ -31,27 +32,6 @@ TINY = presets.catch().replace(
 )
 OBSERVATION = (4, 3)
 OBSERVATIONS = jnp.zeros((3, *OBSERVATION))
-
-
-def leaves(tree):
-    return [
-        np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
-        for x in jax.tree.leaves(tree)
-    ]
-
-
-def check_equal(actual, expected):
-    for x, y in zip(leaves(actual), leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def check_close(actual, expected):
-    for x, y in zip(leaves(actual), leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-
-
-def differs(xs, ys):
-    return any(np.any(x != y) for x, y in zip(leaves(xs), leaves(ys), strict=True))
 
 
 def experience(seed, num_updates=2):

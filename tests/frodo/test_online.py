@@ -12,6 +12,7 @@ from frodo.online import make_online_program
 from frodo.rules import RuleConfig
 from meta.optimizers import OptimizerConfig
 from meta.scalar import FrodoConfig
+from tests.trees import check_close, check_equal, differs
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
@@ -24,27 +25,6 @@ TINY = presets.catch().replace(
     optimizer=OptimizerConfig(1e-2, epsilon=1e-4),
 )
 TINY_WALK = presets.random_walk().replace(num_updates=2, rule=presets.random_walk().rule.replace(lstm=4))
-
-
-def leaves(tree):
-    return [
-        np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
-        for x in jax.tree.leaves(tree)
-    ]
-
-
-def check_equal(actual, expected):
-    for x, y in zip(leaves(actual), leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def check_close(actual, expected):
-    for x, y in zip(leaves(actual), leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-
-
-def differs(xs, ys):
-    return any(np.any(x != y) for x, y in zip(leaves(xs), leaves(ys), strict=True))
 
 
 @pytest.mark.parametrize(
