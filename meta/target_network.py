@@ -145,9 +145,12 @@ class ReverseLSTM(hk.Module):
             hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
             return (hidden, cell), hidden
 
-        zeros = jnp.zeros((x.shape[1], size), x.dtype)
         keep = (~is_last)[..., None].astype(x.dtype)
-        return jax.lax.scan(step, (zeros, zeros), (projected, keep), reverse=True)[1]
+        i, g, _, o = jnp.split(projected[-1], 4, axis=-1)  # the last step: its state before is zero, without a product
+        cell = jax.nn.sigmoid(i) * jnp.tanh(g)
+        last = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        hidden = jax.lax.scan(step, (last, cell), (projected[:-1], keep[:-1]), reverse=True)[1]
+        return jnp.concatenate([hidden, last[None]])
 
 
 class FutureTransformer(hk.Module):

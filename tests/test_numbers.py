@@ -1,4 +1,4 @@
-"""Short runs give the numbers of version 0.1.0; `python -m tests.numbers` runs all of them, and allows 1e-6."""
+"""Short runs give the numbers of version 0.1.0; `python -m tests.numbers` runs all of them."""
 
 import pytest
 
