@@ -34,6 +34,7 @@ from experiments.runs.folders import folder_of
 from experiments.runs.options import RunOptions
 from frodo import files, presets
 from frodo.config import OnlineConfig
+from frodo.devices import quick_to_compile
 from frodo.learner import build_learner
 from frodo.logs import Progress, note
 from frodo.online import make_online_program
@@ -149,7 +150,7 @@ def measure(
 
     iterations = max(1, options.steps // program.env_steps // NUM_TIMES)
     run = jax.jit(lambda state: program.run(state, iterations), donate_argnums=0)
-    init = jax.jit(lambda key: program.init(key, meta_params))
+    init = jax.jit(lambda key: program.init(key, meta_params), compiler_options=quick_to_compile())
     progress = Progress(total=options.steps * len(options.seeds))
     rows, corrections = [], []
     for number, seed in enumerate(options.seeds):

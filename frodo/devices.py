@@ -11,10 +11,13 @@ from jax.sharding import Mesh, PartitionSpec
 
 
 def quick_to_compile() -> dict[str, Any]:
-    """Return compiler options for a program that seldom runs: CPUs compile it several times faster, in less memory."""
+    """Return compiler options for a program that seldom runs: CPUs compile it in half the time, in less memory.
+
+    Level 1 gives the same numbers as the default; level 0 rounds initial weights in another way.
+    """
     if jax.default_backend() != "cpu":
         return {}
-    return {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    return {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 
 
 def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:

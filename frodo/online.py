@@ -23,6 +23,7 @@ from agents.host_acting import HostActor
 from agents.types import Array, Params
 from frodo import presets
 from frodo.config import AgentConfig
+from frodo.devices import quick_to_compile
 from frodo.learner import Control, Learner, LearnerState, build_learner
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
@@ -193,7 +194,7 @@ def _live(config: AgentConfig, environment: Environment, key, meta_params, is_fr
         metrics = _metrics(parts, program.env_steps)
         return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
 
-    return go_on(jax.jit(program.init)(key, meta_params), [], num_steps)
+    return go_on(jax.jit(program.init, compiler_options=quick_to_compile())(key, meta_params), [], num_steps)
 
 
 def _live_on_host(
@@ -220,7 +221,8 @@ def _live_on_host(
         return OnlineResult(learner, state, metrics, functools.partial(go_on, state, acted.key, parts))
 
     actor_key, learner_key = jax.random.split(key)
-    state = jax.jit(learner.init)(learner_key, jnp.asarray(environment.reset().observation), meta_params)
+    init = jax.jit(learner.init, compiler_options=quick_to_compile())
+    state = init(learner_key, jnp.asarray(environment.reset().observation), meta_params)
     return go_on(state, actor_key, [], num_steps)
 
 

@@ -22,6 +22,7 @@ from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_version, has_checkpoint
 from frodo import files
 from frodo.config import OnlineConfig
+from frodo.devices import quick_to_compile
 from frodo.learner import Learner, build_learner
 from frodo.online import make_online_program
 from meta.lifetime import AgentState, clip_rewards
@@ -64,15 +65,15 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     if isinstance(environment, Environment):
         program, chosen = make_online_program(learner, environment), seeds[0] if seed is None else seed
         if chosen in seeds:
-            states, _, _ = checkpoints.restore(
-                jax.jit(jax.vmap(program.init))(jax.vmap(jax.random.key)(jnp.array(seeds)))
-            )
+            init = jax.jit(jax.vmap(program.init), compiler_options=quick_to_compile())
+            states, _, _ = checkpoints.restore(init(jax.vmap(jax.random.key)(jnp.array(seeds))))
             state = jax.tree.map(lambda x: x[seeds.index(chosen)], states.learner)
     else:
         observation = environment.reset().observation
         environment.close()
         key = jax.random.key(0)
-        template = {"index": 0, "step": 0, "actor_key": key, "learner": learner.init(key, observation)}
+        init = jax.jit(learner.init, compiler_options=quick_to_compile())
+        template = {"index": 0, "step": 0, "actor_key": key, "learner": init(key, observation)}
         restored, _, _ = checkpoints.restore(template)
         seeds, state = [seeds[restored["index"]]], restored["learner"]
         chosen = seeds[0] if seed is None else seed
