@@ -27,6 +27,7 @@ from agents.host_acting import HostActor
 from agents.types import Params
 from experiments.results import reading
 from experiments.runs import exact_metrics
+from experiments.runs.devices import use_one_thread
 from experiments.runs.errors import RunError
 from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
@@ -38,6 +39,7 @@ from frodo.online import make_online_program, why_stopped
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points in pure environments, at most, and log points at least
+SMALL = 10**8  # multiplications of an update's largest products, up to which it is run by one thread
 ROWS = 200  # log points of a seed on the host, at most
 
 
@@ -64,6 +66,8 @@ def train(
       RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
+    if len(options.seeds) == 1 and config.env.startswith("toy/") and _is_small(config):
+        use_one_thread()
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)
     learner = _make_learner(config, environment)
@@ -77,6 +81,13 @@ def train(
         summary = _summary(run, seeds_at_once=len(options.seeds) if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
+
+
+def _is_small(config: OnlineConfig) -> bool:
+    """Whether two threads would take as long as one: by the size of an update's largest products."""
+    batch_size = config.replay.batch_size if config.replay.capacity else config.batch_size
+    width = max(*config.network.hidden, config.network.core, getattr(config.rule.settings, "lstm", 0), 0)
+    return batch_size * config.unroll * width**2 < SMALL
 
 
 def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironment) -> Learner:
@@ -101,7 +112,8 @@ def _train_in_jax(
     shared_out = functools.partial(devices.shared_out, num=len(seeds))
     run_chunk = jax.jit(shared_out(over_seeds(lambda state: program.run(state, chunk))), donate_argnums=0)
     evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner))))
-    init = jax.jit(shared_out(jax.vmap(lambda key: program.init(key, meta_params))))
+    init = shared_out(jax.vmap(lambda key: program.init(key, meta_params)))
+    init = jax.jit(init, compiler_options=devices.quick_to_compile())
 
     states, start = run.restore(init(jax.vmap(jax.random.key)(jnp.array(seeds))))
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
@@ -137,13 +149,14 @@ def _train_on_host(
         state = state._replace(lifetime=state.lifetime._replace(replay=replay))
         return learner.learn(state, trajectories, validation)
 
+    init = jax.jit(learner.init, compiler_options=devices.quick_to_compile())
     learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
     observation = environment.reset().observation
     environment.close()
 
     def initial_state(index: int) -> dict[str, Any]:
         actor_key, learner_key = jax.random.split(jax.random.key(seeds[index]))
-        learner_state = learner.init(learner_key, observation, meta_params)
+        learner_state = init(learner_key, observation, meta_params)
         return {"index": index, "step": 0, "actor_key": actor_key, "learner": learner_state}
 
     state, start = run.restore(initial_state(0))

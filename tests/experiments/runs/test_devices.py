@@ -25,6 +25,29 @@ def test_shares_are_as_many_as_divide_the_number():
     assert output.stdout.splitlines() == ["1 1", "3 3", "4 2", "7 1"]
 
 
+ONE_THREAD = """
+import os, jax, jax.numpy as jnp
+from pathlib import Path
+from experiments.runs import devices
+devices.use_all_cores()
+devices.use_one_thread()
+jax.block_until_ready(jax.jit(lambda x: x @ x)(jnp.ones((512, 512))))
+threads = list(Path("/proc/self/task").iterdir())
+print(len(jax.devices()), sum("XLAEigen" in (thread / "comm").read_text() for thread in threads))
+print({len(os.sched_getaffinity(int(thread.name))) for thread in threads} == {len(os.sched_getaffinity(0))})
+print(len(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has what this needs")
+def test_one_thread_runs_programs_and_all_cores_stay():
+    of_jax = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in of_jax}
+    output = subprocess.run([sys.executable, "-c", ONE_THREAD], env=environment, capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr
+    assert output.stdout.splitlines() == ["1 1", "True", str(len(os.sched_getaffinity(0)))]
+
+
 FAULTS = """
 import resource, numpy as np
 from experiments.runs import devices

@@ -48,6 +48,25 @@ def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path,
             np.testing.assert_array_equal(x[name], y[name], err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("config", "seeds", "expected"),
+    [
+        (presets.catch(), (0,), True),
+        (presets.vector_observations("toy/grid_world/0"), (3,), True),
+        (presets.random_walk(), (0, 1), False),  # seeds share the cores
+        (presets.disco103_on_catch(), (0,), False),  # large products
+        (small_cart_pole(), (0,), False),  # the actor has a thread
+    ],
+)
+def test_one_thread_runs_one_seed_of_a_small_toy(config, seeds, expected, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(training, "use_one_thread", lambda: calls.append(1))
+    monkeypatch.setattr(training, "_make_learner", lambda *_: (_ for _ in ()).throw(ValueError("far enough")))
+    with pytest.raises(ValueError, match="far enough"):
+        training.train(config, options(tmp_path, 100, seeds), experiment="e", name="n")
+    assert len(calls) == expected
+
+
 @pytest.mark.parametrize("rule", ["frodo", "impala"])
 def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_path, monkeypatch):
     config = small_cart_pole(rule)
