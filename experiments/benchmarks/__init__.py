@@ -1,0 +1,1 @@
+"""Timing of the programs: what is timed, the processes, other revisions, and the tables."""
