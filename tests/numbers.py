@@ -3,8 +3,8 @@
     python -m tests.numbers            compare all runs with the file, and print what differs, if only in a bit
     python -m tests.numbers impala     of one run
 
-Another order of sums differs in the last bits, which learning enlarges: the exit code is 1 where a number differs by 1e-3 of
-the largest of its array, or by more.
+Another order of sums differs in the last bits, which learning enlarges: the exit code is 1 where a number differs by
+1e-3 of the largest of its array, or by more.
 """
 
 import dataclasses
@@ -188,8 +188,8 @@ def recorded(run: str) -> Numbers:
 
 
 def difference(run: str) -> tuple[int, float, str]:
-    """Return how many numbers differ from those recorded, and the largest difference, over the array's largest, with its
-    name."""
+    """Return how many numbers differ from those recorded, and the largest difference and its name, over the largest
+    number of its array."""
     now, then = RUNS[run](), recorded(run)
     assert set(then) <= set(now), f"{run}: {sorted(set(then) - set(now))} are missing"
     count, worst, where = 0, 0.0, ""
