@@ -53,15 +53,15 @@ def actor_critic_loss(
     entropy_cost: float,
     temperature: float = 1.0,
 ) -> Array:
-    """−advantage · log π(A|S) + value_cost (G − v(S))² − entropy_cost H(π(·|S)), [T, B].
+    """−advantage · log π(A|S) + value_cost · ½ (G − v(S))² − entropy_cost H(π(·|S)), [T, B].
 
-    Source: Xu et al. 2020, Eq. 10 and 11 as losses. π is the softmax of logits / temperature. No gradient of the
-    advantage is stopped here: its maker decides which parts of it are constants.
+    Source: Xu et al. 2020, Eq. 10 and 11 as losses, and appendix C.4 and C.5. π is the softmax of logits /
+    temperature. No gradient of the advantage is stopped here: its maker decides which parts of it are constants.
     """
     log_pi = jax.nn.log_softmax(predictions["policy"][:-1] / temperature)
     log_pi_a = rlax.batched_index(log_pi, trajectory.action)
     value_error = targets.value - predictions["value"][:-1]
-    return -targets.advantage * log_pi_a + value_cost * jnp.square(value_error) - entropy_cost * entropy(log_pi)
+    return -targets.advantage * log_pi_a + 0.5 * value_cost * jnp.square(value_error) - entropy_cost * entropy(log_pi)
 
 
 def vtrace_targets(

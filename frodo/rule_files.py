@@ -1,7 +1,8 @@
 """Rules to learn by: made by name, loaded from a file or the package, saved, and described.
 
 The file of a rule is an .npz archive with η and, inside, the settings of the agents that it was discovered with, where,
-and at what cost. Those of version 0.1.0 are read, too, and so are files of the public DiscoRL code, which hold η alone.
+and at what cost. Those of earlier versions are read, too, and so are files of the public DiscoRL code, which hold η
+alone.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import numpy as np
 
 from agents.rule import UpdateRule
 from agents.types import Params
-from frodo import disco103_weights, files, presets, version_1
+from frodo import disco103_weights, earlier_versions, files, presets
 from frodo.config import AgentConfig
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
@@ -74,7 +75,8 @@ class Rule:
         """
         arrays = _arrays(self)
         origin = self.origin or Origin((), None, None)
-        for key, value in ((CONFIG, dataclasses.asdict(self.config)), (ORIGIN, origin._asdict())):
+        config = {"format": earlier_versions.FORMAT} | dataclasses.asdict(self.config)
+        for key, value in ((CONFIG, config), (ORIGIN, origin._asdict())):
             arrays[key] = np.frombuffer(json.dumps(files.plain(value)).encode(), np.uint8)
         files.write_arrays(Path(path), arrays)
 
@@ -159,7 +161,10 @@ def load_rule(name: Path | str) -> Rule:
     origin = _origin(name, arrays)
     try:
         record = json.loads(arrays.pop(CONFIG).tobytes())
-        config = files.from_plain(AgentConfig, version_1.convert(record) if version_1.is_version_1(record) else record)
+        written = record.pop("format", None)
+        if written not in (None, earlier_versions.FORMAT):
+            raise ValueError(f"format is {written}, this version reads those up to {earlier_versions.FORMAT}")
+        config = files.from_plain(AgentConfig, record if written else earlier_versions.convert(record))
         config.validate()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{name} has a configuration that this version does not know: {error}") from None

@@ -59,7 +59,18 @@ def catch(rule: str = "frodo", is_value_based: bool = False, **settings: Any):
     if rule in ("frodo", "learned_loss"):
         config = config.replace(rule=config.rule.replace(lstm=16))
     config = presets.with_rule(config, rule)
-    return config.replace(rule=config.rule.replace(**settings))
+    return with_the_critics_cost(config.replace(rule=config.rule.replace(**settings)))
+
+
+def with_the_critics_cost(config):
+    """Double the critic's cost: its loss was value_cost (g − v)² in 0.1.0, and is half of that, the same to the bit."""
+    if config.rule.kind != "actor_critic" or config.rule.name == "disco":
+        return config
+    if hasattr(config.rule.settings, "value_cost"):
+        config = config.replace(rule=config.rule.replace(value_cost=1.0))
+    if not config.rule.entry.is_learned:
+        return config
+    return config.replace(outer=dataclasses.replace(config.outer, value_cost=1.0))
 
 
 def disco(**settings: Any):
@@ -89,7 +100,8 @@ def scalar_population():
     config = presets.small_population("frodo")
     network = NetworkConfig("mlp", (16, 16), head_stddev=0.01)
     rule = config.rule.replace(lstm=16)
-    return config.replace(rule=rule, batch_size=4, unroll=6, validation_unroll=8, num_updates=2, network=network)
+    config = config.replace(rule=rule, batch_size=4, unroll=6, validation_unroll=8, num_updates=2, network=network)
+    return with_the_critics_cost(config)
 
 
 def population(config, envs: tuple[str, ...], steps: int, **settings: Any) -> Numbers:
@@ -114,6 +126,7 @@ def on_host(rule: str, iterations: int) -> Numbers:
     config = config.replace(batch_size=4, unroll=5, validation_unroll=6, network=network)
     if rule == "frodo":
         config = config.replace(num_updates=2, rule=config.rule.replace(lstm=16))
+    config = with_the_critics_cost(config)
     environment = make_environment(config.env, config.batch_size, 0)
     learner = build_learner(config, environment.num_actions)
     actor_key, learner_key = jax.random.split(jax.random.key(0))

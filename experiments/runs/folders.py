@@ -11,7 +11,7 @@ from typing import Any
 from experiments.runs import jobs
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
-from frodo import version_1
+from frodo.earlier_versions import FORMAT
 from frodo.files import writing
 
 PARTS = ("config.json", "metrics.csv", "summary.json", "checkpoints", "last_iterations.npz", "rule.npz", "rules")
@@ -38,12 +38,11 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise a UsageError where config.json is of version 0.1.0, whose checkpoints this one does not read."""
-    config = record["config"]
-    if version_1.is_version_1(config.get("agent", config)):  # a population had its agents' settings there
+    """Raise a UsageError where config.json is of another version, which learned in another way."""
+    if record.get("format") != FORMAT:
         raise UsageError(
-            f"{folder} holds a run of version 0.1.0: its checkpoints are that version's, which goes on with them; a "
-            "rule.npz in it is read by this version as it is"
+            f"{folder} holds a run of another version, which alone can go on with it: a rule.npz in it is read by this "
+            "version as it is"
         )
 
 

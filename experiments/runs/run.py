@@ -41,6 +41,7 @@ from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
+from frodo.earlier_versions import FORMAT
 from frodo.files import plain, write_json, writing
 from frodo.logs import note
 
@@ -73,6 +74,7 @@ class Run:
         self._columns: list[str] = []
         self._start, self._cpu_start = time.monotonic(), time.process_time()
         self._record = {
+            "format": FORMAT,
             "experiment": experiment,
             "name": name,
             "seeds": list(options.seeds),

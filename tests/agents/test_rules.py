@@ -154,11 +154,12 @@ def test_gradient_flow(name):
 
 
 def test_the_critic_is_moved_by_the_value_cost_alone():
+    # Eq. 10 of Xu et al. 2020: v moves by c₁ (g − v) ∇v
     rule = RULES["impala"]
     trajectory, predictions = drawn(rule)
     targets, _ = targets_and_loss(rule, trajectory, predictions)
     gradient = jax.grad(lambda p: jnp.sum(rule.loss(targets, p, trajectory)))(predictions)["value"]
-    np.testing.assert_allclose(gradient[:-1], 2 * VALUE_COST * (predictions["value"][:-1] - targets.value), rtol=1e-10)
+    np.testing.assert_allclose(gradient[:-1], VALUE_COST * (predictions["value"][:-1] - targets.value), rtol=1e-10)
 
 
 # Settings

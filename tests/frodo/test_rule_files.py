@@ -64,6 +64,10 @@ def test_a_file_of_another_configuration_is_refused(tmp_path):
         (lambda arrays: arrays.pop(ORIGIN), "it has no key 'origin.json'"),
         (lambda arrays: arrays.pop(CONFIG), "it has no key 'config.json'"),
         (lambda arrays: arrays.update({CONFIG: np.frombuffer(b'{"x": 1}', np.uint8)}), "does not know"),
+        (
+            lambda arrays: arrays.update({CONFIG: np.frombuffer(b'{"format": 4}', np.uint8)}),
+            "does not know: format is 4, this version reads those up to 3",
+        ),
         (lambda arrays: arrays.update({"target_network/y/b": np.array([{}], object)}), "is no .npz file of arrays"),
     ],
 )

@@ -134,7 +134,7 @@ def split_rule() -> UpdateRule:
         return whole - value_loss(targets, predictions, trajectory)
 
     def value_loss(targets, predictions, trajectory):
-        return CONFIG.value_cost * jnp.square(targets - predictions["value"][:-1])
+        return CONFIG.value_cost * 0.5 * jnp.square(targets - predictions["value"][:-1])
 
     return base._replace(loss=policy_loss, loss_without_meta=value_loss)
 

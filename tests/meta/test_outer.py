@@ -94,7 +94,7 @@ def test_actor_critics_are_judged_by_v_trace_at_the_temperature(is_normalised):
             assert state == ()
         costs = config.value_cost, config.entropy_cost, config.temperature
         check_valid(losses, reference.actor_critic_loss(targets, advantages, predictions, TRAJECTORY.action, *costs))
-        error = 2 * config.value_cost * (predictions["value"][:-1] - targets)
+        error = config.value_cost * (predictions["value"][:-1] - targets)
         check_valid(gradient["value"][:-1], error)
 
 

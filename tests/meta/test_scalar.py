@@ -200,12 +200,12 @@ def test_the_actor_critic_loss_takes_the_advantage_over_the_value():
     for t, b in np.ndindex(T, B):
         log_pi = predictions["policy"][t, b] - np.log(np.sum(np.exp(predictions["policy"][t, b])))
         advantage = targets[t, b] - predictions["value"][t, b]
-        expected = -advantage * log_pi[trajectory.action[t, b]] + 0.3 * advantage**2
+        expected = -advantage * log_pi[trajectory.action[t, b]] + 0.3 * 0.5 * advantage**2
         expected += 0.2 * np.exp(log_pi) @ log_pi
         np.testing.assert_allclose(loss[t, b], expected, rtol=1e-10)
     gradient = jax.grad(lambda p: jnp.sum(rule.loss(targets, p, trajectory)))(predictions)
     # The policy's term does not move the critic.
-    np.testing.assert_allclose(gradient["value"][:-1], 0.6 * (predictions["value"][:-1] - targets), rtol=1e-10)
+    np.testing.assert_allclose(gradient["value"][:-1], 0.3 * (predictions["value"][:-1] - targets), rtol=1e-10)
 
 
 # Gradient flow: v of the very last observation is in G of the steps before, and nowhere else in the loss.

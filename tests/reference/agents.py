@@ -64,12 +64,12 @@ def importance_ratios(policy, trajectory, temperature=1.0):
 
 
 def actor_critic_loss(target, advantage, predictions, action, value_cost, entropy_cost, temperature=1.0):
-    """Eq. 10 of Xu et al. 2020 as a loss, step by step."""
+    """Eq. 10 of Xu et al. 2020 as a loss, with the ½ of its appendix C.4, step by step."""
     loss = np.zeros(action.shape)
     for t, b in np.ndindex(action.shape):
         pi = probabilities(predictions["policy"][t, b] / temperature)
         loss[t, b] = -advantage[t, b] * np.log(pi[action[t, b]])
-        loss[t, b] += value_cost * (target[t, b] - predictions["value"][t, b]) ** 2
+        loss[t, b] += value_cost * 0.5 * (target[t, b] - predictions["value"][t, b]) ** 2
         loss[t, b] += entropy_cost * sum(p * np.log(p) for p in pi)
     return loss
 

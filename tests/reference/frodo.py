@@ -147,7 +147,7 @@ def actor_critic_loss(targets, advantage, predictions, trajectory, costs, temper
     log_pi_a, log_pi = log_probability(predictions["policy"][:-1] / temperature, trajectory.action)
     entropy = -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
     error = targets - predictions["value"][:-1]
-    return -advantage * log_pi_a + costs.value_cost * error**2 - costs.entropy_cost * entropy
+    return -advantage * log_pi_a + costs.value_cost * 0.5 * error**2 - costs.entropy_cost * entropy
 
 
 def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None):

@@ -1,4 +1,8 @@
-"""The settings of agents as version 0.1.0 wrote them into files of rules, in the words of this version."""
+"""The settings of agents as earlier versions wrote them into files of rules, in the words of this version.
+
+In version 0.1.0 one class held the settings of every rule. In 0.1.0 and 0.2.0 the critic's loss was value_cost
+(g − v)², twice what it is now: a rule from then keeps its loss by twice the cost.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,19 +13,27 @@ from frodo.config import AgentConfig, outer_settings
 from frodo.rules import RULES, RuleConfig
 from meta.scalar import SETTINGS_OF_KIND
 
-
-def is_version_1(config: Mapping[str, Any]) -> bool:
-    """Say whether settings are those of version 0.1.0, in which one class held those of every rule."""
-    return "settings" not in config.get("rule", {"settings": {}})
+FORMAT = 3  # of settings in files of rules and of runs; versions 0.1.0 and 0.2.0 wrote no number
 
 
 def convert(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn plain settings of version 0.1.0 into plain settings of an `AgentConfig`.
+    """Turn plain settings that 0.1.0 or 0.2.0 wrote into plain settings of an `AgentConfig`.
 
     Raises:
       KeyError: naming a setting that is missing.
       ValueError: naming one that is bad.
     """
+    config = dict(config) if "settings" in config["rule"] else _from_version_0_1(config)
+    rule, outer = config["rule"], config["outer"]
+    known = files.from_plain(RuleConfig, rule)
+    if known.kind == "actor_critic" and known.name != "disco" and hasattr(known.settings, "value_cost"):
+        rule = rule | {"settings": rule["settings"] | {"value_cost": 2 * known.settings.value_cost}}
+    if "value_cost" in outer_settings(known):
+        outer = outer | {"value_cost": 2 * outer["value_cost"]}
+    return config | {"rule": rule, "outer": outer}
+
+
+def _from_version_0_1(config: Mapping[str, Any]) -> dict[str, Any]:
     old = config["rule"]
     renamed = {"is_acting_interleaved": config["is_acting_in_turn"]}
     names = [field.name for field in dataclasses.fields(AgentConfig) if field.name not in ("rule", "outer")]

@@ -1,4 +1,4 @@
-"""Settings that version 0.1.0 wrote: in the words of this version they make rules and objectives of the same numbers.
+"""Settings that earlier versions wrote: in the words of this one they make rules and objectives of the same numbers.
 
 settings_0_1_0.json holds, of every rule of version 0.1.0, the settings of an agent as that version wrote them, and
 what its rule and its outer objective computed in float64 with the arrays that are drawn here: sums of all entries,
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from frodo import files, version_1
+from frodo import earlier_versions, files
 from frodo.config import AgentConfig
 from frodo.rules import RULES, make_update_rule
 from meta.outer import OuterConfig, make_outer, settings_of
@@ -25,7 +25,7 @@ T, B, A = 5, 3, 3
 
 
 def converted(old) -> AgentConfig:
-    config = files.from_plain(AgentConfig, version_1.convert(old))
+    config = files.from_plain(AgentConfig, earlier_versions.convert(old))
     config.validate()
     return config
 
@@ -72,11 +72,11 @@ def numbers(config: AgentConfig) -> dict[str, float]:
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_rule_and_its_objective_compute_what_they_did(name):
     record = RECORDS[name]
-    assert version_1.is_version_1(record["config"])
     config = converted(record["config"])
     rule = make_update_rule(config.rule)
     if not config.rule.entry.is_learned:  # the records have an outer objective of hand-made rules, too
         old = {name: record["config"]["rule"][name] for name in settings_of(rule.spec(3))}
+        old |= {"value_cost": 2 * old["value_cost"]} if "value_cost" in old else {}
         config = config.replace(outer=OuterConfig(**old))
     with jax.enable_x64(True):
         found = numbers(config)
@@ -108,9 +108,17 @@ def test_settings_of_the_agent_are_kept_and_those_of_the_run_are_not():
     assert not hasattr(config, "env")
 
 
-def test_what_is_of_this_version_is_not_taken_for_the_old_one():
-    new = files.plain(version_1.convert(RECORDS["impala"]["config"]))
-    assert not version_1.is_version_1(new) and not version_1.is_version_1({"x": 1})
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_critics_cost_is_twice_that_of_version_0_2_0(name):
+    """Its settings were those of this version, and value_cost (g − v)² the critic's loss."""
+    new = files.plain(earlier_versions.convert(RECORDS[name]["config"]))
+    again = earlier_versions.convert(new)
+    expected = copy.deepcopy(new)
+    if name in ("impala", "a2c", "a2c_no_bootstrap", "frodo-actor_critic"):
+        expected["rule"]["settings"]["value_cost"] *= 2
+    if name.split("-")[0] == "learned_loss" or name == "frodo-actor_critic":
+        expected["outer"]["value_cost"] *= 2
+    assert again == expected
 
 
 def test_the_targets_lambda_was_that_of_the_outer_return():
@@ -128,4 +136,4 @@ def test_a_setting_that_an_old_rule_ignored_is_left_out(name, setting):
 def test_a_setting_that_is_missing_is_named():
     old = {name: x for name, x in RECORDS["impala"]["config"].items() if name != "unroll"}
     with pytest.raises(KeyError, match="'unroll'"):
-        version_1.convert(old)
+        earlier_versions.convert(old)
