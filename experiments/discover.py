@@ -58,7 +58,7 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         check_free(folder_of(options, "discover", config.rule.name), options)
     meta_params = settings.initial_meta_params(config)
     (seed,) = options.seeds
-    make = lambda i, step: make_environment(config.envs[i], config.batch_size, seed + i + step)
+    make = lambda i, step: make_environment(config.envs[i], config.batch_size, environment_seed(seed, i, step))
     environments = [make(i, 0) for i in range(len(config.envs))]
     hosts: dict[int, Any] = {i: one for i, one in enumerate(environments) if isinstance(one, HostEnvironment)}
     with contextlib.ExitStack() as on_exit:
@@ -80,6 +80,11 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     if figure := draw(reading.read(run.folder), config, population.env_steps):
         summary["figure"] = figure
     return summary
+
+
+def environment_seed(seed: int, agent: int, meta_step: int) -> int:
+    """Return the seed of an agent's environments from a meta-step on; populations of other seeds share none."""
+    return int(np.random.SeedSequence((seed, agent, meta_step)).generate_state(1)[0])
 
 
 def _discover(

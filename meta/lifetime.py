@@ -91,7 +91,8 @@ def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState
     """Start a lifetime; `observation` [B, ...] is a prepared one."""
     params = setup.agent.init(key, observation)
     target_params = () if setup.rule.target_decay is None else params
-    outer_state = setup.outer.init(jax.random.fold_in(key, 1), observation)
+    outer_key = jax.random.fold_in(key, 2)  # the agent's network takes split(key), which is fold_in(key, 0 and 1)
+    outer_state = setup.outer.init(outer_key, observation)
     return AgentState(params, setup.optimizer.init(params), setup.rule.init(), target_params, outer_state)
 
 

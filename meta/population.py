@@ -148,7 +148,10 @@ def make_population_agent(
     def renew(state: PopulationAgentState, observation: Array | None = None) -> PopulationAgentState:
         if actor is None:
             assert observation is not None
-            return state._replace(**begin(state.key, observation))
+            key = jax.random.fold_in(
+                state.key, 2
+            )  # split(state.key), fold_in(…, 0 and 1), is what the actor takes next
+            return state._replace(**begin(key, observation))
         assert isinstance(state.actor, ActorState)
         actor_state = acting.restart(actor.environment, actor.agent, state.actor)
         return state._replace(**begin(state.key, actor_state.time_step.observation), actor=actor_state)

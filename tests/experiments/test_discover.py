@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import functools
+import itertools
 import os
 import socket
 import subprocess
@@ -101,6 +102,12 @@ def test_agents_on_the_host_beside_pure_ones(tmp_path):
     summary = discover.run(config, RunOptions((0,), 5, out=str(tmp_path / "run")))
     assert summary["resets"] == 0 and summary["lifetimes"] == 3 * 2
     assert (tmp_path / "run" / "discovery.png").exists()
+
+
+def test_populations_of_neighbouring_seeds_share_no_environment():
+    all_of = list(itertools.product(range(4), range(6), (0, 1, 2, 1000)))  # seeds, agents, meta-steps
+    seeds = {discover.environment_seed(*one) for one in all_of}
+    assert len(seeds) == len(all_of) and min(seeds) >= 0
 
 
 @pytest.mark.parametrize(

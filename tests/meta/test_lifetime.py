@@ -65,6 +65,16 @@ def check_close(actual, expected, rtol, err_msg=""):
 HAND_MADE = {"impala": impala(ImpalaConfig(0.9, 0.5, 0.01, lambda_=0.8)), "td_lambda": td_lambda(TD)}
 
 
+def test_network_and_outer_objective_begin_with_keys_of_their_own():
+    used = []
+    setup = problem(frodo(CONFIG), optax.sgd(0.1), MLP)[0]
+    record = lambda key: used.extend(np.asarray(jax.random.key_data(key)).reshape(-1, 2).tolist())
+    agent = setup.agent._replace(init=lambda key, observation: record(jax.random.split(key)))  # as networks do
+    outer = setup.outer._replace(init=lambda key, observation: record(key))
+    init_agent_state(setup._replace(agent=agent, outer=outer), jax.random.key(3), jnp.zeros((2, 4)))
+    assert len(used) == 3 and len({tuple(key) for key in used}) == 3
+
+
 @pytest.mark.parametrize("rule", HAND_MADE.values(), ids=HAND_MADE)
 def test_a_hand_made_rule_takes_plain_optimizer_steps(rule):
     with jax.enable_x64(True):

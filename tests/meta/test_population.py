@@ -180,6 +180,23 @@ def test_an_agent_that_waits_for_its_replay_has_no_part_in_eta():
     jax.tree.map(np.testing.assert_array_equal, (moved, after), (meta_params, state))
 
 
+def test_an_agent_on_the_host_begins_anew_with_keys_that_its_actor_does_not_take():
+    used = []
+    setup = make_setup(CONFIG, 3)
+    lifetime = make_lifetime(CONFIG, setup, 3, is_meta=True)
+    real, data = lifetime.init, lambda keys: [tuple(x) for x in np.asarray(jax.random.key_data(keys)).reshape(-1, 2)]
+    lifetime = lifetime._replace(init=lambda *keys, **_: used.extend(keys[:2]) or real(*keys))
+    agent = make_population_agent(lifetime, None, optax.identity(), (10**6,), 1)
+    observation = jax.vmap(ENVIRONMENT.initial)(jax.random.split(jax.random.key(1), 3))[1].observation
+    meta_params = setup.rule.random_meta_params(jax.random.key(9), 3)
+    state = agent.init(jax.random.key(0), meta_params, observation)
+    used.clear()
+    after = agent.renew(state, observation)
+    ours = {key for one in (*used, after.key) for key in data(one)}
+    assert len(ours) == 3
+    assert not ours & set(data(jax.random.split(state.key, 2)))
+
+
 def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     rule = RuleConfig("disco", dataclasses.replace(DISCO, without=("y_z", "aux_policy")))
     config = CONFIG.replace(replay=ReplayConfig(6, 3, 0.4), rule=rule)
