@@ -187,7 +187,7 @@ def test_an_agent_on_the_host_begins_anew_with_keys_that_its_actor_does_not_take
     real, data = lifetime.init, lambda keys: [tuple(x) for x in np.asarray(jax.random.key_data(keys)).reshape(-1, 2)]
     lifetime = lifetime._replace(init=lambda *keys, **_: used.extend(keys[:2]) or real(*keys))
     agent = make_population_agent(lifetime, None, optax.identity(), (10**6,), 1)
-    observation = jax.vmap(ENVIRONMENT.initial)(jax.random.split(jax.random.key(1), 3))[1].observation
+    observation = jax.vmap(ENVIRONMENT.init)(jax.random.split(jax.random.key(1), 3))[1].observation
     meta_params = setup.rule.random_meta_params(jax.random.key(9), 3)
     state = agent.init(jax.random.key(0), meta_params, observation)
     used.clear()
