@@ -148,9 +148,8 @@ def make_population_agent(
     def renew(state: PopulationAgentState, observation: Array | None = None) -> PopulationAgentState:
         if actor is None:
             assert observation is not None
-            key = jax.random.fold_in(
-                state.key, 2
-            )  # split(state.key), fold_in(…, 0 and 1), is what the actor takes next
+            # The actor takes split(state.key) next, which is fold_in(state.key, 0 and 1).
+            key = jax.random.fold_in(state.key, 2)
             return state._replace(**begin(key, observation))
         assert isinstance(state.actor, ActorState)
         actor_state = acting.restart(actor.environment, actor.agent, state.actor)
