@@ -42,6 +42,8 @@ class NetworkConfig:
     activation: str = "relu"
     action_model: int = 0  # units of the action-conditional LSTM, and of the hidden layer of its heads; 0 for none
     head_stddev: float | None = None  # of the other heads' initial weights, by default 1 / sqrt(inputs)
+    is_orthogonal: bool = False  # initial weights: scaled by √2 in layers, by 0.01 in the policy's head, 1 in others
+    is_critic_separate: bool = False  # whether the value has a network of its own
     channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
 
     def validate(self) -> None:
@@ -54,6 +56,11 @@ class NetworkConfig:
                 f"hidden={self.hidden}, channels={self.channels}, core={self.core}, action_model={self.action_model}"
             )
             raise ValueError(f"network sizes are {sizes}, expected positive layer sizes")
+        if self.is_orthogonal and (self.head_stddev is not None or self.torso != "mlp"):
+            raise ValueError(
+                f"network.is_orthogonal is True, torso {self.torso!r} and head_stddev {self.head_stddev}, expected the "
+                "torso 'mlp' and no head_stddev"
+            )
         if self.head_stddev is not None and not self.head_stddev > 0:
             raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
         check_choice("network.activation", self.activation, ACTIVATIONS)
@@ -85,6 +92,10 @@ class Agent(NamedTuple):
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
     """Build an agent that makes the predictions of `spec`."""
     config.validate()
+    if config.is_critic_separate and "value" in spec and len(spec) > 1:
+        shared = dataclasses.replace(config, is_critic_separate=False)
+        others = {name: prediction for name, prediction in spec.items() if name != "value"}
+        return _side_by_side(*(make_agent(shared, part, num_actions) for part in (others, {"value": spec["value"]})))
     activation = getattr(jax.nn, config.activation)
     is_image = config.torso in ("conv", "resnet")
     resnet = functools.partial(_resnet, channels=config.channels)
@@ -98,13 +109,14 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         """embedding [T, B, F], is_first [T, B] -> for each entry of `actions`, [N] or [T, B, N], the predictions
         [T, B, ...]; those of the action model are for these actions."""
         if config.torso == "tabular":
-            linear = lambda size: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
+            linear = lambda size, name: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:
-            stddev = config.head_stddev
-            linear = lambda size: hk.Linear(size, w_init=hk.initializers.TruncatedNormal(stddev) if stddev else None)
+            linear = lambda size, name: hk.Linear(size, w_init=_head_init(config, name))
             embedding = activation(embedding) if is_image else embedding
             for i, size in enumerate(config.hidden, start=1):
-                embedding = hk.Linear(size)(embedding)
+                embedding = hk.Linear(
+                    size, w_init=hk.initializers.Orthogonal(2**0.5) if config.is_orthogonal else None
+                )(embedding)
                 if i < len(config.hidden) or not config.action_model:
                     embedding = activation(embedding)
         if config.core:
@@ -123,7 +135,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
                 shape = prediction.shape
             else:
                 shape = (num_actions, *prediction.shape) if prediction.is_per_action else prediction.shape
-                outs = [linear(math.prod(shape))(embedding)] * len(actions)
+                outs = [linear(math.prod(shape), name)(embedding)] * len(actions)
             for predictions, out in zip(found, outs, strict=True):
                 predictions[name] = jnp.reshape(out, (*out.shape[:-1], *shape))
         return found, core_state
@@ -179,6 +191,47 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         return forms[config.torso](observation) if is_image else observation
 
     return Agent(init, prepare, initial_state, step, unroll, unroll_taken)
+
+
+def _head_init(config: NetworkConfig, name: str) -> hk.initializers.Initializer | None:
+    if config.is_orthogonal:
+        return hk.initializers.Orthogonal(0.01 if name == "policy" else 1.0)
+    return hk.initializers.TruncatedNormal(config.head_stddev) if config.head_stddev else None
+
+
+def _side_by_side(first: Agent, second: Agent) -> Agent:
+    """Join two networks that see the same; the predictions are those of both."""
+
+    def init(key: Array, observation: Array) -> Params:
+        first_key, second_key = jax.random.split(key)
+        return {"actor": first.init(first_key, observation), "critic": second.init(second_key, observation)}
+
+    def initial_state(batch_size: int) -> CoreState:
+        states = first.initial_state(batch_size), second.initial_state(batch_size)
+        return states if jax.tree.leaves(states) else ()
+
+    def pairs(params: Params, core_state: CoreState):
+        first_state, second_state = core_state or ((), ())
+        return (first, params["actor"], first_state), (second, params["critic"], second_state)
+
+    def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
+        steps = [agent.step(own, observation, is_first, state) for agent, own, state in pairs(params, core_state)]
+        new_state = tuple(state for _, state in steps) if core_state else ()
+        return steps[0][0] | steps[1][0], new_state
+
+    def unroll(params: Params, trajectory: Trajectory) -> Predictions:
+        one, other = unrolls(lambda agent: agent.unroll, params, trajectory)
+        return one | other
+
+    def unroll_taken(params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
+        (one_of_taken, one), (other_of_taken, other) = unrolls(lambda agent: agent.unroll_taken, params, trajectory)
+        return one_of_taken | other_of_taken, one | other
+
+    def unrolls(method: Callable[[Agent], Any], params: Params, trajectory: Trajectory) -> list[Any]:
+        parts = pairs(params, trajectory.core_state)
+        return [method(agent)(own, trajectory._replace(core_state=state)) for agent, own, state in parts]
+
+    return Agent(init, first.prepare, initial_state, step, unroll, unroll_taken)
 
 
 def _action_model(size: int, num_actions: int, embedding: Array) -> Callable[[Array], Array]:

@@ -12,6 +12,7 @@ from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefi
 from meta.lifetime import LifetimeConfig, Setup
 from meta.optimizers import OptimizerConfig
 from meta.outer import OuterConfig, make_outer, settings_of
+from meta.passes import Passes
 
 
 def outer_settings(rule: RuleConfig) -> tuple[str, ...]:
@@ -38,6 +39,21 @@ class AgentConfig(LifetimeConfig):
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
         self._check_outer()
+        self._check_passes()
+
+    def _check_passes(self) -> None:
+        """Raise a ValueError where minibatches cannot be made, or are not for this rule."""
+        if (self.epochs, self.minibatches) == (1, 1):
+            return
+        if self.rule.entry.is_learned:
+            raise ValueError(
+                f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
+                f"{self.rule.name!r} makes its targets anew for every update"
+            )
+        batch_size = self.replay.batch_size if self.replay.capacity else self.batch_size
+        num, kind = (batch_size, "environments") if self.network.core else (batch_size * self.unroll, "steps")
+        if num % self.minibatches:
+            raise ValueError(f"minibatches is {self.minibatches}, expected a divisor of the {num} {kind} of an update")
 
     def _check_outer(self) -> None:
         """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""
@@ -87,8 +103,8 @@ class PopulationConfig(AgentConfig):
             raise ValueError(f"num_devices is {self.num_devices}, expected at most {len(jax.devices())}, or 0 for all")
 
 
-def make_setup(config: AgentConfig, num_actions: int) -> Setup:
-    """Make the parts of an agent for an environment with that many actions.
+def make_setup(config: AgentConfig, num_actions: int, is_meta: bool = True) -> Setup:
+    """Make the parts of an agent for an environment with that many actions; `is_meta` says whether it learns η.
 
     Raises:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
@@ -104,4 +120,5 @@ def make_setup(config: AgentConfig, num_actions: int) -> Setup:
     rule = make_update_rule(config.rule)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)
-    return Setup(agent, rule, config.optimizer.make(), outer)
+    optimizer = config.optimizer.make(config.num_annealed_updates(is_meta))
+    return Setup(agent, rule, optimizer, outer, Passes(config.epochs, config.minibatches))

@@ -99,11 +99,10 @@ def build_learner(config: AgentConfig, num_actions: int, is_frozen: bool = False
     Raises:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
     """
-    setup = make_setup(config, num_actions)
+    is_meta = config.rule.entry.is_learned and not is_frozen
+    setup = make_setup(config, num_actions, is_meta)
     agent, rule = setup.agent, setup.rule
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
-    meta_shapes = jax.eval_shape(lambda key: rule.random_meta_params(key, num_actions), jax.random.key(0))
-    is_meta = bool(jax.tree.leaves(meta_shapes)) and not is_frozen
     lifetime = make_lifetime(config, setup, num_actions, is_meta)
 
     def init(key: Array, observation: Array, meta_params: Params | None = None) -> LearnerState:

@@ -119,6 +119,18 @@ def disco(env: str) -> OnlineConfig:
     return with_images(config, of_env.network).replace(batch_size=8, optimizer=adam(3e-4, max_update=1.0))
 
 
+def ppo(env: str) -> OnlineConfig:
+    """PPO's usual settings for many environments at once (Lu et al. 2022; DiscoBench, Goldie et al. 2026)."""
+    config = with_rule(for_environment(env), "ppo")
+    config = config.replace(rule=RuleConfig("ppo").replace(discount=config.rule.settings.discount))
+    config = config.replace(batch_size=64, unroll=128, num_updates=1, epochs=4, minibatches=8)
+    optimizer = OptimizerConfig(1e-3, 0.999, 1e-5, max_gradient_norm=0.5, name="adam")
+    if is_image_torso(config.network):
+        return config.replace(optimizer=optimizer)
+    network = NetworkConfig("mlp", (64, 64), is_orthogonal=True, is_critic_separate=True)
+    return config.replace(optimizer=optimizer, network=network)
+
+
 def for_environment(env: str) -> OnlineConfig:
     """Return the settings for an environment by its name."""
     if env in ("toy/random_walk", "toy/catch"):
@@ -128,7 +140,8 @@ def for_environment(env: str) -> OnlineConfig:
 
 def for_rule(env: str, rule: str) -> OnlineConfig:
     """Return the settings for an environment and a rule, both by name."""
-    return with_rule(disco(env) if rule == "disco" else for_environment(env), rule)
+    of_rule = {"disco": disco, "ppo": ppo}
+    return with_rule(of_rule.get(rule, for_environment)(env), rule)
 
 
 def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.ppo import PPOConfig, ppo
 from agents.q_learning import QLearningConfig, q_learning
 from agents.rule import UpdateRule, with_checked_predictions
 from agents.td import TDLambdaConfig, td_lambda
@@ -43,6 +44,7 @@ RULES: dict[str, RuleEntry] = {
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),
     "a2c_no_bootstrap": RuleEntry(functools.partial(a2c, is_bootstrapped=False), A2CConfig),
+    "ppo": RuleEntry(ppo, PPOConfig),
     "q_learning": RuleEntry(q_learning, QLearningConfig, ("value_based",)),
     "td_lambda": RuleEntry(td_lambda, TDLambdaConfig, ("prediction",)),
 }

@@ -17,8 +17,9 @@ from agents.replay import ReplayConfig
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_choice
-from meta import gradients
+from meta import gradients, passes
 from meta.outer import Outer
+from meta.passes import Passes
 
 
 @dataclasses.dataclass
@@ -30,6 +31,9 @@ class LifetimeConfig:
     validation_unroll: int = 30  # steps of the trajectory of the outer loss
     num_updates: int = 5  # M
     stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
+    epochs: int = 1  # passes over each trajectory, by targets that are made once, before; of hand-made rules
+    minibatches: int = 1  # updates of a pass, each on steps of its own (with an LSTM core, on environments of its own)
+    annealing: int = 0  # environment steps over which the learning rate falls to 0; 0 where it stays
     is_acting_interleaved: bool = False  # in JAX: the θ of each update acts its trajectory; else the first θ acts all
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"  # one of meta.gradients.MODES
@@ -37,9 +41,11 @@ class LifetimeConfig:
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        for name in ("batch_size", "unroll", "validation_unroll", "num_updates"):
+        for name in ("batch_size", "unroll", "validation_unroll", "num_updates", "epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if self.annealing < 0:
+            raise ValueError(f"annealing is {self.annealing}, expected environment steps, or 0 for none")
         if not self.max_abs_reward > 0:
             raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
         check_choice("gradient_mode", self.gradient_mode, gradients.MODES)
@@ -64,14 +70,21 @@ class LifetimeConfig:
         schedule = self.schedule(is_meta)
         return self.batch_size * (schedule.num_trajectories * schedule.num_steps + schedule.num_validation_steps)
 
+    def num_annealed_updates(self, is_meta: bool) -> int:
+        """Updates of θ over which the learning rate falls to 0; 0 where it stays."""
+        iterations = self.annealing / self.num_env_steps(is_meta)
+        num = round(iterations * self.schedule(is_meta).num_trajectories * self.epochs * self.minibatches)
+        return max(1, num) if self.annealing else 0
+
 
 class Setup(NamedTuple):
-    """The parts of an agent: network, rule, optimiser and outer objective."""
+    """The parts of an agent: network, rule, optimiser and outer objective, and how it uses a trajectory."""
 
     agent: Agent
     rule: UpdateRule
     optimizer: optax.GradientTransformation
     outer: Outer
+    passes: Passes = Passes(1, 1)
 
 
 class AgentState(NamedTuple):
@@ -82,6 +95,7 @@ class AgentState(NamedTuple):
     rule_state: RuleState
     target_params: Params  # () where the rule has no target_decay
     outer_state: Any  # of the outer objective, () for those without one
+    key: Array | tuple[()] = ()  # what minibatches are drawn by, () without them
 
 
 AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]]
@@ -93,7 +107,8 @@ def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState
     target_params = () if setup.rule.target_decay is None else params
     outer_key = jax.random.fold_in(key, 2)  # the agent's network takes split(key), which is fold_in(key, 0 and 1)
     outer_state = setup.outer.init(outer_key, observation)
-    return AgentState(params, setup.optimizer.init(params), setup.rule.init(), target_params, outer_state)
+    draw_key = () if setup.passes == (1, 1) else jax.random.fold_in(key, 3)
+    return AgentState(params, setup.optimizer.init(params), setup.rule.init(), target_params, outer_state, draw_key)
 
 
 def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
@@ -106,7 +121,7 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
       a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where there is no η
       to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
     """
-    agent, rule, optimizer, outer = setup
+    agent, rule, optimizer, outer, _ = setup
     gradient = gradients.inner_gradient(agent, rule, mode)
     over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
 
@@ -114,18 +129,43 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
         meta_params, state = carry
         context = gradients.UpdateContext(meta_params, state.rule_state, state.target_params)
         grads, output = gradient(state.params, context, trajectory)
-        grads = gradients.named_gradient(grads)
+        state = moved(state, gradients.named_gradient(grads))._replace(rule_state=output.rule_state)
+        return (meta_params, state), (output.regulariser, output.metrics)
+
+    def moved(state: AgentState, grads: Params) -> AgentState:
+        """Take a step of θ, and of its slowly moving copy."""
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
         target_params = state.target_params
         if rule.target_decay is not None:
             target_params = optax.incremental_update(state.params, target_params, 1 - rule.target_decay)
-        state = AgentState(params, opt_state, output.rule_state, target_params, state.outer_state)
-        return (meta_params, state), (output.regulariser, output.metrics)
+        params = optax.apply_updates(state.params, updates)
+        return state._replace(params=params, opt_state=opt_state, target_params=target_params)
+
+    def update_in_passes(carry, trajectory):
+        meta_params, state = carry
+        _, known = gradients.predict(agent, rule, state.params, trajectory)
+        target_known = known if state.target_params == () else agent.unroll(state.target_params, trajectory)
+        targets, rule_state = rule.apply(meta_params, state.rule_state, trajectory, known, target_known)
+
+        def on_minibatch(state: AgentState, indices: Array) -> tuple[AgentState, None]:
+            part, of_part = passes.take(trajectory, targets, indices)
+
+            def loss(params: Params) -> Array:
+                predictions, _ = gradients.predict(agent, rule, params, part)
+                return masked_reduce(rule.loss(of_part, predictions, part), part.valid, rule.reduction)
+
+            return moved(state, jax.grad(loss)(state.params)), None
+
+        key, draw_key = jax.random.split(state.key)
+        state = state._replace(rule_state=rule_state, key=key)
+        state, _ = jax.lax.scan(on_minibatch, state, passes.draw(draw_key, trajectory, setup.passes))
+        return (meta_params, state), (jnp.zeros(()), rule.metrics(targets, known, trajectory))
+
+    one_update = update if setup.passes == (1, 1) else update_in_passes
 
     def objective(meta_params, state, trajectories, validation):
         (_, state), (regulariser, metrics) = gradients.through_updates(
-            update, (meta_params, state), trajectories, mode if jax.tree.leaves(meta_params) else "reverse"
+            one_update, (meta_params, state), trajectories, mode if jax.tree.leaves(meta_params) else "reverse"
         )
         metrics = jax.tree.map(jnp.mean, metrics)
         if validation is None:

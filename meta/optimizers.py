@@ -32,14 +32,16 @@ class OptimizerConfig:
         if not 0 <= self.decay < 1:
             raise ValueError(f"{prefix}.decay is {self.decay}, expected a number from 0 to below 1")
 
-    def make(self) -> optax.GradientTransformation:
+    def make(self, num_updates: int = 0) -> optax.GradientTransformation:
+        """Make the optimiser; with `num_updates`, the learning rate falls in a line and is 0 after so many updates."""
         if self.name == "adam":
             scale = scale_by_adam_with_constant_denominator(self.decay, self.epsilon)
         else:
             scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=True)
         before = [] if self.max_gradient_norm == float("inf") else [clip_by_global_norm(self.max_gradient_norm)]
         after = [] if self.max_update == float("inf") else [optax.clip(self.max_update)]
-        return optax.chain(*before, scale, *after, optax.scale_by_learning_rate(self.learning_rate))
+        rate = optax.linear_schedule(self.learning_rate, 0.0, num_updates) if num_updates else self.learning_rate
+        return optax.chain(*before, scale, *after, optax.scale_by_learning_rate(rate))
 
 
 def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_update: float = float("inf")):

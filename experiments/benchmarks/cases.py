@@ -49,7 +49,7 @@ BENCHMARKS = {
     "pong_frodo": Benchmark("FRODO on Atari", STEPS, "online", "--env=atari/Pong --steps=27e3"),
     "pong_impala": Benchmark("IMPALA on Atari", STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
     "disco103": Benchmark(
-        "the published rule", UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=3e4"
+        "the published rule", UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4"
     ),
     "population_scalar": Benchmark(
         "discovery of a scalar rule", META_STEP, "discover", f"--rule=frodo {_TWO_AGENTS} --steps=100"

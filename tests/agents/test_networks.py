@@ -1,5 +1,7 @@
 """Torsos against convolutions written differently, unrolling against stepping, and what a bad configuration says."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -175,6 +177,10 @@ def test_tabular_is_a_table_that_starts_at_zero():
         (NetworkConfig(core=-1), r"network sizes are hidden=\(256, 256\), .*core=-1.*, expected positive layer sizes"),
         (NetworkConfig(hidden=(8, 0)), r"network sizes are hidden=\(8, 0\), .*, expected positive layer sizes"),
         (
+            NetworkConfig(is_orthogonal=True, head_stddev=0.1),
+            "network.is_orthogonal is True, torso 'mlp' and head_stddev 0.1, expected the torso 'mlp' and no head_",
+        ),
+        (
             NetworkConfig(activation="rellu"),
             "network.activation is 'rellu', expected one of relu",
         ),
@@ -225,3 +231,46 @@ def test_a_resnet_of_other_widths():
     params = agent.init(jax.random.key(0), agent.prepare(np.zeros((1, 4, 16, 16), np.uint8)))
     widths = [x["b"].shape[0] for name, x in sorted(params["torso"].items()) if "conv" in name]
     assert sorted(set(widths)) == [2, 3] and len(widths) == 4 * 5
+
+
+# A critic of its own, orthogonal weights
+
+
+@pytest.mark.parametrize("core", [0, 4])
+def test_a_separate_critic_shares_nothing_with_the_actor(core):
+    config = NetworkConfig("mlp", (5, 6), core=core, activation="tanh", is_critic_separate=True)
+    agent = make_agent(config, SPEC, 3)
+    trajectory = random_trajectory(0, 5, 3)
+    trajectory = trajectory._replace(core_state=agent.initial_state(3))
+    params = random_params(agent, trajectory.observation[0])
+    predictions = agent.unroll(params, trajectory)
+    assert set(predictions) == {"policy", "value"}
+    # The same networks, one at a time, with heads for their own predictions alone.
+    for i, (part, name) in enumerate((("actor", "policy"), ("critic", "value"))):
+        alone = make_agent(dataclasses.replace(config, is_critic_separate=False), {name: SPEC[name]}, 3)
+        state = trajectory.core_state[i] if core else ()
+        expected = alone.unroll(params[part], trajectory._replace(core_state=state))
+        np.testing.assert_array_equal(predictions[name], expected[name])
+        gradient = jax.grad(lambda p, name=name: jnp.sum(agent.unroll(p, trajectory)[name]))(params)
+        other = {"actor": "critic", "critic": "actor"}[part]
+        assert all(np.any(x) for x in jax.tree.leaves(gradient[part]) if not core)
+        assert not any(np.any(x) for x in jax.tree.leaves(gradient[other]))
+    # One step at a time it is the same.
+    state = trajectory.core_state
+    for t in range(5):
+        now, state = agent.step(params, trajectory.observation[t], trajectory.is_first[t], state)
+        chex.assert_trees_all_close(now, {name: x[t] for name, x in predictions.items()}, rtol=1e-10)
+    assert jax.tree.structure(state) == jax.tree.structure(agent.initial_state(3))
+    of_taken, of_all = agent.unroll_taken(params, trajectory)
+    chex.assert_trees_all_equal(of_taken, of_all, dict(predictions))
+
+
+def test_orthogonal_weights():
+    agent = make_agent(NetworkConfig("mlp", (7, 5), is_orthogonal=True), SPEC, 3)
+    heads = agent.init(jax.random.key(0), jnp.zeros((2, 9)))["heads"]
+    scales = {"linear": 2.0, "linear_1": 2.0, "linear_2": 1e-4, "linear_3": 1.0}  # squared: layers, policy, value
+    assert set(heads) == set(scales)
+    for name, scale in scales.items():
+        w = np.asarray(heads[name]["w"])
+        np.testing.assert_allclose(w.T @ w, scale * np.eye(w.shape[1]), atol=1e-10)
+        assert not np.any(heads[name]["b"])

@@ -27,6 +27,20 @@ from meta.scalar import FrodoConfig
         ({"validation_unroll": -3}, "^validation_unroll is -3, expected an integer of at least 1$"),
         ({"stride": 9}, r"^stride is 9, expected at most num_updates \(\d+\), or 0 for as many$"),
         ({"num_updates": 0}, "^num_updates is 0, expected an integer of at least 1$"),
+        ({"epochs": 0}, "^epochs is 0, expected an integer of at least 1$"),
+        ({"annealing": -1}, "^annealing is -1, expected environment steps, or 0 for none$"),
+        (
+            {"minibatches": 3},
+            "^epochs is 1 and minibatches 3, expected 1 and 1: the rule 'frodo' makes its targets anew",
+        ),
+        (
+            {"rule": RuleConfig("ppo"), "minibatches": 7},
+            "^minibatches is 7, expected a divisor of the 900 steps of an update$",
+        ),
+        (
+            {"rule": RuleConfig("ppo"), "minibatches": 20, "network": NetworkConfig(core=4)},
+            "^minibatches is 20, expected a divisor of the 30 environments of an update$",
+        ),
         ({"max_abs_reward": 0.0}, "^max_abs_reward is 0.0, expected a positive number$"),
         ({"max_abs_reward": float("nan")}, "^max_abs_reward is nan, expected a positive number$"),
         ({"gradient_mode": "fast"}, "^gradient_mode is 'fast', expected one of reverse, remat, mixed$"),
@@ -181,3 +195,12 @@ def test_a_bad_setting_of_a_population_is_named(settings, message):
     PopulationConfig().validate()
     with pytest.raises(ValueError, match=message):
         PopulationConfig(**settings).validate()
+
+
+@pytest.mark.parametrize(("is_meta", "expected"), [(True, 8), (False, 10)])
+def test_annealing_counts_the_updates_of_its_environment_steps(is_meta, expected):
+    """2,000 steps are 4 iterations of 500 with a validation trajectory, 5 of 400 without: of two updates each."""
+    config = OnlineConfig(batch_size=20, unroll=10, validation_unroll=5, num_updates=2, annealing=2000)
+    assert config.num_annealed_updates(is_meta) == expected
+    assert config.replace(epochs=3, minibatches=4).num_annealed_updates(is_meta) == 12 * expected
+    assert config.replace(annealing=0).num_annealed_updates(is_meta) == 0

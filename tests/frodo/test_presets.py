@@ -21,7 +21,7 @@ def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
     assert (config.env, config.rule.name) == (env, rule)
     make_setup(config, 1 if config.rule.kind == "prediction" else 3)
     is_slow = not env.startswith("toy/") and not RULES[rule].is_learned
-    if rule != "disco":
+    if rule not in ("disco", "ppo"):
         assert config.num_updates == (1 if is_slow else 5)
 
 
@@ -57,6 +57,20 @@ def test_a_hand_made_rule_updates_on_every_trajectory_of_a_host():
     assert presets.for_rule("toy/catch", "impala").num_updates == 5
     # The settings of an agent alone say nothing of where it acts: its rule is not slowed down.
     assert presets.with_rule(AgentConfig(), "impala").num_updates == 5
+
+
+def test_ppo_takes_passes_over_long_trajectories_with_the_discount_of_the_environment():
+    config = presets.for_rule("toy/catch", "ppo")
+    assert (config.batch_size, config.unroll, config.epochs, config.minibatches, config.num_updates) == (
+        64,
+        128,
+        4,
+        8,
+        1,
+    )
+    assert (config.rule.settings.discount, config.rule.settings.reduction) == (1.0, "mean")
+    assert config.network.is_critic_separate and config.network.is_orthogonal
+    assert presets.for_rule("atari/Pong", "ppo").network == presets.atari("atari/Pong").network
 
 
 def test_td_lambda_takes_as_many_steps_all_of_them_for_updates():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.ppo import PPOConfig, ppo
 from agents.q_learning import QLearningConfig, q_learning
 from agents.td import TDLambdaConfig, td_lambda
 from frodo import files
@@ -28,6 +29,7 @@ SETTINGS = {  # none at its default
     "impala": ImpalaConfig(0.9, 0.4, 0.2, "mean", lambda_=0.8),
     "a2c": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "a2c_no_bootstrap": A2CConfig(0.9, 0.4, 0.2, "mean"),
+    "ppo": PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
 }
@@ -76,6 +78,7 @@ HAND_MADE = {
     "impala": impala(ImpalaConfig(0.9, 0.4, 0.2, "mean", lambda_=0.8)),
     "a2c": a2c(A2CConfig(0.9, 0.4, 0.2, "mean")),
     "a2c_no_bootstrap": a2c(A2CConfig(0.9, 0.4, 0.2, "mean"), is_bootstrapped=False),
+    "ppo": ppo(PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False)),
 }
 
 

@@ -58,3 +58,14 @@ def test_the_clip_is_optaxs(max_norm):
 def test_a_bad_setting_is_named(config, message):
     with pytest.raises(ValueError, match=message):
         config.validate("o")
+
+
+@pytest.mark.parametrize("config", [adam(0.1), OptimizerConfig(0.1)])
+def test_a_learning_rate_that_is_annealed_falls_in_a_line_to_0(config):
+    constant, annealed = config.make(), config.make(num_updates=4)
+    grads = {"w": jnp.array([0.3, -2.0])}
+    states = [optimizer.init(grads) for optimizer in (constant, annealed)]
+    for share in (1.0, 0.75, 0.5, 0.25, 0.0, 0.0):
+        expected, states[0] = constant.update(grads, states[0])
+        updates, states[1] = annealed.update(grads, states[1])
+        np.testing.assert_allclose(updates["w"], share * expected["w"], rtol=1e-6)
