@@ -39,7 +39,7 @@ setup(
     extras_require={
         "compare": ["pandas<3", "rliable>=1.2"],
         "dev": [
-            "frodo-rl[compare]",
+            "frodo-rl[compare,gymnax]",
             "ipykernel>=7",
             "mypy>=1.15",
             "nbclient>=0.10",
@@ -47,6 +47,7 @@ setup(
             "pytest-xdist>=3.6",
             "ruff>=0.9",
         ],
+        "gymnax": ["gymnax>=1.0"],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },
