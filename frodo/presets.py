@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.environments.names import is_pure
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, outer_settings
@@ -177,7 +178,7 @@ def with_rule(config: Any, name: str) -> Any:
     rule = rule.replace(**common)
     outer = OuterConfig(**{field: getattr(config.outer, field) for field in outer_settings(rule)})
     num_updates = config.num_updates
-    if not RULES[name].is_learned and not getattr(config, "env", "toy/").startswith("toy/"):
+    if not RULES[name].is_learned and not is_pure(getattr(config, "env", "toy/")):
         num_updates = 1
     return config.replace(rule=rule, outer=outer, num_updates=num_updates)
 

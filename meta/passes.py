@@ -39,11 +39,11 @@ def take(trajectory: Trajectory, targets: Targets, indices: Array) -> tuple[Traj
         part = jax.tree.map(lambda x: x[:, indices], trajectory._replace(core_state=()))
         return part._replace(core_state=core_state), jax.tree.map(lambda x: x[:, indices], targets)
 
-    def steps(x: Array) -> Array:
+    def steps(x: Array, indices: Array = indices) -> Array:
         return jnp.reshape(x, (-1, *x.shape[2:]))[indices][:, None]
 
-    chosen_in = trajectory._replace(observation=trajectory.observation[:-1], is_first=trajectory.is_first[:-1])
-    part = jax.tree.map(steps, chosen_in)
-    again = lambda x: jnp.concatenate([x, x[-1:]])
-    part = part._replace(observation=again(part.observation), is_first=again(part.is_first))
+    seen = (trajectory.observation[:-1], trajectory.is_first[:-1])
+    observation, is_first = (steps(x, jnp.append(indices, indices[-1])) for x in seen)
+    others = trajectory._replace(observation=trajectory.action, is_first=trajectory.valid)  # in the place of both
+    part = jax.tree.map(steps, others)._replace(observation=observation, is_first=is_first)
     return part, jax.tree.map(steps, targets)

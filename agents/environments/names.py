@@ -1,7 +1,7 @@
 """Environments by name.
 
-The toys are pure functions, which the actor batches by `jax.vmap`; all others are batches on the host, a
-`HostEnvironment`. Both show a `TimeStep`.
+The toys and gymnax's environments are pure functions, which the actor batches by `jax.vmap`; all others are batches on
+the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
 import difflib
@@ -11,18 +11,21 @@ from agents.environments import atari57
 from agents.environments.bsuite import bsuite_ids, make_bsuite
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment, envpool_ids
+from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
 from toy_envs import names as toys
 from toy_envs.base import Environment
 
 _FORMS = {
     "toy": "toy/<name>",
+    "gymnax": "gymnax/<Id>",
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
     "atari": "atari/<Game>",
 }
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,
+    "gymnax": gymnax_ids,
     "bsuite": bsuite_ids,
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
@@ -33,6 +36,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     """Make an environment by its name.
 
     - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
+    - `gymnax/<Id>`, as `gymnax/Breakout-MinAtar`: a pure one, too, with discrete actions and gymnax's own defaults.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
       run to run, and `mnist` with its variants downloads its data.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.
@@ -44,13 +48,15 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       seed: non-negative; every environment of the batch gets its own, derived from it.
     Raises:
       ValueError: if there is no such environment, or `num_envs` is below 1.
-      ImportError: if envpool is needed and is not installed, or misses a system library.
+      ImportError: if gymnax or envpool is needed and is not installed, or envpool misses a system library.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, expected at least 1")
     suite, _, rest = name.partition("/")
     if suite == "toy" and (toy := toys.make(rest)):
         return toy
+    if suite == "gymnax" and rest in gymnax_ids():
+        return make_gymnax(rest)
     if suite == "bsuite" and rest in bsuite_ids():
         return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
     if suite == "envpool" and rest in envpool_ids():
@@ -58,6 +64,11 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
     raise _unknown_name(name)
+
+
+def is_pure(name: str) -> bool:
+    """Say whether an environment of that name is made of pure functions, not a batch on the host."""
+    return name.partition("/")[0] in ("toy", "gymnax")
 
 
 def _unknown_name(name: str) -> ValueError:

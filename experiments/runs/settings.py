@@ -2,7 +2,7 @@
 
 import re
 
-from agents.environments.names import make_environment
+from agents.environments.names import is_pure, make_environment
 from agents.types import Params
 from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
@@ -63,6 +63,6 @@ def parse_envs(text: str) -> tuple[str, ...]:
     if not envs:
         raise UsageError(f"--envs={text}: give at least one environment, such as toy/catch,toy/grid_world/0-7")
     for env in envs:
-        if re.fullmatch(r"(toy|bsuite|envpool|atari)/.*", env) is None or env.startswith("toy/"):
+        if re.fullmatch(r"(toy|gymnax|bsuite|envpool|atari)/.*", env) is None or is_pure(env):
             make_environment(env, 1, 0)  # refuses an unknown name
     return tuple(envs)

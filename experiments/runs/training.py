@@ -22,7 +22,7 @@ import numpy as np
 from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import HostEnvironment
-from agents.environments.names import make_environment
+from agents.environments.names import is_pure, make_environment
 from agents.host_acting import HostActor
 from agents.types import Params
 from experiments.results import reading
@@ -66,7 +66,7 @@ def train(
       RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
-    if len(options.seeds) == 1 and config.env.startswith("toy/") and _is_small(config):
+    if len(options.seeds) == 1 and is_pure(config.env) and _is_small(config):
         use_one_thread()
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)

@@ -11,6 +11,7 @@ from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
+needs_gymnax = pytest.mark.skipif(importlib.util.find_spec("gymnax") is None, reason="gymnax is not installed")
 
 
 def test_toys_are_pure_environments():
@@ -30,7 +31,7 @@ def test_toys_are_pure_environments():
         ("atari/MsPackman", "atari/<Game>", "atari/MsPacman"),
         ("atari", "atari/<Game>", "atari/"),
         ("atri/Pong", "toy/<name> or .* or atari/<Game>", "atari/Pong"),
-        pytest.param("CartPole-v1", "toy/<name> or .* or atari/<Game>", "envpool/CartPole-v1", marks=needs_envpool),
+        pytest.param("CartPole-v1", "toy/<name> or .* or atari/<Game>", "gymnax/CartPole-v1", marks=needs_gymnax),
         ("", "toy/<name> or .* or atari/<Game>", ""),
     ],
 )
