@@ -1,4 +1,5 @@
-"""Exact metrics of the toys: expected returns on Catch, errors of values on the random walk."""
+"""Metrics of pure environments that no episode of training shows: exact returns on Catch, errors of values on the random
+walk, episodes of the greedy policy in gymnax."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +7,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from agents.types import Array, Predictions
+from agents.environments.gymnax import GymnaxEnvironment
+from agents.types import Array, Params, Predictions
 from frodo.learner import Learner
 from frodo.online import Evaluate, OnlineState
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
+
+GREEDY_EPISODES = 64
 
 
 def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
@@ -37,8 +41,11 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineS
     """Make the function that measures at log points.
 
     Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
-    probable actions.
+    probable actions. gymnax: `greedy_return`, the mean return of GREEDY_EPISODES episodes of those actions, the same
+    starts at every log point.
     """
+    if isinstance(environment, GymnaxEnvironment):
+        return lambda state: {"greedy_return": _greedy_return(environment, learner, state.learner.params)}
     if not isinstance(environment, Catch):
         return lambda state: {}
 
@@ -55,6 +62,23 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineS
         }
 
     return metrics
+
+
+def _greedy_return(environment: GymnaxEnvironment, learner: Learner, params: Params) -> Array:
+    """Play episodes from their starts to their ends; the most probable action of a step is the one it takes."""
+    agent, policy = learner.setup.agent, learner.setup.rule.policy
+    env_state, shown = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), GREEDY_EPISODES))
+    nothing, all_on = jnp.zeros(GREEDY_EPISODES), jnp.ones(GREEDY_EPISODES, bool)
+
+    def step(carry):
+        env_state, shown, core_state, returns, goes_on = carry
+        predictions, core_state = agent.step(params, agent.prepare(shown.observation), shown.is_first, core_state)
+        env_state, shown = jax.vmap(environment.step)(env_state, policy(predictions).argmax(-1).astype(jnp.int32))
+        returns = returns + jnp.where(goes_on, shown.reward, 0.0)
+        return env_state, shown, core_state, returns, goes_on & ~shown.is_first
+
+    start = (env_state, shown, agent.initial_state(GREEDY_EPISODES), nothing, all_on)
+    return jnp.mean(jax.lax.while_loop(lambda carry: jnp.any(carry[-1]), step, start)[3])
 
 
 def _predictions(learner: Learner, state: OnlineState, observations: Array) -> Predictions:

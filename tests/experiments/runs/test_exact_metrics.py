@@ -1,0 +1,40 @@
+"""Greedy episodes in gymnax: the return of one that is played step by step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnax")
+
+from agents.environments.gymnax import make_gymnax  # noqa: E402
+from agents.networks import NetworkConfig  # noqa: E402
+from experiments.runs import exact_metrics  # noqa: E402
+from frodo import presets  # noqa: E402
+from frodo.learner import build_learner  # noqa: E402
+from frodo.online import make_online_program  # noqa: E402
+
+
+@pytest.mark.parametrize("core", [0, 3])
+def test_the_greedy_return_is_that_of_whole_first_episodes(core, monkeypatch):
+    monkeypatch.setattr(exact_metrics, "GREEDY_EPISODES", 3)
+    environment = make_gymnax("CartPole-v1")
+    config = presets.for_rule("gymnax/CartPole-v1", "impala")
+    config = config.replace(batch_size=2, unroll=2, network=NetworkConfig("mlp", (4,), core=core))
+    learner = build_learner(config, environment.num_actions)
+    state = jax.jit(make_online_program(learner, environment).init)(jax.random.key(5))
+    found = jax.jit(exact_metrics.log_metrics(environment, learner))(state)
+
+    returns = []
+    step, act = jax.jit(environment.step), jax.jit(learner.setup.agent.step)
+    for key in jax.random.split(jax.random.key(0), 3):
+        env_state, shown = environment.init(key)
+        core_state, total, is_over = learner.setup.agent.initial_state(1), 0.0, False
+        while not is_over:
+            batch = jax.tree.map(lambda x: x[None], (shown.observation, shown.is_first))
+            predictions, core_state = act(state.learner.params, *batch, core_state)
+            env_state, shown = step(env_state, jnp.int32(np.argmax(predictions["policy"][0])))
+            total, is_over = total + float(shown.reward), bool(shown.is_first)
+        returns.append(total)
+    assert set(found) == {"greedy_return"} and len(set(returns)) > 1
+    np.testing.assert_allclose(found["greedy_return"], np.mean(returns))
