@@ -1,5 +1,7 @@
-"""Metrics of pure environments that no episode of training shows: exact returns on Catch, errors of values on the random
-walk, episodes of the greedy policy in gymnax."""
+"""Metrics of pure environments that no episode of training shows.
+
+They are exact returns on Catch, errors of values on the random walk, and episodes of the greedy policy in gymnax.
+"""
 
 from collections.abc import Callable
 from typing import Any
