@@ -29,6 +29,7 @@ from agents.validation import check_choice
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 TORSOS = ("mlp", "conv", "resnet", "tabular")
+TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
 _PATCH = 4  # kernel and stride of both layers of `conv`
 
 
@@ -125,7 +126,14 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         found: list[dict[str, Array]] = [{} for _ in actions]
         after_actions = None
         for name, prediction in spec.items():
-            if prediction.is_per_action and config.action_model:
+            if name == TORSO:
+                if prediction.shape != embedding.shape[2:]:
+                    units = embedding.shape[-1]
+                    raise ValueError(
+                        f"rule.torso is {prediction.shape[0]}, expected {units}, as the agent's last layer"
+                    )
+                outs, shape = [embedding] * len(actions), prediction.shape
+            elif prediction.is_per_action and config.action_model:
                 if after_actions is None:
                     after = _action_model(config.action_model, num_actions, embedding)
                     after_actions = [after(x) for x in actions]

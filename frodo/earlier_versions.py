@@ -13,6 +13,7 @@ from frodo.config import AgentConfig, outer_settings
 from frodo.rules import RULES, RuleConfig
 from meta.scalar import SETTINGS_OF_KIND
 
+NEW = ("rule", "outer", "epochs", "minibatches", "annealing")  # settings that 0.1.0 had elsewhere, or did not have
 FORMAT = 3  # of settings in files of rules and of runs; versions 0.1.0 and 0.2.0 wrote no number
 
 
@@ -36,7 +37,7 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
 def _from_version_0_1(config: Mapping[str, Any]) -> dict[str, Any]:
     old = config["rule"]
     renamed = {"is_acting_interleaved": config["is_acting_in_turn"]}
-    names = [field.name for field in dataclasses.fields(AgentConfig) if field.name not in ("rule", "outer")]
+    names = [field.name for field in dataclasses.fields(AgentConfig) if field.name not in NEW]
     of_agent = {name: renamed[name] if name in renamed else config[name] for name in names}
     if old["name"] == "disco":
         settings = dict(old["disco"])

@@ -16,6 +16,7 @@ import rlax
 from agents import impala
 from agents.action_values import epsilon_greedy_logits, expected_values, squared_error, taken
 from agents.categorical import entropy, log_probability
+from agents.networks import TORSO
 from agents.rule import REDUCTIONS, UpdateRule, masked_reduce
 from agents.td import only_action
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
@@ -32,6 +33,7 @@ class MetaNetworkConfig:
     reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
     lstm: int = 256  # units of the meta-network
     inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")  # of meta.inputs.INPUTS
+    torso: int = 0  # units of the agent's last layer, which is an input besides (appendix C.4); 0 where it is none
 
     def validate(self) -> None:
         check_fractions(self, "discount")
@@ -40,6 +42,8 @@ class MetaNetworkConfig:
             check_choice("inputs", name, inputs.INPUTS)
         if self.lstm < 1 or not self.inputs:
             raise ValueError(f"lstm is {self.lstm} and inputs {self.inputs}, expected units and inputs")
+        if self.torso < 0:
+            raise ValueError(f"torso is {self.torso}, expected the units of the agent's last layer, or 0")
 
 
 @dataclasses.dataclass
@@ -196,15 +200,23 @@ def _with_meta_network(
             log_pi=taken(jax.nn.log_softmax(logits), trajectory),
             log_mu=log_probability(trajectory.behaviour_logits, trajectory.action),
         )
-        return network.apply(meta_params, inputs.features(names, context), trajectory.is_last), rule_state
+        features = inputs.features(names, context)
+        if config.torso:
+            seen = jnp.where(trajectory.valid[..., None], predictions[TORSO][:-1], 0.0)
+            features = jnp.concatenate([features, seen], axis=-1)
+        return network.apply(meta_params, features, trajectory.is_last), rule_state
+
+    def spec(num_actions: int) -> TargetSpec:
+        own = kind.spec(num_actions)
+        return {**own, TORSO: PredictionSpec((config.torso,))} if config.torso else own
 
     return UpdateRule(
-        spec=kind.spec,
+        spec=spec,
         apply=apply,
         loss=loss,
         policy=policy,
         random_meta_params=lambda key, num_actions: network.init(
-            key, jnp.zeros((1, 1, len(names))), jnp.zeros((1, 1), bool)
+            key, jnp.zeros((1, 1, len(names) + config.torso)), jnp.zeros((1, 1), bool)
         ),
         reduction=config.reduction,
     )

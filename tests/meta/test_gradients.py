@@ -29,6 +29,8 @@ SETTINGS: dict[str, FrodoConfig | LearnedLossConfig] = {
     "actor_critic-literal": dataclasses.replace(BASE, next_value_gradient="literal"),
     "actor_critic-stopped": dataclasses.replace(BASE, next_value_gradient="stopped"),
     "actor_critic-mean": dataclasses.replace(BASE, reduction="mean"),
+    "actor_critic-torso": dataclasses.replace(BASE, torso=5),
+    "actor_critic-torso-literal": dataclasses.replace(BASE, torso=5, next_value_gradient="literal"),
     "consistency-one-step": dataclasses.replace(BASE, consistency_cost=0.5, is_consistency_multi_step=False),
     "consistency-multi-step": dataclasses.replace(BASE, consistency_cost=0.5),
     "prediction-literal": FrodoConfig(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.networks import Agent
+from agents.networks import Agent, NetworkConfig, make_agent
 from meta import gradients
 from meta.scalar import FrodoConfig, LearnedLossConfig, consistency_loss, consistency_targets, frodo, learned_loss
 from tests.reference import agents as reference
@@ -315,3 +315,38 @@ def test_a_setting_of_agents_of_another_kind_stays_as_it_is(kind, settings, defa
         ValueError, match=f"^{name} is {value}, expected the default, {default}: kind '{kind}' has none$"
     ):
         FrodoConfig(kind=kind, **settings).validate()
+
+
+# The agent's last layer as an input
+
+
+def test_the_torsos_output_is_an_input_where_it_is_asked_for():
+    rule = frodo(FrodoConfig(lstm=4, torso=5))
+    agent = lambda hidden: make_agent(NetworkConfig("mlp", hidden, activation="tanh"), rule.spec(3), 3)
+    trajectory = random_trajectory(0, T, B)
+    params = agent((6, 5)).init(jax.random.key(0), trajectory.observation[0])
+    predictions = agent((6, 5)).unroll(params, trajectory)
+    x = trajectory.observation.reshape(T + 1, B, -1)
+    for name in ("linear", "linear_1"):
+        x = np.tanh(x @ params["heads"][name]["w"] + params["heads"][name]["b"])
+    np.testing.assert_allclose(predictions["torso"], x, rtol=1e-5)
+    assert set(params["heads"]) == {"linear", "linear_1", "linear_2", "linear_3"}  # the last two are heads
+
+    meta_params = rule.random_meta_params(jax.random.key(1), 3)
+    targets = lambda torso: rule.apply(meta_params, (), trajectory, {**predictions, "torso": torso}, {})[0]
+    derivative = jax.grad(lambda torso: jnp.sum(targets(torso)))(jnp.asarray(predictions["torso"]))
+    np.testing.assert_array_equal(np.any(derivative[:-1], axis=-1), trajectory.valid)
+    assert not np.any(derivative[-1])
+    # With weights of 0 for it, the targets are those of a rule without it.
+    lstm = meta_params["target_network/lstm"]
+    with_weights = lambda w: {**meta_params, "target_network/lstm": lstm | {"w": w}}
+    zeroed = with_weights(lstm["w"].at[5:10].set(0))
+    without = with_weights(jnp.delete(lstm["w"], jnp.s_[5:10], axis=0))
+    plain = {name: x for name, x in predictions.items() if name != "torso"}
+    np.testing.assert_allclose(
+        rule.apply(zeroed, (), trajectory, predictions, {})[0],
+        frodo(FrodoConfig(lstm=4)).apply(without, (), trajectory, plain, {})[0],
+        rtol=1e-5,
+    )
+    with pytest.raises(ValueError, match="^rule.torso is 5, expected 7, as the agent's last layer$"):
+        agent((7,)).init(jax.random.key(0), trajectory.observation[0])

@@ -74,7 +74,7 @@ def agent(params, observation, names, activation=jnp.tanh):
     for key in keys[: -len(names)]:
         x = activation(linear(layers[key], x))
     heads = {name: linear(layers[key], x) for key, name in zip(keys[-len(names) :], names, strict=True)}
-    return {name: y[..., 0] if name == "value" else y for name, y in heads.items()}
+    return {name: y[..., 0] if name == "value" else y for name, y in heads.items()} | {"torso": x}
 
 
 def meta_network(meta_params, features, is_last):
@@ -164,7 +164,10 @@ def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None)
         "mu": jnp.exp(log_mu),
         "log_pi": log_pi,
     }
-    features = jnp.stack([columns[name] for name in names], axis=-1) * trajectory.valid[..., None]
+    features = jnp.stack([columns[name] for name in names], axis=-1)
+    if c.rule.torso:
+        features = jnp.concatenate([features, predictions["torso"][:-1]], axis=-1)
+    features = features * trajectory.valid[..., None]
     is_last = (trajectory.discount == 0) | trajectory.truncated | ~trajectory.valid
     return meta_network(meta_params, features, is_last)
 
