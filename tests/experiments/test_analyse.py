@@ -11,6 +11,7 @@ from experiments.analyses import loaded_agent, probes
 from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.runs.errors import UsageError
 from frodo import files, presets
+from frodo.earlier_versions import FORMAT
 from frodo.learner import build_learner
 from tests.experiments.analyses.small_agents import experience, fresh, small
 
@@ -49,7 +50,7 @@ def test_what_cannot_be_analysed_is_named(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="'horizons' is none .did you mean 'horizon'\\?"):
         analyse.run(tmp_path, ["confidence", "horizons"], out=str(out))
     config = small()
-    files.write_json(tmp_path / "config.json", {"config": dataclasses.asdict(config), "seeds": [0]})
+    files.write_json(tmp_path / "config.json", {"format": FORMAT, "config": dataclasses.asdict(config), "seeds": [0]})
     with pytest.raises(UsageError, match="without a checkpoint"):
         analyse.run(tmp_path, ["horizon"], out=str(out))
     other = presets.for_rule("toy/catch", "impala")
