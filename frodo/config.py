@@ -7,6 +7,7 @@ from typing import Any, Self
 import jax
 
 from agents.networks import NetworkConfig, make_agent
+from agents.types import Array
 from agents.validation import check_choice
 from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefix
 from meta.lifetime import LifetimeConfig, Setup
@@ -103,8 +104,12 @@ class PopulationConfig(AgentConfig):
             raise ValueError(f"num_devices is {self.num_devices}, expected at most {len(jax.devices())}, or 0 for all")
 
 
-def make_setup(config: AgentConfig, num_actions: int, is_meta: bool = True) -> Setup:
+def make_setup(
+    config: AgentConfig, num_actions: int, is_meta: bool = True, learning_rate: Array | None = None
+) -> Setup:
     """Make the parts of an agent for an environment with that many actions; `is_meta` says whether it learns η.
+
+    A learning rate that is given, which may be traced, takes the place of the optimiser's.
 
     Raises:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
@@ -120,5 +125,8 @@ def make_setup(config: AgentConfig, num_actions: int, is_meta: bool = True) -> S
     rule = make_update_rule(config.rule)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)
-    optimizer = config.optimizer.make(config.num_annealed_updates(is_meta))
+    of_agent = config.optimizer
+    if learning_rate is not None:
+        of_agent = dataclasses.replace(of_agent, learning_rate=learning_rate)
+    optimizer = of_agent.make(config.num_annealed_updates(is_meta))
     return Setup(agent, rule, optimizer, outer, Passes(config.epochs, config.minibatches))

@@ -27,6 +27,11 @@ def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
     return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
 
+def num_shares(num: int) -> int:
+    """Return how many devices `shared_out` uses for so many."""
+    return make_mesh(num, jax.local_devices(), "share").size
+
+
 def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
     """Make a mesh of the first devices among these, as many as divide `num`."""
     size = max(n for n in range(1, len(among) + 1) if num % n == 0)

@@ -93,14 +93,18 @@ def make_learner(rule: Rule | str, num_actions: int, **settings: Any) -> Learner
     return build_learner(get_rule(rule).config.replace(**{"replay": ReplayConfig()} | settings), num_actions)
 
 
-def build_learner(config: AgentConfig, num_actions: int, is_frozen: bool = False) -> Learner:
+def build_learner(
+    config: AgentConfig, num_actions: int, is_frozen: bool = False, learning_rate: Array | None = None
+) -> Learner:
     """Build a learner for an environment with that many actions; frozen, η stays as it is.
+
+    A learning rate that is given takes the place of the settings'; it may be traced: one program then serves all.
 
     Raises:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
     """
     is_meta = config.rule.entry.is_learned and not is_frozen
-    setup = make_setup(config, num_actions, is_meta)
+    setup = make_setup(config, num_actions, is_meta, learning_rate)
     agent, rule = setup.agent, setup.rule
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
     lifetime = make_lifetime(config, setup, num_actions, is_meta)

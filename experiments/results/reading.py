@@ -84,8 +84,21 @@ def curve(results: Results, metric: str) -> Series:
 
 
 def final_values(results: Results, metric: str) -> np.ndarray:
-    """Return the mean over the rows of a run's last fifth for each seed, [num_seeds]; NaN where there is no value."""
-    seed, steps, values = (results.columns[name] for name in ("seed", X, metric))
+    """Return the mean over the rows of a run's last fifth for each of `lives`; NaN where there is no value."""
+    steps, values = results.columns[X], results.columns[metric]
     is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
-    finals = [values[is_final & (seed == number)] for number in dict.fromkeys(seed)]
+    finals = [values[is_final & is_own] for is_own in lives(results)]
     return np.array([final.mean() if final.size else np.nan for final in finals])
+
+
+def lives(results: Results) -> list[np.ndarray]:
+    """Return for each seed, with each learning rate where there are several, which rows are its own."""
+    seed = results.columns["seed"]
+    rate = results.columns.get("learning_rate", np.zeros_like(seed))
+    return [(seed == one) & (rate == with_) for with_, one in dict.fromkeys(zip(rate, seed, strict=True))]
+
+
+def with_rate(results: Results, learning_rate: float) -> Results:
+    """Return the rows of one learning rate, of a run with several."""
+    is_own = results.columns["learning_rate"] == learning_rate
+    return results._replace(columns={name: values[is_own] for name, values in results.columns.items()})

@@ -73,22 +73,24 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
     return config, options
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
+def parse_seeds(text: str, flag: str = "seeds") -> tuple[int, ...]:
     """Return the seeds of "3", "0,1,2", "0-9" or "0-4,8", in order; UsageError if one is negative or given twice."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if last < first:
-            raise UsageError(f"--seeds={text}: {part!r} is no seed; give whole numbers from 0 on, such as 0,1,2 or 0-9")
+            raise UsageError(
+                f"--{flag}={text}: {part!r} is no seed; give whole numbers from 0 on, such as 0,1,2 or 0-9"
+            )
         seeds.extend(range(first, last + 1))
     if len(set(seeds)) < len(seeds):
         repeated = max(seeds, key=seeds.count)
-        raise UsageError(f"--seeds={text}: seed {repeated} is given more than once; give each seed once")
+        raise UsageError(f"--{flag}={text}: seed {repeated} is given more than once; give each seed once")
     return tuple(sorted(seeds))
 
 
-def parse_steps(text: str) -> int:
+def parse_steps(text: str, flag: str = "steps") -> int:
     """Return the number of "2e6", "2_000_000", "2M" or "500k"; UsageError if it is not whole or not positive."""
     match = re.fullmatch(r"\s*([\d_.]+(?:e\+?\d+)?)\s*([kM]?)\s*", text)
     try:
@@ -96,7 +98,7 @@ def parse_steps(text: str) -> int:
     except ValueError:
         steps = 0.0
     if not 0 < steps < 1e18 or steps != int(steps):
-        raise UsageError(f"--steps={text}: give a positive whole number, such as 5000, 2e6 or 2M")
+        raise UsageError(f"--{flag}={text}: give a positive whole number, such as 5000, 2e6 or 2M")
     return int(steps)
 
 

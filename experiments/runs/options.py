@@ -12,4 +12,5 @@ class RunOptions:
     out: str = ""  # the results folder; "" is results/<experiment>/<name>
     resume: bool = False
     overwrite: bool = False
+    learning_rates: tuple[float, ...] = ()  # each seed lives once with each, in one program; () for the settings' own
     resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several

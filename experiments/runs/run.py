@@ -79,6 +79,7 @@ class Run:
             "name": name,
             "seeds": list(options.seeds),
             "steps": options.steps,
+            "learning_rates": list(options.learning_rates),
             "config": dataclasses.asdict(config),
             **_provenance(),
         }
@@ -255,7 +256,7 @@ class Run:
 def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return what must not change between the parts of a run, by its dotted name."""
     if not prefix:
-        record = {key: record[key] for key in ("experiment", "name", "seeds", "config")}
+        record = {key: record[key] for key in ("experiment", "name", "seeds", "learning_rates", "config")}
     settings: dict[str, Any] = {}
     for key, value in record.items():
         nested = isinstance(value, Mapping)

@@ -12,7 +12,7 @@ import functools
 import resource
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
 from agents.host_acting import HostActor
-from agents.types import Params
+from agents.types import Array, Params
 from experiments.results import reading
 from experiments.runs import exact_metrics
 from experiments.runs.devices import use_one_thread
@@ -35,7 +35,7 @@ from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Control, Learner, build_learner
 from frodo.logs import Progress
-from frodo.online import make_online_program, why_stopped
+from frodo.online import OnlineProgram, make_online_program, why_stopped
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points in pure environments, at most, and log points at least
@@ -54,6 +54,9 @@ def train(
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
+    With `options.learning_rates` each seed lives once with each of them; metrics.csv then has a column for it, and a
+    life whose parameters are no longer finite goes on with a return of nan, where else the run is stopped.
+
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       meta_params: η at the start, what `settings.initial_meta_params` loads; None for random.
@@ -71,16 +74,22 @@ def train(
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)
     learner = _make_learner(config, environment)
+    num_lives = len(_lives(options))
     # On a host, seeds run one after the other: those that are done would not go on.
-    is_extensible = isinstance(environment, Environment) or len(options.seeds) == 1
+    is_extensible = isinstance(environment, Environment) or num_lives == 1
     with Run(options, experiment=experiment, name=name, config=config, is_extensible=is_extensible) as run:
         if isinstance(environment, Environment):
             _train_in_jax(run, config, environment, learner, meta_params)
         else:
             _train_on_host(run, config, environment, learner, meta_params, make)
-        summary = _summary(run, seeds_at_once=len(options.seeds) if isinstance(environment, Environment) else 1)
+        summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
+
+
+def _lives(options: RunOptions) -> list[tuple[float | None, int]]:
+    """Return learning rate and seed of every life; None for the rate of the settings."""
+    return [(rate, seed) for rate in options.learning_rates or (None,) for seed in options.seeds]
 
 
 def _is_small(config: OnlineConfig) -> bool:
@@ -102,35 +111,74 @@ def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironme
 def _train_in_jax(
     run: Run, config: OnlineConfig, environment: Environment, learner: Learner, meta_params: Params | None
 ) -> None:
-    """Run all seeds as one program, shared out over the devices."""
-    seeds = run.options.seeds
-    program = make_online_program(learner, environment, exact_metrics.iteration_metrics(environment, learner))
+    """Run all lives by one program, as many at a time as there are devices: what they differ in is data."""
+    lives = _lives(run.options)
+    seeds = jnp.array([seed for _, seed in lives])
+    rates = jnp.array([rate for rate, _ in lives]) if run.options.learning_rates else None
+    of_iterations = exact_metrics.iteration_metrics(environment, learner)
+
+    def program_with(rate: Array | None) -> OnlineProgram:
+        own = learner if rate is None else build_learner(config, environment.num_actions, config.is_frozen, rate)
+        return make_online_program(own, environment, of_iterations)
+
+    program = program_with(None)
     iterations = max(1, run.options.steps // program.env_steps)
     chunk = max(1, min(CHUNK, iterations // CHUNKS))
     chunk_steps = chunk * program.env_steps
-    over_seeds = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
-    shared_out = functools.partial(devices.shared_out, num=len(seeds))
-    run_chunk = jax.jit(shared_out(over_seeds(lambda state: program.run(state, chunk))), donate_argnums=0)
+    over_lives = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
+    group = len(lives) if config.vmap_seeds else devices.num_shares(len(lives))
+    shared_out = functools.partial(devices.shared_out, num=group)
+
+    def run_lives(states_and_rates):
+        return over_lives(lambda both: program_with(both[1]).run(both[0], chunk))(states_and_rates)
+
+    run_chunk = jax.jit(lambda states, rates: shared_out(run_lives)((states, rates)), donate_argnums=0)
     evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner))))
-    init = shared_out(jax.vmap(lambda key: program.init(key, meta_params)))
+    init = shared_out(jax.vmap(lambda seed: program.init(jax.random.key(seed), meta_params)))
     init = jax.jit(init, compiler_options=devices.quick_to_compile())
 
-    states, start = run.restore(init(jax.vmap(jax.random.key)(jnp.array(seeds))))
+    whole, start = run.restore(_joined([init(own) for own in _groups(seeds, group)]))
+    states = _groups(whole, group)
+    rates_of = [None] * len(states) if rates is None else _groups(rates, group)
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
-    progress = Progress(total=last * len(seeds), start=start * len(seeds))
+    progress = Progress(total=last * len(lives), start=start * len(lives))
     for step in range(start + chunk_steps, last + 1, chunk_steps):
-        states, metrics, control = run_chunk(states)
-        metrics = jax.device_get(metrics)  # of each name [seeds, iterations]
-        _check(run, control, states.learner.params)
-        logged = _reduced(metrics) | jax.device_get(evaluate(states))
-        rows = _rows(config, seeds, step // program.env_steps, step, run, logged)
+        done = [run_chunk(own, rate) for own, rate in zip(states, rates_of, strict=True)]
+        states = [own for own, _, _ in done]
+        metrics = _stacked([outputs for _, outputs, _ in done])  # of each name [lives, iterations]
+        logged = _reduced(metrics) | _stacked([evaluate(own) for own in states])
+        if rates is None:
+            for own, _, control in done:
+                _check(run, control, own.learner.params)
+        else:
+            is_finite = np.concatenate([_are_finite(own.learner.params) for own in states])
+            logged["return"] = np.where(is_finite, logged["return"], np.nan)
+        rows = _rows(config, lives, step // program.env_steps, step, run, logged)
         run.log(rows)
-        progress.update(step * len(seeds), _text(rows))
+        progress.update(step * len(lives), _text(rows))
         if step == last:
             env_steps = step - program.env_steps * np.arange(chunk)[::-1]
             files.write_arrays(run.folder / "last_iterations.npz", metrics | {"env_steps": env_steps})
-        run.save_if_due(states, step, is_end=step == last)
-        run.stop_if_interrupted(states, step)
+        if step == last or run.is_due() or run.interrupted:
+            whole = _joined(states)
+            run.save_if_due(whole, step, is_end=step == last)
+            run.stop_if_interrupted(whole, step)
+
+
+def _groups(states: Any, size: int) -> list[Any]:
+    """Cut a pytree [lives, ...] into groups of so many."""
+    num = len(jax.tree.leaves(states)[0])
+    return [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
+
+
+def _joined(groups: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *groups) if len(groups) > 1 else groups[0]
+
+
+def _stacked(metrics: Sequence[dict[str, Array]]) -> dict[str, np.ndarray]:
+    """Join the metrics of groups on the host."""
+    found = jax.device_get(list(metrics))
+    return {name: np.concatenate([own[name] for own in found]) for name in found[0]}
 
 
 def _train_on_host(
@@ -141,13 +189,14 @@ def _train_on_host(
     meta_params: Params | None,
     make: Callable[[str, int, int], Any],
 ) -> None:
-    """Run one seed after the other, each with its own environments and actor thread, until it is complete."""
-    seeds, steps = run.options.seeds, run.options.steps
+    """Run one life after the other, each with its own environments and actor thread, until it is complete."""
+    lives, steps = _lives(run.options), run.options.steps
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
-    def learn(replay, state, trajectories, validation):
+    def learn(replay, state, trajectories, validation, rate):
+        own = learner if rate is None else build_learner(config, environment.num_actions, config.is_frozen, rate)
         state = state._replace(lifetime=state.lifetime._replace(replay=replay))
-        return learner.learn(state, trajectories, validation)
+        return own.learn(state, trajectories, validation)
 
     init = jax.jit(learner.init, compiler_options=devices.quick_to_compile())
     learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
@@ -155,14 +204,15 @@ def _train_on_host(
     environment.close()
 
     def initial_state(index: int) -> dict[str, Any]:
-        actor_key, learner_key = jax.random.split(jax.random.key(seeds[index]))
+        actor_key, learner_key = jax.random.split(jax.random.key(lives[index][1]))
         learner_state = init(learner_key, observation, meta_params)
         return {"index": index, "step": 0, "actor_key": actor_key, "learner": learner_state}
 
     state, start = run.restore(initial_state(0))
-    progress = Progress(total=steps * len(seeds), start=start)
+    progress = Progress(total=steps * len(lives), start=start)
     agent, policy = learner.setup.agent, learner.setup.rule.policy
-    for index in range(state["index"], len(seeds)):
+    for index in range(state["index"], len(lives)):
+        rate, seed = lives[index]
         if index > state["index"]:
             state = initial_state(index)
         window: list[dict[str, Any]] = []
@@ -170,7 +220,7 @@ def _train_on_host(
         text = ""
         next_row = state["step"]
         with (
-            contextlib.closing(make(config.env, config.batch_size, seeds[index] + state["step"])) as environment,
+            contextlib.closing(make(config.env, config.batch_size, seed + state["step"])) as environment,
             HostActor(environment, agent, policy, schedule, state["learner"].params, state["actor_key"]) as actor,
         ):
             is_last = state["step"] >= steps
@@ -179,11 +229,12 @@ def _train_on_host(
                 before = state["learner"]
                 others = before._replace(lifetime=before.lifetime._replace(replay=()))
                 learner_state, metrics, control = learn(
-                    before.lifetime.replay, others, acted.trajectories, acted.validation
+                    before.lifetime.replay, others, acted.trajectories, acted.validation, rate
                 )
                 actor.params = learner_state.params
                 window.append(jax.device_get(metrics))
-                _check(run, control, learner_state.params)
+                if rate is None:
+                    _check(run, control, learner_state.params)
                 returns.extend(acted.returns)
                 step = state["step"] + env_steps
                 state = {"index": index, "step": step, "actor_key": acted.key, "learner": learner_state}
@@ -192,13 +243,17 @@ def _train_on_host(
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
                     stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
-                    rows = _rows(config, (seeds[index],), step // env_steps, step, run, _reduced(stacked))
+                    logged = _reduced(stacked)
+                    if rate is not None:
+                        one = jax.tree.map(lambda x: x[None], learner_state.params)
+                        logged["return"] = np.where(_are_finite(one), logged["return"], np.nan)
+                    rows = _rows(config, lives[index : index + 1], step // env_steps, step, run, logged)
                     run.log(rows)
                     text = _text(rows)
                     next_row += max(env_steps, steps // ROWS)
                     window, returns = [], []
                 progress.update(done, text)
-                run.save_if_due(state, done, is_end=done == steps * len(seeds))
+                run.save_if_due(state, done, is_end=done == steps * len(lives))
                 run.stop_if_interrupted(state, done)
 
 
@@ -221,7 +276,7 @@ def cost(run: Run) -> dict[str, Any]:
     return {"cpu_seconds": round(run.cpu_seconds(), 3), "peak_memory_mb": peak}
 
 
-def _rows(config: OnlineConfig, seeds, update: int, step: int, run: Run, logged) -> list[dict[str, Any]]:
+def _rows(config: OnlineConfig, lives, update: int, step: int, run: Run, logged) -> list[dict[str, Any]]:
     suite, _, game = config.env.partition("/")
     shared = {
         "update": update,
@@ -229,7 +284,10 @@ def _rows(config: OnlineConfig, seeds, update: int, step: int, run: Run, logged)
         "env_frames": step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1),
         **cost(run),
     }
-    rows = [{"seed": seed, **shared, **{k: v[i] for k, v in logged.items()}} for i, seed in enumerate(seeds)]
+    rows = []
+    for i, (rate, seed) in enumerate(lives):
+        own = {} if rate is None else {"learning_rate": rate}
+        rows.append({"seed": seed, **own, **shared, **{k: v[i] for k, v in logged.items()}})
     if suite == "atari":
         for row in rows:
             row["human_normalised"] = human_normalised(game, row["return"])
@@ -253,24 +311,32 @@ def _check(run: Run, control: Control, params: Params) -> None:
         )
 
 
-def _summary(run: Run, seeds_at_once: int) -> dict[str, Any]:
+@jax.jit
+def _are_finite(params: Params) -> Array:
+    """Say of each of several agents, [N, ...], whether its parameters are finite."""
+    finite = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(params)]
+    return jnp.all(jnp.stack(finite), axis=0)
+
+
+def _summary(run: Run, lives_at_once: int) -> dict[str, Any]:
     """Return the summary of a run that is over, from its metrics.csv."""
     results = reading.read(run.folder)
-    own = [name for name in results.columns if name not in FIRST_COLUMNS]
+    own = [name for name in results.columns if name not in (*FIRST_COLUMNS, "learning_rate")]
+    rates = run.options.learning_rates
     return {
         "seeds": list(run.options.seeds),
+        **({"learning_rates": list(rates)} if rates else {}),
         "env_steps": int(results.columns["env_steps"].max()),
-        "steps_per_cpu_second": _steps_per_cpu_second(results, seeds_at_once),
+        "steps_per_cpu_second": _steps_per_cpu_second(results, lives_at_once),
         **{name: reading.final_values(results, name).tolist() for name in own},
     }
 
 
-def _steps_per_cpu_second(results: reading.Results, seeds_at_once: int) -> float:
+def _steps_per_cpu_second(results: reading.Results, lives_at_once: int) -> float:
     """Return the median over pairs of neighbouring rows: compilation, before the first row, is left out."""
     rates = []
-    for seed in np.unique(results.columns["seed"]):
-        rows = results.columns["seed"] == seed
+    for rows in reading.lives(results):
         with np.errstate(divide="ignore"):
             rates.extend(np.diff(results.columns["env_steps"][rows]) / np.diff(results.columns["cpu_seconds"][rows]))
     rates = [rate for rate in rates if rate < np.inf]
-    return seeds_at_once * float(np.median(rates)) if rates else float("nan")
+    return lives_at_once * float(np.median(rates)) if rates else float("nan")

@@ -46,3 +46,16 @@ def test_a_curve_goes_over_log_points_without_a_value():
     columns = {"seed": [0, 0, 0, 0], "env_steps": [0, 10, 20, 30], "return": [np.nan, 1, np.nan, 5]}
     results = reading.Results(Path("a"), {}, {name: np.array(values, float) for name, values in columns.items()})
     np.testing.assert_array_equal(reading.curve(results, "return").y, [[np.nan, 1, 3, 5]])
+
+
+def test_lives_with_several_learning_rates_are_held_apart():
+    columns = {
+        "seed": [0, 1, 0, 1],
+        "learning_rate": [0.1, 0.1, 0.2, 0.2],
+        "env_steps": [5] * 4,
+        "return": [1, 2, 3, 4],
+    }
+    results = reading.Results(Path("run"), {}, {name: np.array(x, float) for name, x in columns.items()})
+    np.testing.assert_array_equal(reading.final_values(results, "return"), [1, 2, 3, 4])
+    own = reading.with_rate(results, 0.2)
+    np.testing.assert_array_equal(reading.curve(own, "return").y, [[3], [4]])

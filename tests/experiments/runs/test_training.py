@@ -154,3 +154,31 @@ def test_a_run_of_another_version_is_refused_in_one_line(written, tmp_path):
     with pytest.raises(UsageError, match=f"^{tmp_path} {message}"):
         loaded_agent.load(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("make", [small_catch, lambda: small_cart_pole("a2c")])
+def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, tmp_path):
+    config = make()
+    steps, rates = 20 * config.num_env_steps(config.rule.entry.is_learned), (1e-3, 1e-2)
+    train = lambda config, folder, **others: training.train(
+        config, options(tmp_path / folder, steps, **others), experiment="e", name="n"
+    )
+    both = train(config, "both", learning_rates=rates)
+    assert both["learning_rates"] == list(rates) and len(both["return"]) == 4
+    together = rows(tmp_path / "both")
+    for rate in rates:
+        train(config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=rate)), f"{rate}")
+        alone = [row | {"learning_rate": str(rate)} for row in rows(tmp_path / f"{rate}")]
+        own = [row for row in together if float(row["learning_rate"]) == rate]
+        if config.env.startswith("toy/"):  # an actor thread is never quite the same twice
+            assert own == alone
+        assert [row["seed"] for row in own] == [row["seed"] for row in alone]
+
+
+def test_a_life_whose_parameters_are_not_finite_has_no_return_and_the_others_go_on(tmp_path):
+    config = small_catch().replace(optimizer=presets.adam(1e-3))
+    summary = training.train(
+        config, options(tmp_path, 12_000, seeds=(0,), learning_rates=(1e-3, 1e38)), experiment="e", name="n"
+    )
+    good, bad = summary["return"]
+    assert np.isfinite(good) and np.isnan(bad)
