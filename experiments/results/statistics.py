@@ -41,6 +41,13 @@ def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate
     }
 
 
+def iqms(scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """Return the interquartile mean of each method's normalised scores, [num_seeds, num_envs]."""
+    _, metrics = require()
+    estimates = _estimates(scores, lambda x: np.array([metrics.aggregate_iqm(x)]))
+    return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
+
+
 def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estimate]:
     """Return for each other method the probability that it is better than `over`, averaged over environments."""
     _, metrics = require()
@@ -50,7 +57,7 @@ def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estim
 
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-    """Return the mean of each method's values, [num_seeds, 1]."""
+    """Return the mean of each method's values, [num_seeds, num_envs]."""
     estimates = _estimates(values, lambda x: np.array([np.mean(x)]))
     return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.environments.names import make_environment
 from experiments.results.scores import normalised, reference_scores
 from experiments.runs.errors import UsageError
 from toy_envs.grid_worlds import GridWorld, make_world
@@ -47,3 +48,27 @@ def test_random_play_in_a_grid_world_is_what_acting_gives(index):
     random, best = reference_scores(f"toy/grid_world/{index}")
     assert abs(returns.mean() - random) < 4 * returns.std() / np.sqrt(num)
     assert returns.max() >= best - 1e-3 or best > random
+
+
+def test_scores_of_gymnax_are_between_random_play_and_a_reference():
+    assert normalised("gymnax/Breakout-MinAtar", np.array([0.38, 69.9])) == pytest.approx([0, 1])
+    assert normalised("gymnax/CartPole-v1", np.array([500.0])) == pytest.approx(1)
+    with pytest.raises(UsageError, match="gymnax/Pendulum-v1.*gymnax/ and one of CartPole-v1, Acrobot-v1"):
+        reference_scores("gymnax/Pendulum-v1")
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Asterix-MinAtar"])
+def test_random_play_of_gymnax_is_what_acting_gives(env):
+    pytest.importorskip("gymnax")
+    environment, num = make_environment(f"gymnax/{env}", 1, 0), 1000
+
+    def body(carry):
+        state, key, total, goes_on = carry
+        key, own = jax.random.split(key)
+        state, step = jax.vmap(environment.step)(state, jax.random.randint(own, (num,), 0, environment.num_actions))
+        return state, key, total + goes_on * step.reward, goes_on & ~step.is_first
+
+    state, _ = jax.vmap(environment.init)(jax.random.split(jax.random.key(3), num))
+    start = (state, jax.random.key(4), jnp.zeros(num), jnp.ones(num, bool))
+    returns = np.asarray(jax.jit(lambda x: jax.lax.while_loop(lambda x: jnp.any(x[3]), body, x))(start)[2])
+    assert abs(returns.mean() - reference_scores(f"gymnax/{env}")[0]) < 4 * returns.std() / np.sqrt(num)

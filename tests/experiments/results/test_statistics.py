@@ -19,6 +19,8 @@ def test_statistics_are_those_of_rliable_and_the_same_every_time():
         assert all(x.low < x.value < x.high for x in own.values())
     trimmed = np.sort(scores["a"].ravel())[5:-5]  # the middle half of twenty runs
     assert statistics.aggregates(scores)["a"]["IQM"].value == pytest.approx(trimmed.mean())
+    assert statistics.iqms(scores)["a"] == statistics.aggregates(scores)["a"]["IQM"]
+    assert statistics.means(scores)["b"].value == pytest.approx(scores["b"].mean())
     (better,) = statistics.improvements(scores, "a").values()
     wins = [np.mean([x > y for x, y in itertools.product(scores["b"][:, e], scores["a"][:, e])]) for e in range(4)]
     assert better.value == pytest.approx(np.mean(wins)) and better.low < better.value <= better.high <= 1
