@@ -1,57 +1,44 @@
 """Compare what an agent gains from hand-made objectives, from one that it discovers online, and from discovered ones.
 
-    python -m experiments.compare --discover
     python -m experiments.compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
-    python -m experiments.compare --scalar_rule=RULE --disco_rule=RULE --budget=1e5 --seeds=0-4 \\
-        --envs=toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,toy/grid_world/50,bsuite/catch/0,envpool/CartPole-v1
+    python -m experiments.compare --discover
+    python -m experiments.compare --show_settings
 
 RULE is a discovered rule by its name, or the file of one that `discover` found, in other environments than those of the
-comparison; --discover makes both rules first. The first two take less than an hour of two cores each, the third two
-hours.
+comparison; --discover makes both rules first.
 
-Every method (the rows of METHODS) lives for --budget environment steps in every environment, with every seed: a cell is
-a method in an environment, a run folder <out>/cells/<env>/<method>/, as `online` writes it, made by a process of its
-own, whose messages are in log.txt. --resume goes on with the cells that are not finished. Writes report/: index.html,
-which needs nothing else, the same figures as PNG, and scores.csv, statistics.csv and costs.csv.
+Every method (the rows of METHODS) has the same agent, and lives for as many steps as the environment's family gives.
+First each tries the same grid of settings with the tuning seeds; then it lives with all seeds at the setting that was
+best, a discovered rule at that which was best in *other* environments, and at the one setting that is best over all
+of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
+log.txt of its folder <out>/tuning/<env>/<method>/ or <out>/cells/<env>/<method>/; every run in there is a run folder as
+`online` writes it. --resume goes on with what is not finished. Writes report/: index.html, which needs nothing else,
+the same figures as PNG, and its numbers as CSV.
 """
 
 import dataclasses
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from agents.validation import did_you_mean
-from experiments.comparison import report
-from experiments.comparison.methods import (
-    DISCOVERIES,
-    METHODS,
-    Comparison,
-    cell_folder,
-    check,
-    check_names,
-    refuse_seen,
-)
+from experiments.comparison import cells, report
+from experiments.comparison.methods import DISCOVERIES, METHODS, Comparison, check, check_names, refuse_seen
+from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse_numbers
 from experiments.results import statistics
-from experiments.runs import command_line, settings, training
+from experiments.runs import command_line, settings
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.folders import has_checkpoint
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
-from experiments.runs.options import RunOptions
+from frodo import presets
+from frodo.logs import quantity
 from frodo.rule_files import PUBLISHED, SHIPPED, shipped_rules
 
-
-def run_cell(comparison: Comparison, out: Path, env: str, method: str) -> None:
-    """Run one cell in this process, going on where it stopped."""
-    folder = cell_folder(out, env, method)
-    can_go_on = has_checkpoint(folder)
-    options = RunOptions(comparison.seeds, comparison.budget, str(folder), resume=can_go_on, overwrite=not can_go_on)
-    config = comparison.configure(env, method)
-    meta_params = settings.initial_meta_params(config)
-    training.train(config, options, experiment="compare", name=method, meta_params=meta_params)
+BY_DEFAULT = [name for name in METHODS if METHODS[name].rule != PUBLISHED]  # Disco103 takes too long for most
 
 
 def path_of(rule: str) -> Path:
@@ -70,16 +57,16 @@ class Options(NamedTuple):
     overwrite: bool
 
 
-def cell_jobs(comparison: Comparison, out: Path, arguments: Sequence[str]) -> list[Job]:
-    """Return a job for each cell: this program with --only."""
+def jobs_of(phase: str, those: Sequence[tuple[str, str]], out: Path, arguments: Sequence[str]) -> list[Job]:
+    """Return a job for each environment and method of a phase: this program with --only."""
     return [
         Job(
-            f"{method} on {env}",
-            cell_folder(out, env, method),
+            f"{phase}: {method} on {env}",
+            cells.folder_of(out, phase, env, method),
             "experiments.compare",
-            (*arguments, f"--out={out}", f"--only={env}:{method}"),
+            (*arguments, f"--out={out}", f"--only={phase}:{env}:{method}"),
         )
-        for env, method in comparison.cells()
+        for env, method in those
     ]
 
 
@@ -119,7 +106,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         given = [rule for rule in comparison.files.values() if rule not in ("", PUBLISHED)]
     digests = {rule: hashlib.sha256(path_of(rule).read_bytes()).hexdigest() for rule in given}
     record = dataclasses.asdict(comparison) | {"sha256": digests}
-    runs = ("cells/*/*", "rules/*", "report/*")
+    runs = ("tuning/*/*", "cells/*/*", "rules/*", "report/*")
     open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
     if options.is_discovering:
         discoveries = discovery_jobs(options.out)
@@ -128,15 +115,50 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
             if why := failure(job.folder):
                 raise RunError(f"{job.name} failed: {why}")
         seen = check(comparison, options.allow_seen)
-    cells = cell_jobs(comparison, options.out, arguments)
-    run_all(cells, options.num_processes, options.out)
+    jobs = jobs_of(cells.TUNING, comparison.tuned_cells(), options.out, arguments)
+    run_all(jobs, options.num_processes, options.out)
+    shown = list(cells.choices(comparison, options.out))
+    jobs += (of_cells := jobs_of(cells.CELLS, shown, options.out, arguments))
+    run_all(of_cells, options.num_processes, options.out)
     text = report.write(comparison, options.out, seen)
-    if failed := [job.name for job in cells if not job.is_finished]:
+    if failed := [job.name for job in jobs if not job.is_finished]:
         print(text)
         raise RunError(
-            f"{len(failed)} of {len(cells)} cells failed, {failed[0]} first; why is in {text.splitlines()[-1]}"
+            f"{len(failed)} of {len(jobs)} jobs failed, {failed[0]} first; why is in {text.splitlines()[-1]}"
         )
     return text
+
+
+def show(comparison: Comparison) -> str:
+    """Return the common agent of every environment, and what each method has otherwise, as a text."""
+    lines = [f"grid: {dataclasses.asdict(comparison.grid)}"]
+    for env in comparison.envs:
+        common = _flat(dataclasses.asdict(presets.common_agent(env)))
+        lines += [f"\n{env}, {quantity(comparison.budget(env))} steps", *(f"  {x} = {y}" for x, y in common.items())]
+        for method in (method for own, method in comparison.cells() if own == env):
+            own = _flat(dataclasses.asdict(comparison.configure(env, method)))
+            others = [f"{x}={y}" for x, y in own.items() if common.get(x) != y]
+            lines.append(f"  {method}: {', '.join(others)}")
+    return "\n".join(lines)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def parse_budgets(text: str) -> dict[str, int]:
+    """Return the environment steps of each family: the defaults, but for those of "minatar=5e6,catch=1e5"."""
+    budgets = {name: one.budget for name, one in FAMILIES.items()}
+    for part in filter(None, text.split(",")):
+        name, _, steps = part.partition("=")
+        if name not in FAMILIES:
+            hint = did_you_mean(name, FAMILIES) or f": give some of {', '.join(FAMILIES)}"
+            raise UsageError(f"--budgets={text}: {name!r} is no family{hint}")
+        budgets[name] = command_line.parse_steps(steps, "budgets")
+    return budgets
 
 
 def main(argv: list[str]) -> None:
@@ -153,30 +175,53 @@ def main(argv: list[str]) -> None:
         if given := [name for name, path in rule_files.items() if path]:
             raise UsageError(f"--discover makes the file of --{given[0]}: give one of the two")
         rule_files = {name: str(out / "rules" / found.rule / "rule.npz") for name, found in DISCOVERIES.items()}
-    seeds = command_line.parse_seeds(FLAGS.seeds)
-    budget = command_line.parse_steps(FLAGS.budget)
-    comparison = Comparison(settings.parse_envs(FLAGS.envs), budget, seeds, methods, rule_files)
+    grid = Grid(
+        parse_numbers("learning_rates", FLAGS.learning_rates),
+        parse_numbers("entropy_costs", FLAGS.entropy_costs),
+        parse_batches(FLAGS.batches),
+    )
+    comparison = Comparison(
+        settings.parse_envs(FLAGS.envs),
+        parse_budgets(FLAGS.budgets),
+        command_line.parse_seeds(FLAGS.seeds),
+        command_line.parse_seeds(FLAGS.tuning_seeds, "tuning_seeds"),
+        methods,
+        rule_files,
+        grid,
+    )
     if FLAGS.only:
-        cells = {f"{env}:{method}": (env, method) for env, method in comparison.cells()}
-        if FLAGS.only not in cells:
-            raise UsageError(f"--only={FLAGS.only} is no cell{did_you_mean(FLAGS.only, cells)}")
-        run_cell(comparison, out, *cells[FLAGS.only])
+        of_phases = (cells.TUNING, comparison.tuned_cells()), (cells.CELLS, comparison.cells())
+        known = {f"{phase}:{env}:{method}": (phase, env, method) for phase, own in of_phases for env, method in own}
+        if FLAGS.only not in known:
+            raise UsageError(f"--only={FLAGS.only} is no run of this{did_you_mean(FLAGS.only, known)}")
+        cells.run(comparison, out, *known[FLAGS.only])
+        return
+    if FLAGS.show_settings:
+        print(show(comparison))
         return
     options = Options(out, FLAGS.processes, FLAGS.discover, FLAGS.allow_seen, FLAGS.resume, FLAGS.overwrite)
     print(run(comparison, options, own_arguments()))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("envs", "toy/catch,toy/grid_world/46,envpool/CartPole-v1", "Environments to evaluate in.")
-    flags.DEFINE_string("budget", "200e3", "Environment steps of each agent.")
-    flags.DEFINE_string("seeds", "0,1", "Seeds, such as 3 or 0,1,2 or 0-9.")
-    flags.DEFINE_string("methods", ",".join(METHODS), "What to compare.")
+    flags.DEFINE_string("envs", "toy/catch,toy/grid_world/46,gymnax/CartPole-v1", "Environments to evaluate in.")
+    budgets = ",".join(f"{name}={one.budget:g}" for name, one in FAMILIES.items())
+    flags.DEFINE_string("budgets", "", f"Environment steps of each agent by family, where not {budgets}.")
+    flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
+    flags.DEFINE_string("tuning_seeds", "100,101", "Seeds of the runs that settings are chosen by.")
+    flags.DEFINE_list("learning_rates", [f"{x:g}" for x in Grid.learning_rates], "Learning rates to choose from.")
+    flags.DEFINE_list("entropy_costs", [f"{x:g}" for x in Grid.entropy_costs], "Costs of entropy to choose from.")
+    flags.DEFINE_string(
+        "batches", ",".join("{}x{}".format(*x) for x in Grid.batches), "Environments x steps to choose from."
+    )
+    flags.DEFINE_string("methods", ",".join(BY_DEFAULT), f"What to compare, of {', '.join(METHODS)}.")
     flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
     flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
-    flags.DEFINE_integer("processes", os.cpu_count() or 1, "Cells at a time.", lower_bound=1)
-    flags.DEFINE_string("only", "", "Run only the cell ENV:METHOD, in this process, and write no report.")
+    flags.DEFINE_integer("processes", os.cpu_count() or 1, "Runs at a time.", lower_bound=1)
+    flags.DEFINE_boolean("show_settings", False, "Print the common agent and what each method has, and run nothing.")
+    flags.DEFINE_string("only", "", "Do the runs PHASE:ENV:METHOD alone, in this process, and write no report.")
     flags.DEFINE_string("out", "results/compare", "Results folder.")
     flags.DEFINE_boolean("resume", False, "Go on with the cells that are not finished.")
     flags.DEFINE_boolean("overwrite", False, "Replace the comparison in the results folder.")

@@ -132,6 +132,28 @@ def ppo(env: str) -> OnlineConfig:
     return config.replace(optimizer=optimizer, network=network)
 
 
+def common_agent(env: str) -> OnlineConfig:
+    """The agent that `experiments.compare` gives to every rule: no setting is of one rule alone.
+
+    On Atari the network and the clipping of rewards are Table 1's of Xu et al. 2020.
+    """
+    of_env = for_environment(env)
+    is_image = is_image_torso(of_env.network)
+    return OnlineConfig(
+        env=env,
+        batch_size=64,
+        unroll=16,
+        validation_unroll=16,
+        num_updates=1,
+        is_acting_interleaved=is_pure(env),
+        max_abs_reward=of_env.max_abs_reward,
+        gradient_mode=of_env.gradient_mode if is_image else "reverse",
+        network=of_env.network if is_image else NetworkConfig("mlp", (64, 64), head_stddev=0.01),
+        optimizer=OptimizerConfig(1e-3, 0.999, 1e-5, max_gradient_norm=0.5, name="adam"),
+        meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
+    )
+
+
 def for_environment(env: str) -> OnlineConfig:
     """Return the settings for an environment by its name."""
     if env in ("toy/random_walk", "toy/catch"):

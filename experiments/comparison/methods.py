@@ -1,22 +1,30 @@
 """What `experiments.compare` compares: methods, each a choice of targets and of a regime, in environments.
 
-A cell is a method in an environment with all seeds: a run folder <out>/cells/<env>/<method>/.
+Every method has the agent of `presets.common_agent`, and adds to it what it is: rule and outer objective, how η is
+learned, PPO's passes, DiscoRL's action model. A cell is a method in an environment.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from agents.impala import A2CConfig, ImpalaConfig
+from agents.ppo import PPOConfig
+from experiments.comparison.protocol import FAMILIES, Grid, Point, Program, family
 from experiments.results.scores import BSUITE_CATCH, reference_scores
 from experiments.runs import settings
 from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
-from frodo.config import OnlineConfig
-from frodo.rule_files import load_origin, load_rule
+from frodo.config import AgentConfig, OnlineConfig, outer_settings
+from frodo.rule_files import PUBLISHED, load_origin, load_rule
+from frodo.rules import RuleConfig
+from meta.outer import OuterConfig
+from meta.scalar import FrodoConfig
 from toy_envs import names
 
-DISCO_BATCH = 8  # environments of Disco103's agents: four times the public code's, with as many updates less
+DISCO_BATCH = 8  # environments of Disco103's own agents: four times the public code's, with as many updates less
+LAMBDA = 0.95  # λ of every return
+NUM_UPDATES = 5  # M, where η is learned
 
 
 class Method(NamedTuple):
@@ -26,47 +34,62 @@ class Method(NamedTuple):
       label: its name for people.
       targets, regime: its place in the matrix.
       rule: where η comes from: "" (none, or random), "disco103", or the flag that names a rule.
-      configure: environment, rule -> settings.
+      configure: the common agent, rule -> settings.
       frozen: where it learns η, the method with the same agent that does not: of FRODO's it has no meta-network.
+      is_tuned: whether its settings are chosen from the grid; else they are its own.
     """
 
     label: str
     targets: str
     regime: str
     rule: str
-    configure: Callable[[str, str], OnlineConfig]
+    configure: Callable[[OnlineConfig, str], OnlineConfig]
     frozen: str = ""
+    is_tuned: bool = True
 
 
-def _hand_made(name: str) -> Callable[[str, str], OnlineConfig]:
-    return lambda env, rule: settings.configure(env, name)
+def _hand_made(name: str, of_rule: A2CConfig, **own: int) -> Callable[[OnlineConfig, str], OnlineConfig]:
+    return lambda agent, _: agent.replace(rule=RuleConfig(name, of_rule), **own)
 
 
-def _with_batch(config: OnlineConfig) -> OnlineConfig:
-    """Return settings with fewer, larger iterations, for the published rule's agent in small environments."""
+def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
+    rule = RuleConfig("frodo", FrodoConfig(reduction="mean", lstm=64, vtrace_lambda=LAMBDA))
+    return agent.replace(rule=rule, outer=OuterConfig(lambda_=LAMBDA), num_updates=NUM_UPDATES)
+
+
+def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
+    """The common agent with a learned rule, the predictions and the outer objective that go with it."""
+    network = dataclasses.replace(agent.network, action_model=of.network.action_model)
+    return agent.replace(rule=of.rule, outer=of.outer, network=network, num_updates=NUM_UPDATES)
+
+
+def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
+    return _learned(agent, presets.small_population("disco"))
+
+
+def _adapted(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule)
+
+
+def _frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    return _adapted(agent, rule).replace(is_frozen=True, num_updates=1)
+
+
+def _with_own_agent(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    config = settings.configure_frozen(agent.env, rule)
     return config.replace(batch_size=max(config.batch_size, DISCO_BATCH))
 
 
-def _adapted(env: str, rule: str) -> OnlineConfig:
-    return _with_batch(settings.configure(env, "", rule))
-
-
-def _disco_from_random(env: str, rule: str) -> OnlineConfig:
-    """Return an agent and a meta-network as `discover` has them, for the online regime."""
-    agent = settings.population("disco", (env,)).agent_only()
-    return OnlineConfig(**vars(agent), env=env).replace(max_abs_reward=presets.for_environment(env).max_abs_reward)
-
-
-def _frozen(env: str, rule: str) -> OnlineConfig:
-    return _with_batch(settings.configure_frozen(env, rule))
-
-
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
-HAND_MADE, SCALAR, DISCO, PUBLISHED = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103"
+HAND_MADE, SCALAR, DISCO, OF_DISCO103 = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103"
+BASELINES = ("impala", "ppo")  # what differences are to
 METHODS = {
-    "impala": Method("IMPALA", HAND_MADE, NONE, "", _hand_made("impala")),
-    "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c")),
-    "frodo": Method("FRODO", SCALAR, RANDOM, "", _hand_made("frodo"), "impala"),
+    "impala": Method(
+        "IMPALA", HAND_MADE, NONE, "", _hand_made("impala", ImpalaConfig(reduction="mean", lambda_=LAMBDA))
+    ),
+    "ppo": Method("PPO", HAND_MADE, NONE, "", _hand_made("ppo", PPOConfig(lambda_=LAMBDA), epochs=4, minibatches=8)),
+    "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c", A2CConfig(reduction="mean"))),
+    "frodo": Method("FRODO", SCALAR, RANDOM, "", _frodo, "impala"),
     "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
     "scalar_adapted": Method(
         "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"
@@ -74,8 +97,11 @@ METHODS = {
     "disco": Method("π, y, z online, from random η", DISCO, RANDOM, "", _disco_from_random, "disco_frozen"),
     "disco_frozen": Method("discovered π, y, z rule, frozen", DISCO, FROZEN, "disco_rule", _frozen),
     "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted, "disco_frozen"),
-    "disco103_frozen": Method("Disco103, frozen", PUBLISHED, FROZEN, "disco103", _frozen),
-    "disco103_adapted": Method("Disco103, online", PUBLISHED, ADAPTED, "disco103", _adapted, "disco103_frozen"),
+    "disco103_frozen": Method("Disco103, frozen", OF_DISCO103, FROZEN, PUBLISHED, _frozen),
+    "disco103_adapted": Method("Disco103, online", OF_DISCO103, ADAPTED, PUBLISHED, _adapted, "disco103_frozen"),
+    "disco103_published": Method(
+        "Disco103, frozen, with its own agent", OF_DISCO103, FROZEN, PUBLISHED, _with_own_agent, is_tuned=False
+    ),
 }
 
 
@@ -100,10 +126,15 @@ class Comparison:
     """What is compared."""
 
     envs: tuple[str, ...]
-    budget: int  # environment steps of each agent
+    budgets: Mapping[str, int]  # family -> environment steps of each agent
     seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
     methods: tuple[str, ...]
     files: Mapping[str, str]  # rules, of the flags scalar_rule and disco_rule: a name or a path; "" for none
+    grid: Grid = Grid()
+
+    def budget(self, env: str) -> int:
+        return self.budgets[family(env)]
 
     def rule(self, method: str) -> str | None:
         """Return the source of a method's η: a rule's name or path, "" for none, None if it is missing."""
@@ -118,12 +149,45 @@ class Comparison:
         """Return environment and method of what can be run."""
         return [(env, method) for env in self.envs for method in self.methods if not self.missing(method)]
 
-    def configure(self, env: str, method: str) -> OnlineConfig:
-        return METHODS[method].configure(env, self.rule(method) or "")
+    def tuned_cells(self) -> list[tuple[str, str]]:
+        """Return environment and method of what is tuned first."""
+        return [(env, method) for env, method in self.cells() if METHODS[method].is_tuned]
+
+    def configure(self, env: str, method: str, program: Program | None = None) -> OnlineConfig:
+        """Return the settings of a method's agent, but for the learning rate of a point."""
+        config = METHODS[method].configure(presets.common_agent(env), self.rule(method) or "")
+        if not METHODS[method].is_tuned:
+            return config
+        if program:
+            batch_size, unroll = program.batch
+            config = config.replace(batch_size=batch_size, unroll=unroll, validation_unroll=unroll)
+            if program.entropy_cost is not None:
+                config = _with_entropy_cost(config, program.entropy_cost)
+        return config.replace(annealing=self.budget(env))
+
+    def programs(self, env: str, method: str) -> list[Program]:
+        """Return the part of the grid that a method has, without learning rates."""
+        return self.grid.programs(bool(_entropy_costs(self.configure(env, method))))
+
+    def points(self, env: str, method: str) -> list[Point]:
+        """Return the grid that a method has."""
+        return self.grid.points(bool(_entropy_costs(self.configure(env, method))))
 
 
-def cell_folder(out: Path, env: str, method: str) -> Path:
-    return out / "cells" / env.replace("/", "_") / method
+def _entropy_costs(config: OnlineConfig) -> list[str]:
+    """Where the policy's entropy has a cost: "rule" for the loss of the agent, "outer" for that of η."""
+    own = {field.name for field in dataclasses.fields(config.rule.settings)}
+    is_meta = config.rule.entry.is_learned and not config.is_frozen
+    return ["rule"] * ("entropy_cost" in own) + ["outer"] * (is_meta and "entropy_cost" in outer_settings(config.rule))
+
+
+def _with_entropy_cost(config: OnlineConfig, cost: float) -> OnlineConfig:
+    where = _entropy_costs(config)
+    if "rule" in where:
+        config = config.replace(rule=config.rule.replace(entropy_cost=cost))
+    if "outer" in where:
+        config = config.replace(outer=dataclasses.replace(config.outer, entropy_cost=cost))
+    return config
 
 
 def check_names(comparison: Comparison) -> None:
@@ -142,9 +206,18 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     Returns:
       method -> the environments that its rule was discovered in.
     Raises:
-      UsageError: naming the first environment without scores to normalise by, rule file that is none or has other
-        targets, or rule that was discovered in an environment that it is to be evaluated in, unless `allow_seen`.
+      UsageError: naming the first value that the grid has twice, seed that is for tuning and for evaluation,
+        environment without scores to normalise by, rule file that is none or has other targets, rule that was
+        discovered in an environment that it is to be evaluated in, unless `allow_seen`, or rule that has no other
+        environment to be tuned in.
+      ValueError: naming a setting of the grid that an agent cannot have.
     """
+    comparison.grid.validate()
+    if both := sorted(set(comparison.seeds) & set(comparison.tuning_seeds)):
+        raise UsageError(f"--tuning_seeds: seed {both[0]} is in --seeds, too: settings are chosen by other seeds")
+    for name in comparison.budgets:
+        if name not in FAMILIES:
+            raise UsageError(f"--budgets: {name!r} is no family: give some of {', '.join(FAMILIES)}")
     for env in comparison.envs:
         reference_scores(env)
     for flag, discovery in DISCOVERIES.items():
@@ -157,8 +230,14 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     for method in comparison.methods:
         if rule := comparison.rule(method):
             seen[method] = refuse_seen(comparison, rule, load_origin(rule).envs, allow_seen)
+            if METHODS[method].is_tuned and len(comparison.envs) == 1:
+                raise UsageError(
+                    f"{method}: the settings of a discovered rule are chosen in other environments than the one that "
+                    "it is shown in: give --envs at least two"
+                )
     for env, method in comparison.cells():
-        comparison.configure(env, method).validate()
+        for program in comparison.programs(env, method):
+            comparison.configure(env, method, program).validate()
     return {method: envs for method, envs in seen.items() if envs}
 
 

@@ -6,62 +6,79 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, RANDOM, Comparison, cell_folder
+from experiments.comparison import cells
+from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, RANDOM, Comparison
+from experiments.comparison.protocol import Point, family
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
 from frodo.logs import quantity
 from frodo.rule_files import load_origin
 
+if TYPE_CHECKING:
+    from experiments.comparison.report import Findings
 
-def page(
-    comparison: Comparison,
-    out: Path,
-    finals: Mapping[tuple[str, str], np.ndarray],
-    aggregates: Mapping,
-    improvements: Mapping,
-    costs: Sequence[Mapping[str, Any]],
-    figures: Mapping[str, str],
-    seen: Mapping[str, Sequence[str]],
-    labels: Mapping[str, str],
-) -> str:
-    """Return the document.
 
-    Args:
-      finals: cell -> return of each seed.
-      aggregates, improvements: method -> estimates.
-      costs: of each cell, as in costs.csv.
-      figures: file name in <out>/report/ -> caption.
-      seen: method -> environments that its rule was discovered in.
-      labels: method -> its name, marked where its rule has seen an environment.
-    """
-    means = _mean_costs(comparison, costs)
+def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[str, str]) -> str:
+    """Return the document; `figures` are file name in <out>/report/ -> caption."""
+    labels, finals = found.labels, found.finals["tuned"]
+    means = _mean_costs(comparison, found.costs)
+    budgets = {family(env): quantity(comparison.budget(env)) for env in comparison.envs}
+    seeds = ", ".join(map(str, comparison.tuning_seeds))
     parts = [
         "<h1>Online against population</h1>",
-        f"<p>{len(comparison.envs)} environments, {quantity(comparison.budget)} environment steps for each agent, "
-        f"to within an iteration, {len(comparison.seeds)} seeds. A normalised score of 0 is random play; 1 is the best "
-        "that can be done, on Atari human play. Scores are means over the last fifth of a lifetime. Intervals: 95 %, "
-        "of stratified bootstraps over seeds: with few seeds they are too narrow.</p>",
+        f"<p>{len(comparison.envs)} environments, {len(comparison.seeds)} seeds; environment steps of each agent, to "
+        f"within an iteration: {', '.join(f'{steps} ({name})' for name, steps in budgets.items())}. A normalised score "
+        "of 0 is random play; 1 is the best that can be done, on Atari human play, and where neither is known a "
+        "published result (docs/protocol.md). Scores are means over the last fifth of a lifetime. Intervals: 95 %, of "
+        "stratified bootstraps over seeds: with few seeds they are too narrow.</p>",
+        f"<p>All methods have one agent. Each is shown at its best of one grid, by the tuning seeds {seeds}: a "
+        "hand-made rule and one learned from random η at the best in that environment, a discovered rule at the best "
+        "over the <em>other</em> environments.</p>",
         "<h2>Targets and regimes</h2><p>Interquartile mean of the normalised scores; what η cost before the lifetime, "
         "and what of a lifetime, mean over environments.</p>",
-        _matrix(comparison, aggregates, means, labels),
+        _matrix(comparison, found, means),
         "<h2>Returns</h2><p>Mean over seeds and its interval; ← is the highest mean.</p>",
         pages.table(["method", *comparison.envs], _return_rows(comparison, finals, labels)),
+        "<h2>Scores by family</h2><p>Interquartile means of the normalised scores.</p>",
+        _family_table(found, "tuned"),
+        "<h2>One setting for all</h2><p>The same, with the one setting of each method that is best over all "
+        "environments by the tuning runs; the last column is what choosing by environment adds over all.</p>",
+        _family_table(found, "one"),
     ]
-    if improvements:
-        over = labels[next(iter(aggregates))]
+    for over, own in found.differences.items():
+        groups = list(next(iter(own.values()), {}))
+        rows = [[labels[m], *(signed(of[name]) for name in groups)] for m, of in own.items()]
         parts += [
-            "<h2>Probability of improvement</h2>",
-            pages.table(["method", f"over {over}"], [[labels[x], interval(y)] for x, y in improvements.items()]),
+            f"<h2>Differences to {html.escape(labels[over])}</h2><p>Mean difference of the normalised scores, seed by "
+            "seed; ▲ or ▼ where the interval excludes 0.</p>",
+            pages.table(["method", *groups], rows),
+        ]
+    if found.improvements:
+        baselines = list(found.improvements)
+        rows = [
+            [labels[m], *(interval(found.improvements[x][m]) if m in found.improvements[x] else "–" for x in baselines)]
+            for m in found.scores["tuned"]
+        ]
+        parts += [
+            "<h2>Probability of improvement</h2><p>That a run of the method has a higher score than one of the other, "
+            "mean over environments.</p>",
+            pages.table(["method", *(f"over {labels[x]}" for x in baselines)], rows),
         ]
     parts += [
+        "<h2>What was tuned</h2><p>Grid: learning rates "
+        f"{', '.join(f'{x:g}' for x in comparison.grid.learning_rates)}; costs of entropy "
+        f"{', '.join(f'{x:g}' for x in comparison.grid.entropy_costs)}; environments × steps of a trajectory "
+        f"{', '.join('{} × {}'.format(*x) for x in comparison.grid.batches)}. ! marks a learning rate or a cost at the "
+        "edge of its three or more.</p>",
+        pages.table(["method", "one for all", *comparison.envs], _choice_rows(comparison, found)),
         "<h2>Cost</h2><p>Before the lifetime to discover η, and a seed's lifetime, mean over environments. CPU time "
         "for η is what is more than the other steps take with the same agent and η frozen (for FRODO, with IMPALA). "
-        "Compilation, once for all seeds of a cell, comes on top.</p>",
-        _cost_table(means, {row["method"]: row["note"] for row in costs}, labels),
+        "Compilation, once for all seeds of a cell, comes on top, as does tuning.</p>",
+        _cost_table(means, {row["method"]: row["note"] for row in found.costs}, labels),
         "<h2>Rules</h2>",
         pages.table(["rule", "discovered in", ""], _rule_rows(comparison), "wide matrix"),
     ]
@@ -69,10 +86,11 @@ def page(
         data = base64.b64encode((out / "report" / name).read_bytes()).decode()
         parts.append(f'<figure><div class="wide"><img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">')
         parts.append(f"</div><figcaption>{html.escape(caption)}</figcaption></figure>")
-    parts += _missing(comparison, out, finals, seen)
+    parts += _missing(comparison, out, found)
     parts.append("<h2>Configurations</h2>")
     for env, method in finals:
-        record = json.loads((cell_folder(out, env, method) / "config.json").read_bytes())
+        run = cells.folder_of(out, cells.CELLS, env, method) / cells.run_name(found.choices[env, method].tuned)
+        record = json.loads((run / "config.json").read_bytes())
         text = html.escape(json.dumps(record, indent=1, ensure_ascii=False))
         parts.append(
             f"<details><summary>{html.escape(f'{METHODS[method].label} on {env}')}</summary><pre>{text}</pre></details>"
@@ -80,14 +98,14 @@ def page(
     return pages.page("Online against population", parts)
 
 
-def _matrix(comparison: Comparison, aggregates: Mapping, costs: Mapping, labels: Mapping[str, str]) -> str:
+def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:
     chosen = {name: method for name, method in METHODS.items() if name in comparison.methods}
     regimes = list(dict.fromkeys(method.regime for method in chosen.values()))
 
     def entry(name: str) -> str:
-        if name not in aggregates:
-            return f"{labels[name]}: missing"
-        text = f"{labels[name]}: {interval(aggregates[name]['IQM'])}"
+        if name not in found.aggregates:
+            return f"{found.labels[name]}: missing"
+        text = f"{found.labels[name]}: {interval(found.aggregates[name]['IQM'])}"
         values = {key: _quantity(value) for key, value in costs[name].items()}
         if METHODS[name].regime in (FROZEN, ADAPTED):
             note = load_origin(comparison.rule(name) or "").note
@@ -99,8 +117,8 @@ def _matrix(comparison: Comparison, aggregates: Mapping, costs: Mapping, labels:
     rows = []
     for targets in dict.fromkeys(method.targets for method in chosen.values()):
         own = {name: method.regime for name, method in chosen.items() if method.targets == targets}
-        cells = [[name for name, regime in own.items() if regime == one] for one in regimes]
-        rows.append([targets, *("; ".join(map(entry, here)) or "–" for here in cells)])
+        entries = [[name for name, regime in own.items() if regime == one] for one in regimes]
+        rows.append([targets, *("; ".join(map(entry, here)) or "–" for here in entries)])
     return pages.table(["targets", *regimes], rows, "wide matrix")
 
 
@@ -114,6 +132,29 @@ def _return_rows(comparison: Comparison, finals: Mapping, labels: Mapping[str, s
         text = lambda x, best: f"{x.value:.3g} [{x.low:.3g}, {x.high:.3g}]" + " ←" * bool(x.value == best)
         columns.append([text(found[m], best) if m in found else "–" for m in comparison.methods])
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _family_table(found: "Findings", which: str) -> str:
+    own = found.by_family[which]
+    groups = list(next(iter(own.values()), {}))
+    rows = [[found.labels[m], *(interval(of[name]) for name in groups)] for m, of in own.items()]
+    if which == "tuned":
+        return pages.table(["method", *groups], rows)
+    for row, (m, of) in zip(rows, own.items(), strict=True):
+        tuned = found.by_family["tuned"].get(m)
+        row.append(f"{tuned['all'].value - of['all'].value:+.2f}" if tuned else "–")
+    return pages.table(["method", *groups, "tuned − one"], rows)
+
+
+def _choice_rows(comparison: Comparison, found: "Findings") -> list[list[str]]:
+    def text(point: Point | None) -> str:
+        return f"{point}{' !' * bool(comparison.grid.edges(point))}" if point else "its own"
+
+    rows = []
+    for method in dict.fromkeys(method for _, method in found.choices):
+        own = [found.choices[env, method] for env in comparison.envs]
+        rows.append([found.labels[method], text(own[0].one), *(text(choice.tuned) for choice in own)])
+    return rows
 
 
 def _mean_costs(comparison: Comparison, costs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -137,22 +178,25 @@ def _rule_rows(comparison: Comparison) -> list[list[str]]:
     return [[rule, ", ".join(dict.fromkeys(load_origin(rule).envs)), load_origin(rule).note] for rule in rules]
 
 
-def _missing(comparison: Comparison, out: Path, finals: Mapping, seen: Mapping[str, Sequence[str]]) -> list[str]:
+def _missing(comparison: Comparison, out: Path, found: "Findings") -> list[str]:
+    finals, failed = found.finals["tuned"], cells.untuned(comparison, out)
     lines = [
         f"{METHODS[method].label}: {reason}" for method in comparison.methods if (reason := comparison.missing(method))
     ]
+    lines += [f"{METHODS[method].label}: {reason}" for method, reason in failed.items()]
     lines += [
-        f"{METHODS[method].label} on {env}: {failure(cell_folder(out, env, method))}"
+        f"{METHODS[method].label} on {env}: {failure(cells.folder_of(out, cells.CELLS, env, method))}"
         for env, method in comparison.cells()
-        if (env, method) not in finals
+        if (env, method) not in finals and method not in failed
     ]
     lines += [
-        f"{METHODS[method].label} on {env}: no episode ended in the last fifth"
+        f"{METHODS[method].label} on {env}: no episode ended in the last fifth, or parameters were not finite"
         for (env, method), values in finals.items()
         if not np.isfinite(values).all()
     ]
     lines += [
-        f"* {METHODS[method].label}: its rule was discovered in {', '.join(envs)}" for method, envs in seen.items()
+        f"* {METHODS[method].label}: its rule was discovered in {', '.join(envs)}"
+        for method, envs in found.seen.items()
     ]
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return ["<h2>What is missing</h2>", f"<ul>{items}</ul>" if items else "<p>Nothing.</p>"]
@@ -161,6 +205,12 @@ def _missing(comparison: Comparison, out: Path, finals: Mapping, seen: Mapping[s
 def interval(estimate: statistics.Estimate) -> str:
     """Return the text of an estimate."""
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def signed(estimate: statistics.Estimate) -> str:
+    """Return the text of a difference, marked where its interval excludes 0."""
+    text = f"{estimate.value:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}]"
+    return text + (" ▲" if estimate.low > 0 else " ▼" if estimate.high < 0 else "")
 
 
 def _quantity(value: float | None) -> str:

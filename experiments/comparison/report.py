@@ -4,22 +4,55 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.comparison.methods import METHODS, Comparison, cell_folder
+from experiments.comparison import cells
+from experiments.comparison.cells import CELLS, Choice
+from experiments.comparison.methods import BASELINES, METHODS, Comparison
 from experiments.comparison.page import interval, page
+from experiments.comparison.protocol import FAMILIES, family
 from experiments.results import plots, reading, statistics
 from experiments.results.scores import normalised, reference_scores
-from experiments.runs.errors import UsageError
-from experiments.runs.jobs import failure
+from experiments.results.statistics import Estimate
 from frodo import files
 from frodo.logs import table
 from frodo.rule_files import load_origin
 from frodo.rules import RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
+ALL = "all"  # environments
+
+Cell = tuple[str, str]  # environment, method
+
+
+class Findings(NamedTuple):
+    """The numbers of a comparison.
+
+    Attributes:
+      choices: cell -> settings, of the cells whose tuning is finished.
+      finals: "tuned" or "one" -> cell -> return of each seed, of the finished ones.
+      scores: "tuned" or "one" -> method -> normalised scores [num_seeds, num_envs], of methods with all cells.
+      aggregates: method -> "IQM", "median", "optimality gap" -> estimate, at its best settings.
+      by_family: "tuned" or "one" -> method -> family or ALL -> interquartile mean.
+      differences: baseline -> method -> environment, family or ALL -> mean paired difference of the scores.
+      improvements: baseline -> method -> probability that a run of it is better, averaged over environments.
+      costs: a row for each cell at its best settings.
+      seen: method -> environments that its rule was discovered in.
+      labels: method -> its name, marked where its rule has seen an environment.
+    """
+
+    choices: Mapping[Cell, Choice]
+    finals: Mapping[str, Mapping[Cell, np.ndarray]]
+    scores: Mapping[str, Mapping[str, np.ndarray]]
+    aggregates: Mapping[str, Mapping[str, Estimate]]
+    by_family: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    differences: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    improvements: Mapping[str, Mapping[str, Estimate]]
+    costs: Sequence[Mapping[str, Any]]
+    seen: Mapping[str, Sequence[str]]
+    labels: Mapping[str, str]
 
 
 def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -> str:
@@ -28,96 +61,166 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
     Args:
       seen: method -> environments that its rule was discovered in.
     Raises:
-      UsageError: if a cell is of another environment or budget, or misses seeds.
+      UsageError: if a run is of another environment or budget, or misses seeds.
     """
     folder = out / "report"
-    cells = {cell: read_cell(comparison, out, *cell) for cell in _finished(comparison, out)}
-    finals = {cell: reading.final_values(results, "return") for cell, results in cells.items()}
-    scores = {
-        method: np.stack([normalised(env, finals[env, method]) for env in comparison.envs], axis=1)
-        for method in comparison.methods
-        if all((env, method) in finals and np.isfinite(finals[env, method]).all() for env in comparison.envs)
+    choices = cells.choices(comparison, out)
+    runs = {
+        which: {
+            cell: cells.read(comparison, out, *cell, point=getattr(choice, which))
+            for cell, choice in choices.items()
+            if cells.is_finished(out, CELLS, *cell)
+        }
+        for which in Choice._fields
     }
-    labels = {method: METHODS[method].label + " *" * (method in seen) for method in comparison.methods}
-    aggregates = statistics.aggregates(scores)
-    figures = _draw(comparison, folder, cells, scores, aggregates, labels)
-    improvements = statistics.improvements(scores, next(iter(scores))) if len(scores) > 1 else {}
-    costs = _costs(comparison, cells)
-    files.write_csv(folder / "scores.csv", _score_rows(comparison, finals, seen))
-    files.write_csv(folder / "statistics.csv", _statistics_rows(aggregates, improvements, seen))
-    files.write_csv(folder / "costs.csv", costs)
-    text = page(comparison, out, finals, aggregates, improvements, costs, figures, seen, labels)
-    files.write(folder / "index.html", text.encode())
+    found = _findings(comparison, choices, runs, seen)
+    tuning = {cell: cells.tuning_returns(comparison, out, *cell) for cell, own in choices.items() if own.tuned}
+    figures = _draw(comparison, folder, runs["tuned"], found, tuning)
+    files.write_csv(folder / "scores.csv", _score_rows(comparison, found))
+    files.write_csv(folder / "statistics.csv", _statistics_rows(found))
+    files.write_csv(folder / "costs.csv", found.costs)
+    files.write_csv(folder / "grid.csv", _grid_rows(comparison, tuning, choices))
+    files.write(folder / "index.html", page(comparison, out, found, figures).encode())
     rows = [
-        {"method": labels[method], **{name: interval(estimate) for name, estimate in own.items()}}
-        for method, own in aggregates.items()
+        {"method": found.labels[method], **{name: interval(estimate) for name, estimate in own.items()}}
+        for method, own in found.aggregates.items()
     ]
     return f"{table(rows)}\n{folder / 'index.html'}"
 
 
-def read_cell(comparison: Comparison, out: Path, env: str, method: str) -> reading.Results:
-    """Read a finished cell, and check that it is of this comparison."""
-    results = reading.read(cell_folder(out, env, method))
-    expected = {"environment": env, "budget": comparison.budget, "seeds": list(comparison.seeds)}
-    found = {
-        "environment": results.config["config"]["env"],
-        "budget": results.config["steps"],
-        "seeds": sorted({int(seed) for seed in results.columns["seed"]}),
+def _findings(comparison: Comparison, choices: Mapping, runs: Mapping, seen: Mapping) -> Findings:
+    finals = {
+        which: {cell: reading.final_values(run, "return") for cell, run in own.items()} for which, own in runs.items()
     }
-    for name, value in expected.items():
-        if found[name] != value:
-            raise UsageError(
-                f"{results.folder}: its {name} is {found[name]}, expected {value}: runs of one comparison must agree"
-            )
-    return results
+    scores = {which: _scores(comparison, own) for which, own in finals.items()}
+    groups = groups_of(comparison)
+    by_family: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for which, own in scores.items():
+        of_groups = {
+            name: statistics.iqms({m: x[:, columns] for m, x in own.items()}) for name, columns in groups.items()
+        }
+        by_family[which] = {
+            method: {name: estimates[method] for name, estimates in of_groups.items()} for method in own
+        }
+    tuned = scores["tuned"]
+    baselines = [name for name in BASELINES if name in tuned]
+    alone = {env: [i] for i, env in enumerate(comparison.envs)}
+    differences = {}
+    for over in baselines:
+        of_groups = {
+            name: statistics.means({m: (x - tuned[over])[:, columns] for m, x in tuned.items() if m != over})
+            for name, columns in (alone | groups).items()
+        }
+        differences[over] = {m: {name: of[m] for name, of in of_groups.items()} for m in tuned if m != over}
+    return Findings(
+        choices,
+        finals,
+        scores,
+        statistics.aggregates(tuned),
+        by_family,
+        differences,
+        {over: statistics.improvements(tuned, over) for over in baselines if len(tuned) > 1},
+        _costs(comparison, runs["tuned"]),
+        seen,
+        {method: METHODS[method].label + " *" * (method in seen) for method in comparison.methods},
+    )
 
 
-def _finished(comparison: Comparison, out: Path) -> list[tuple[str, str]]:
-    return [cell for cell in comparison.cells() if not failure(cell_folder(out, *cell))]
+def groups_of(comparison: Comparison) -> dict[str, list[int]]:
+    """Return for each family of environments, and for all of them, which they are."""
+    families = [family(env) for env in comparison.envs]
+    groups = {name: [i for i, own in enumerate(families) if own == name] for name in FAMILIES if name in families}
+    return groups | {ALL: list(range(len(families)))}
 
 
-def _score_rows(comparison: Comparison, finals: Mapping[tuple[str, str], np.ndarray], seen) -> list[dict[str, Any]]:
+def _scores(comparison: Comparison, finals: Mapping[Cell, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        method: np.stack([normalised(env, finals[env, method]) for env in comparison.envs], axis=1)
+        for method in comparison.methods
+        if all((env, method) in finals and np.isfinite(finals[env, method]).all() for env in comparison.envs)
+    }
+
+
+def _score_rows(comparison: Comparison, found: Findings) -> list[dict[str, Any]]:
     return [
         {
             "environment": env,
+            "family": family(env),
             "method": method,
+            "settings": which,
             "seed": seed,
             "return": value,
             "score": float(normalised(env, value)),
-            "is_seen": env in seen.get(method, ()),
+            "is_seen": env in found.seen.get(method, ()),
         }
+        for which, finals in found.finals.items()
         for (env, method), values in finals.items()
         for seed, value in zip(comparison.seeds, values.tolist(), strict=True)
     ]
 
 
-def _statistics_rows(aggregates: Mapping, improvements: Mapping, seen) -> list[dict[str, Any]]:
-    named = [(method, name, estimate) for method, own in aggregates.items() for name, estimate in own.items()]
-    over = next(iter(aggregates), "")
-    named += [(method, f"probability of improvement over {over}", x) for method, x in improvements.items()]
+def _statistics_rows(found: Findings) -> list[dict[str, Any]]:
+    rows = [
+        ("tuned", ALL, m, name, x) for m, own in found.aggregates.items() for name, x in own.items() if name != "IQM"
+    ]
+    for which, methods in found.by_family.items():
+        rows += [(which, group, m, "IQM", x) for m, own in methods.items() for group, x in own.items()]
+    for over, methods in found.differences.items():
+        rows += [
+            ("tuned", group, m, f"difference to {over}", x) for m, own in methods.items() for group, x in own.items()
+        ]
+    for over, own in found.improvements.items():
+        rows += [("tuned", ALL, m, f"probability of improvement over {over}", x) for m, x in own.items()]
     return [
-        {"method": method, "statistic": name, **estimate._asdict(), "is_seen": method in seen}
-        for method, name, estimate in named
+        {
+            "settings": which,
+            "environments": group,
+            "method": method,
+            "statistic": name,
+            **{key: float(value) for key, value in estimate._asdict().items()},
+            "is_seen": method in found.seen,
+        }
+        for which, group, method, name, estimate in rows
     ]
 
 
-def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], reading.Results]) -> list[dict[str, Any]]:
+def _grid_rows(comparison: Comparison, tuning: Mapping, choices: Mapping[Cell, Choice]) -> list[dict[str, Any]]:
+    return [
+        {
+            "environment": env,
+            "method": method,
+            "learning_rate": point.learning_rate,
+            "entropy_cost": point.entropy_cost,
+            "environments": point.batch[0],
+            "steps": point.batch[1],
+            "seed": seed,
+            "return": value,
+            "score": float(normalised(env, value)),
+            "is_tuned": point == choices[env, method].tuned,
+            "is_one": point == choices[env, method].one,
+        }
+        for (env, method), returns in tuning.items()
+        for point, values in returns.items()
+        for seed, value in zip(comparison.tuning_seeds, values.tolist(), strict=True)
+    ]
+
+
+def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list[dict[str, Any]]:
     """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation.
 
     Of a lifetime's CPU time, that for η is what its other steps leave, each at the cost of a step of the method that
     has the same agent and does not learn η; nan without such a cell, or if a run has a single row.
     """
     same_agent = ("network", "batch_size", "unroll", "replay")
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for (env, method), results in cells.items():
+    rows: dict[Cell, dict[str, Any]] = {}
+    for (env, method), results in runs.items():
         config, rule = results.config["config"], comparison.rule(method)
         where = load_origin(rule) if rule else None
         is_meta = RULES[config["rule"]["name"]].is_learned and not config["is_frozen"]
         fresh = (config["stride"] or config["num_updates"]) * config["unroll"]
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_meta else 0.0
         env_steps = float(results.columns["env_steps"].max())
-        summary = json.loads((results.folder / "summary.json").read_bytes())
-        seconds = env_steps / (summary["steps_per_cpu_second"] or math.nan)
+        seconds = env_steps / steps_per_cpu_second(results)
         rows[env, method] = {
             "environment": env,
             "method": method,
@@ -133,7 +236,7 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], reading.Resul
     for (env, method), row in rows.items():
         other = env, METHODS[method].frozen
         if math.isnan(row["CPU s for η"]) and other in rows:
-            one, two = (cells[cell].config["config"] for cell in ((env, method), other))
+            one, two = (runs[cell].config["config"] for cell in ((env, method), other))
             if all(one[name] == two[name] for name in same_agent):
                 per_step = rows[other]["CPU s"] / rows[other]["env steps"]
                 own = row["CPU s"] - (row["env steps"] - row["env steps for η"]) * per_step
@@ -141,44 +244,70 @@ def _costs(comparison: Comparison, cells: Mapping[tuple[str, str], reading.Resul
     return list(rows.values())
 
 
+def steps_per_cpu_second(results: reading.Results) -> float:
+    """Return the speed of a run, compilation left out; nan if it has a single row."""
+    return json.loads((results.folder / "summary.json").read_bytes())["steps_per_cpu_second"] or math.nan
+
+
 def _draw(
-    comparison: Comparison, folder: Path, cells: Mapping, scores: Mapping[str, np.ndarray], aggregates: Mapping, labels
+    comparison: Comparison, folder: Path, runs: Mapping[Cell, reading.Results], found: Findings, tuning: Mapping
 ) -> dict[str, str]:
     """Draw what there is; returns file name -> what it shows."""
     figures = {}
     num_seeds = len(comparison.seeds)
+    scores, labels = found.scores["tuned"], found.labels
     for env in comparison.envs:
         series = {
-            method: reading.curve(cells[env, method], "return")._replace(label=labels[method])
+            method: reading.curve(runs[env, method], "return")._replace(label=labels[method])
             for method in comparison.methods
-            if (env, method) in cells
+            if (env, method) in runs
         }
         if series:
             random, best = reference_scores(env)
-            name = f"curves_{env.replace('/', '_')}.png"
-            plots.panels(
-                folder / name,
-                _by_targets(series),
-                title=env,
-                xlabel="environment steps",
-                ylabel="mean return",
-                hlines={"random play": random, ("human" if env.startswith("atari/") else "best"): best},
-            )
+            levels = {"random play": random, "reference (score 1)": best}
             band = "thin lines: each seed" if num_seeds < 3 else "band: 95 % Student-t interval of the mean"
-            figures[name] = f"Return in {env}, mean of {num_seeds} seeds without smoothing; {band}."
+            speeds = {method: steps_per_cpu_second(runs[env, method]) for method in series}
+            by_time = {m: own._replace(x=own.x / speeds[m]) for m, own in series.items() if speeds[m] > 0}
+            for name, own, over in (("curves", series, "environment steps"), ("cpu", by_time, "CPU seconds of a seed")):
+                file = f"{name}_{env.replace('/', '_')}.png"
+                plots.panels(
+                    folder / file, _by_targets(own), title=env, xlabel=over, ylabel="mean return", hlines=levels
+                )
+                figures[file] = f"Return in {env} over {over}, mean of {num_seeds} seeds without smoothing; {band}."
     if scores:
-        names = next(iter(aggregates.values()))
-        estimates = {name: {labels[method]: own[name] for method, own in aggregates.items()} for name in names}
+        names = next(iter(found.aggregates.values()))
+        estimates = {name: {labels[method]: own[name] for method, own in found.aggregates.items()} for name in names}
         plots.estimates(folder / "aggregates.png", estimates)
         figures["aggregates.png"] = "Normalised scores over all environments. Line: 95 % stratified bootstrap interval."
-        found = statistics.profiles(scores, THRESHOLDS)
+        profiles = statistics.profiles(scores, THRESHOLDS)
         by_panel = {
-            targets: {labels[method]: found[method] for method in own}
-            for targets, own in _by_targets({method: method for method in found}).items()
+            targets: {labels[method]: profiles[method] for method in own}
+            for targets, own in _by_targets({method: method for method in profiles}).items()
         }
         plots.profiles(folder / "profiles.png", THRESHOLDS, by_panel)
         figures["profiles.png"] = "Fraction of runs with a score above τ. Band: 95 % stratified bootstrap interval."
+    if tuning:
+        plots.sensitivity(folder / "sensitivity.png", _sensitivity(comparison, tuning, labels))
+        figures["sensitivity.png"] = (
+            f"The whole grid: mean normalised score of the {len(comparison.tuning_seeds)} tuning seeds over the "
+            "environments of a family, by the learning rate; a line for each cost of entropy and batch. A gap: "
+            "parameters were not finite."
+        )
     return figures
+
+
+def _sensitivity(comparison: Comparison, tuning: Mapping, labels: Mapping[str, str]) -> dict:
+    """Method -> family -> program -> learning rate -> mean score over the family's environments."""
+    found: dict[str, dict[str, dict[str, dict[float, float]]]] = {}
+    for method in dict.fromkeys(method for _, method in tuning):
+        of_families = found.setdefault(labels[method], {})
+        for name, columns in groups_of(comparison).items():
+            envs = [comparison.envs[i] for i in columns]
+            lines = of_families.setdefault(name, {})
+            for point in tuning[envs[0], method]:
+                score = float(np.mean([np.mean(normalised(env, tuning[env, method][point])) for env in envs]))
+                lines.setdefault(str(point.program), {})[point.learning_rate] = score
+    return found
 
 
 def _by_targets(by_method: Mapping[str, Any]) -> dict[str, list[Any]]:

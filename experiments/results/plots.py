@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -151,6 +152,34 @@ def profiles(path: Path, thresholds: np.ndarray, by_panel: Mapping[str, Mapping[
                 axes.fill_between(
                     thresholds, estimate.low, estimate.high, color=colours[label], alpha=0.15, linewidth=0
                 )
+
+
+def sensitivity(path: Path, by_method: Mapping[str, Mapping[str, Mapping[str, Mapping[float, float]]]]) -> None:
+    """Write a PNG with a row for each method and a column for each family: its score over the learning rate.
+
+    Args:
+      path: the file.
+      by_method: method -> family -> what else is set -> learning rate -> score.
+    """
+    families = list(next(iter(by_method.values())))
+    with new_figure((2.6 * len(families) + 1, 1.9 * len(by_method) + 1), path) as figure:
+        grid = figure.subplots(len(by_method), len(families), sharex=True, sharey=True, squeeze=False)
+        handles: dict[str, Any] = {}
+        for row, (method, own) in zip(grid, by_method.items(), strict=True):
+            for axes, name in zip(row, families, strict=True):
+                for number, (label, scores) in enumerate(own[name].items()):
+                    style = dict(color=COLOURS[number % len(COLOURS)], marker="o", markersize=3)
+                    (line,) = axes.plot(list(scores), list(scores.values()), linewidth=1.2, **style)
+                    handles.setdefault(label, line)
+                axes.set_xscale("log")
+                axes.grid(alpha=0.25)
+            row[0].set_ylabel("\n".join(textwrap.wrap(method, 18)), fontsize=9)
+        for axes, name in zip(grid[0], families, strict=True):
+            axes.set_title(name)
+        for axes in grid[-1]:
+            axes.set_xlabel("learning rate")
+        figure.supylabel("normalised score")
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 
 
 def radar(path: Path, by_sweep: Mapping[str, Mapping[str, float]], title: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from experiments import compare
-from experiments.comparison import methods, report
-from experiments.comparison.methods import Comparison, cell_folder
+from experiments.comparison import cells, methods
+from experiments.comparison.protocol import FAMILIES
 from experiments.runs import settings
 from experiments.runs.errors import RunError, UsageError
 from frodo.rule_files import SHIPPED
@@ -35,14 +36,14 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_discovered(tmp_pa
 def test_the_record_has_the_digest_of_a_rule_by_its_name_or_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "run_all", lambda *_: None)
     monkeypatch.setattr(compare.report, "write", lambda *_: "index.html")
-    compared = one(envs=ENVS[:1], methods=("scalar_frozen",), scalar_rule="catch_and_grids")
+    compared = one(methods=("scalar_frozen",), scalar_rule="catch_and_grids")
     by_path = dataclasses.replace(
         compared, files=compared.files | {"scalar_rule": str(SHIPPED / "catch_and_grids.npz")}
     )
     digests = []
     for number, comparison in enumerate((compared, by_path)):
         options = compare.Options(tmp_path / str(number), 1, False, False, False, False)
-        with pytest.raises(RunError, match="1 of 1 cells failed"):
+        with pytest.raises(RunError, match="2 of 2 jobs failed, tuning: scalar_frozen on"):
             compare.run(comparison, options, [])
         record = json.loads((tmp_path / str(number) / "comparison.json").read_bytes())
         assert list(record["sha256"]) == [comparison.files["scalar_rule"]]
@@ -51,9 +52,25 @@ def test_the_record_has_the_digest_of_a_rule_by_its_name_or_its_file(tmp_path, m
 
 
 def test_the_job_of_a_cell_is_this_program_with_only(tmp_path):
-    (job,) = compare.cell_jobs(one(envs=ENVS[:1], methods=("frodo",)), tmp_path, ["--budget=1e3"])
-    assert (job.name, job.folder) == (f"frodo on {ENVS[0]}", cell_folder(tmp_path, ENVS[0], "frodo"))
-    assert job.arguments == ("--budget=1e3", f"--out={tmp_path}", f"--only={ENVS[0]}:frodo")
+    (job,) = compare.jobs_of("tuning", [(ENVS[0], "frodo")], tmp_path, ["--seeds=1"])
+    assert (job.name, job.folder) == (f"tuning: frodo on {ENVS[0]}", tmp_path / "tuning/toy_catch_4x3/frodo")
+    assert job.arguments == ("--seeds=1", f"--out={tmp_path}", f"--only=tuning:{ENVS[0]}:frodo")
+
+
+def test_budgets_are_by_family():
+    budgets = compare.parse_budgets("catch=1e3,atari=5M")
+    assert budgets == {name: one.budget for name, one in FAMILIES.items()} | {"catch": 1000, "atari": 5_000_000}
+    with pytest.raises(UsageError, match="--budgets=catches=1: 'catches' is no family .did you mean 'catch'"):
+        compare.parse_budgets("catches=1")
+    with pytest.raises(UsageError, match="--budgets=0: give a positive whole number"):
+        compare.parse_budgets("catch=0")
+
+
+def test_the_settings_are_shown():
+    text = compare.show(one(methods=("impala", "ppo", "frodo")))
+    assert "  network.hidden = (64, 64)" in text and "  optimizer.max_gradient_norm = 0.5" in text
+    (ppo, _) = re.findall("  ppo: (.*)", text)
+    assert "epochs=4, minibatches=8" in ppo and "network" not in ppo and "optimizer" not in ppo
 
 
 def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
@@ -69,26 +86,21 @@ def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
             methods.refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
 
 
-def test_a_cell_is_a_run_of_its_method(tmp_path):
-    compared = Comparison(ENVS[:1], 4000, (1,), ("a2c",), {"scalar_rule": "", "disco_rule": ""})
-    compare.run_cell(compared, tmp_path, ENVS[0], "a2c")
-    folder = cell_folder(tmp_path, ENVS[0], "a2c")
-    record = json.loads((folder / "config.json").read_bytes())
-    assert record["config"]["rule"]["name"] == "a2c" and record["config"]["env"] == ENVS[0] and record["steps"] == 4000
-    assert report.read_cell(compared, tmp_path, ENVS[0], "a2c").columns["env_steps"].max() <= 4000
-
-
 def test_a_killed_comparison_goes_on_with_the_unfinished_cells_and_gives_the_same_report(tmp_path):
     def start(name, *more):
         flags = (
-            f"--envs=toy/catch/4x3 --methods=impala,a2c --seeds=0,1 --budget=60e3 --processes=1 --out={tmp_path / name}"
+            "--envs=toy/catch/4x3 --methods=impala,a2c --seeds=0,1 --budgets=catch=60e3 --processes=1 "
+            "--learning_rates=1e-3,1e-2 --entropy_costs=0.01 --batches=4x8 --tuning_seeds=5 "
+            f"--out={tmp_path / name}"
         )
         command = [sys.executable, "-m", "experiments.compare", *flags.split(), *more]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
     whole, killed = start("whole"), start("killed")
-    first, second = (cell_folder(tmp_path / "killed", "toy/catch/4x3", method) for method in ("impala", "a2c"))
-    while not (second / "metrics.csv").exists():
+    first, second = (
+        cells.folder_of(tmp_path / "killed", cells.CELLS, "toy/catch/4x3", method) for method in ("impala", "a2c")
+    )
+    while not list(second.glob("*/metrics.csv")):
         assert killed.poll() is None
         time.sleep(0.02)
     killed.kill()
@@ -96,7 +108,8 @@ def test_a_killed_comparison_goes_on_with_the_unfinished_cells_and_gives_the_sam
     assert whole.wait() == 0 and (first / "summary.json").exists() and not (second / "summary.json").exists()
     assert start("killed", "--resume").wait() == 0
     assert before == {path: path.stat().st_mtime_ns for path in first.rglob("*")}
-    assert "resumed" in json.loads((second / "config.json").read_bytes())
-    for name in ("scores.csv", "statistics.csv"):
+    (run,) = {path.parent for path in second.glob("*/config.json")}
+    assert "resumed" in json.loads((run / "config.json").read_bytes())
+    for name in ("scores.csv", "statistics.csv", "grid.csv"):
         reports = [(tmp_path / folder / "report" / name).read_bytes() for folder in ("whole", "killed")]
         assert reports[0] == reports[1]

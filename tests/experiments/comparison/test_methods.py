@@ -1,20 +1,90 @@
-"""What cannot be compared is refused."""
+"""Methods have one agent, and what cannot be compared is refused."""
+
+import dataclasses
+import os
 
 import pytest
 
 from experiments.comparison import methods
+from experiments.comparison.methods import METHODS
+from experiments.comparison.protocol import Grid, Program
 from experiments.runs.errors import UsageError
+from frodo import presets
 from frodo.rule_files import load_rule
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
+
+# What a rule may differ in: what it is, how η is learned, and PPO's passes.
+OF_THE_RULE = {"rule", "outer", "num_updates", "is_frozen", "init_meta_params", "epochs", "minibatches"}
+NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule != "disco103"]
+
+
+@pytest.mark.parametrize("env", ["toy/catch", "gymnax/Breakout-MinAtar", "atari/Pong"])
+def test_a_rule_differs_only_in_what_it_is(env):
+    compared = one(
+        envs=(env, ENVS[1]), methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco"
+    )
+    agent = presets.common_agent(env)
+    for method in NOT_PUBLISHED:
+        config = compared.configure(env, method)
+        differing = {x.name for x in dataclasses.fields(config) if getattr(config, x.name) != getattr(agent, x.name)}
+        differing -= OF_THE_RULE | {"annealing"}
+        if config.rule.name == "disco":  # predictions of actions need a model of them
+            assert dataclasses.replace(config.network, action_model=0) == agent.network
+            differing -= {"network"}
+        assert not differing, method
+        assert config.annealing == compared.budget(env) == 1000
+        settings = config.rule.settings
+        assert settings.discount == 0.99 and getattr(settings, "reduction", "mean") == "mean"
+        assert getattr(settings, "lambda_", 0.95) == 0.95 and config.num_updates == (
+            5 if "learn" in kind(config) else 1
+        )
+
+
+def kind(config):
+    return "learns" if config.rule.entry.is_learned and not config.is_frozen else "does not"
+
+
+def test_a_point_of_the_grid_is_in_every_method():
+    compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
+    for method in NOT_PUBLISHED:
+        (program,) = compared.programs(ENVS[0], method)
+        has_entropy = method != "disco_frozen"  # its targets say what the policy is, and there is no outer objective
+        assert program == Program(0.01 if has_entropy else None, (2, 20))
+        config = compared.configure(ENVS[0], method, Program(0.07 if has_entropy else None, (3, 4)))
+        assert (config.batch_size, config.unroll, config.validation_unroll) == (3, 4, 4)
+        if hasattr(config.rule.settings, "entropy_cost"):
+            assert config.rule.settings.entropy_cost == 0.07
+        if kind(config) == "learns":
+            assert config.outer.entropy_cost == 0.07
+        elif config.rule.entry.is_learned:
+            assert config.outer == load_rule(compared.rule(method)).config.outer  # which has no say
+
+
+@pytest.mark.skipif(not os.environ.get("DISCO103_WEIGHTS"), reason="DISCO103_WEIGHTS does not name the weights")
+def test_the_published_rule_also_has_its_own_agent():
+    compared = one(methods=("disco103_published",))
+    config = compared.configure(ENVS[0], "disco103_published")
+    own = presets.disco(ENVS[0])
+    assert (config.network, config.optimizer, config.replay) == (own.network, own.optimizer, own.replay)
+    assert config.is_frozen and not config.annealing and not compared.tuned_cells()
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(UsageError, match="no scores of random and of best play are known for toy/grid_world/1"):
         methods.check(one(envs=("toy/grid_world/1",)), allow_seen=False)
+    with pytest.raises(UsageError, match="--tuning_seeds: seed 3 is in --seeds, too"):
+        methods.check(dataclasses.replace(one(), tuning_seeds=(5, 3)), allow_seen=False)
+    with pytest.raises(UsageError, match="--learning_rates=1,1: 1 is given more than once"):
+        methods.check(one(grid=Grid((1.0, 1.0))), allow_seen=False)
+    with pytest.raises(ValueError, match="minibatches is 8, expected a divisor of the 9 steps of an update"):
+        methods.check(one(methods=("ppo",), grid=Grid(batches=((3, 3),))), allow_seen=False)
     seen = one(scalar_rule=scalar_rule(tmp_path / "rule.npz", (ENVS[1], "toy/catch")))
     with pytest.raises(UsageError, match="rule.npz was discovered in toy/grid_world/46, which .* say --allow_seen"):
         methods.check(seen, allow_seen=False)
     assert methods.check(seen, allow_seen=True) == {"scalar_frozen": [ENVS[1]]}
+    alone = one(envs=ENVS[:1], scalar_rule=scalar_rule(tmp_path / "alone.npz", ("toy/catch",)))
+    with pytest.raises(UsageError, match="scalar_frozen: .* chosen in other environments .* give --envs at least two"):
+        methods.check(alone, allow_seen=False)
     for known, env in (
         ("toy/catch", "toy/catch/6x11"),
         ("toy/grid_world/046", "toy/grid_world/46"),
@@ -38,8 +108,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
 
 
 def test_rules_that_ship_are_compared_by_their_names():
-    compared = one(methods=tuple(methods.METHODS)[:8], scalar_rule="catch_and_grids", disco_rule="catch_disco")
-    assert methods.check(compared, allow_seen=False) == {} and len(compared.cells()) == 16
+    compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
+    assert methods.check(compared, allow_seen=False) == {} and len(compared.cells()) == 2 * len(NOT_PUBLISHED)
     assert compared.configure(ENVS[0], "disco_frozen").init_meta_params == "catch_disco"
-    alone = compared.configure(ENVS[0], "disco")  # the agents that it was discovered by
+    alone = compared.configure(ENVS[0], "disco")  # what it was discovered with
     assert alone.rule == load_rule("catch_disco").config.rule and not alone.init_meta_params

@@ -1,0 +1,153 @@
+"""The runs of a comparison: those that settings are chosen by, and those that are shown.
+
+<out>/tuning/<env>/<method>/<program>/ holds the tuning seeds with all learning rates of the grid,
+<out>/cells/<env>/<method>/<point>/ the seeds with one point; each is a run folder as `online` writes it. The folder of
+a method in an environment has a summary.json when all its runs are done.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.comparison.methods import METHODS, Comparison
+from experiments.comparison.protocol import Point, choose, choose_one
+from experiments.results import reading
+from experiments.results.scores import normalised
+from experiments.runs import settings, training
+from experiments.runs.errors import UsageError
+from experiments.runs.folders import has_checkpoint
+from experiments.runs.jobs import failure
+from experiments.runs.options import RunOptions
+from frodo import files
+from frodo.config import OnlineConfig
+from frodo.logs import note
+
+TUNING, CELLS = "tuning", "cells"
+OWN = "own_settings"  # the folder of a run that is not tuned
+
+
+class Choice(NamedTuple):
+    """What a method is shown with in an environment: None where its settings are its own.
+
+    Attributes:
+      tuned: the best, as the tuning runs have it (`protocol.choose`).
+      one: the one setting for all environments.
+    """
+
+    tuned: Point | None
+    one: Point | None
+
+
+def folder_of(out: Path, phase: str, env: str, method: str) -> Path:
+    return out / phase / env.replace("/", "_") / method
+
+
+def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) -> None:
+    """Do the runs of one phase of a method in an environment, in this process, going on where it stopped."""
+    folder = folder_of(out, phase, env, method)
+    runs: dict[str, tuple[OnlineConfig, Sequence[int], tuple[float, ...]]] = {}
+    if phase == TUNING:
+        for program in comparison.programs(env, method):
+            config = comparison.configure(env, method, program)
+            runs[program.folder] = config, comparison.tuning_seeds, comparison.grid.learning_rates
+    else:
+        for point in dict.fromkeys(choices(comparison, out)[env, method]):
+            config = comparison.configure(env, method, point and point.program)
+            runs[run_name(point)] = config, comparison.seeds, (point.learning_rate,) if point else ()
+    for name, (config, seeds, rates) in runs.items():
+        if not failure(folder / name):
+            continue
+        note(f"{method} on {env}: {name}")
+        can_go_on = has_checkpoint(folder / name)
+        options = RunOptions(
+            tuple(seeds),
+            comparison.budget(env),
+            str(folder / name),
+            resume=can_go_on,
+            overwrite=not can_go_on,
+            learning_rates=rates,
+        )
+        training.train(
+            config, options, experiment="compare", name=method, meta_params=settings.initial_meta_params(config)
+        )
+    files.write_json(folder / "summary.json", {"runs": list(runs)})
+
+
+def run_name(point: Point | None) -> str:
+    return f"rate_{point.learning_rate:g}_{point.program.folder}" if point else OWN
+
+
+def read(comparison: Comparison, out: Path, env: str, method: str, point: Point | None) -> reading.Results:
+    """Read a finished run that is shown."""
+    return _read(folder_of(out, CELLS, env, method) / run_name(point), env, comparison.budget(env), comparison.seeds)
+
+
+def _read(folder: Path, env: str, budget: int, seeds: Sequence[int]) -> reading.Results:
+    """Read a run, and check that it is of this comparison."""
+    results = reading.read(folder)
+    expected = {"environment": env, "budget": budget, "seeds": list(seeds)}
+    found = {
+        "environment": results.config["config"]["env"],
+        "budget": results.config["steps"],
+        "seeds": sorted({int(seed) for seed in results.columns["seed"]}),
+    }
+    for name, value in expected.items():
+        if found[name] != value:
+            raise UsageError(
+                f"{folder}: its {name} is {found[name]}, expected {value}: runs of one comparison must agree"
+            )
+    return results
+
+
+def is_finished(out: Path, phase: str, env: str, method: str) -> bool:
+    return not failure(folder_of(out, phase, env, method))
+
+
+def untuned(comparison: Comparison, out: Path) -> dict[str, str]:
+    """Return why methods have no settings: method -> the first environment where its tuning failed, and why."""
+    found: dict[str, str] = {}
+    for env, method in comparison.tuned_cells():
+        if why := failure(folder_of(out, TUNING, env, method)):
+            found.setdefault(method, f"its tuning on {env}: {why}")
+    return found
+
+
+def tuning_returns(comparison: Comparison, out: Path, env: str, method: str) -> dict[Point, np.ndarray]:
+    """Return for each point of a method's grid the return of each tuning seed; nan where parameters were not finite."""
+    found = {}
+    for program in comparison.programs(env, method):
+        folder = folder_of(out, TUNING, env, method) / program.folder
+        results = _read(folder, env, comparison.budget(env), comparison.tuning_seeds)
+        for rate in comparison.grid.learning_rates:
+            found[Point(rate, *program)] = reading.final_values(reading.with_rate(results, rate), "return")
+    return found
+
+
+def tuning_scores(comparison: Comparison, out: Path, method: str) -> dict[tuple[str, Point], float]:
+    """Return the mean normalised score over the tuning seeds, by environment and point."""
+    return {
+        (env, point): float(np.mean(normalised(env, returns)))
+        for env in comparison.envs
+        for point, returns in tuning_returns(comparison, out, env, method).items()
+    }
+
+
+def choices(comparison: Comparison, out: Path) -> Mapping[tuple[str, str], Choice]:
+    """Return what every method is shown with; methods whose tuning is not finished are left out."""
+    found = {}
+    failed = untuned(comparison, out)
+    scores = {
+        method: tuning_scores(comparison, out, method)
+        for method in dict.fromkeys(method for _, method in comparison.tuned_cells())
+        if method not in failed
+    }
+    for env, method in comparison.cells():
+        if not METHODS[method].is_tuned:
+            found[env, method] = Choice(None, None)
+        elif method in scores:
+            own = scores[method]
+            tuned = choose(own, env, is_discovered=bool(comparison.rule(method)))
+            found[env, method] = Choice(tuned, choose_one(own))
+    return found

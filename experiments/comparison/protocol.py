@@ -1,0 +1,161 @@
+"""How a comparison is fair: budgets by family, one grid for all rules, settings chosen elsewhere than they are judged.
+
+docs/protocol.md says why.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.runs.errors import UsageError
+
+
+class Family(NamedTuple):
+    """Environments of one kind: what belongs to it, and the environment steps of each agent by default."""
+
+    has: Callable[[str], bool]
+    budget: int
+
+
+FAMILIES = {
+    "catch": Family(lambda env: env.startswith(("toy/catch", "bsuite/catch/")), 200_000),
+    "grid_worlds": Family(lambda env: env.startswith("toy/grid_world/"), 200_000),
+    "minatar": Family(lambda env: env.endswith("-MinAtar"), 2_000_000),
+    "atari": Family(lambda env: env.startswith("atari/"), 2_000_000),
+    "control": Family(lambda env: True, 500_000),
+}
+
+
+def family(env: str) -> str:
+    """Return the name of the family that an environment is of."""
+    return next(name for name, one in FAMILIES.items() if one.has(env))
+
+
+class Point(NamedTuple):
+    """One setting of a rule's agent: a point of the grid.
+
+    Attributes:
+      learning_rate: of the agent.
+      entropy_cost: of its policy's loss, None where the rule has no such term.
+      batch: environments and steps of a trajectory.
+    """
+
+    learning_rate: float
+    entropy_cost: float | None
+    batch: tuple[int, int]
+
+    @property
+    def program(self) -> "Program":
+        return Program(self.entropy_cost, self.batch)
+
+    def __str__(self) -> str:
+        return f"rate {self.learning_rate:g}, {self.program}"
+
+
+class Program(NamedTuple):
+    """What the points that differ in the learning rate alone share: one compiled program."""
+
+    entropy_cost: float | None
+    batch: tuple[int, int]
+
+    def __str__(self) -> str:
+        text = "" if self.entropy_cost is None else f"entropy {self.entropy_cost:g}, "
+        return f"{text}{self.batch[0]} × {self.batch[1]}"
+
+    @property
+    def folder(self) -> str:
+        return "_".join([*([] if self.entropy_cost is None else [f"entropy_{self.entropy_cost:g}"]), batch_name(self)])
+
+
+def batch_name(program: Program) -> str:
+    return "batch_{}x{}".format(*program.batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The settings that every rule may choose from."""
+
+    learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    entropy_costs: tuple[float, ...] = (0.01, 0.03)
+    batches: tuple[tuple[int, int], ...] = ((16, 16), (64, 32))
+
+    def validate(self) -> None:
+        """Raise a UsageError where a value is twice there, or is none."""
+        for name in ("learning_rates", "entropy_costs", "batches"):
+            values = getattr(self, name)
+            texts = ["{}x{}".format(*x) if name == "batches" else f"{x:g}" for x in values]
+            if repeated := [text for text in texts if texts.count(text) > 1]:
+                raise UsageError(f"--{name}={','.join(texts)}: {repeated[0]} is given more than once; give it once")
+            smallest = min(map(min, values)) if name == "batches" else min(values)
+            if not (smallest > 0 or (smallest == 0 and name == "entropy_costs")):
+                raise UsageError(f"--{name}={','.join(texts)}: give positive numbers")
+
+    def programs(self, has_entropy: bool) -> list[Program]:
+        costs = self.entropy_costs if has_entropy else (None,)
+        return [Program(cost, batch) for cost in costs for batch in self.batches]
+
+    def points(self, has_entropy: bool) -> list[Point]:
+        return [Point(rate, *program) for program in self.programs(has_entropy) for rate in self.learning_rates]
+
+    def edges(self, point: Point) -> list[str]:
+        """Say which numbers of a point are the largest or the smallest of three or more."""
+        rates, costs = self.learning_rates, self.entropy_costs
+        is_edge = lambda x, all_: len(all_) > 2 and x in (min(all_), max(all_))
+        return [
+            name
+            for name, x, all_ in (("rate", point.learning_rate, rates), ("entropy", point.entropy_cost, costs))
+            if is_edge(x, all_)
+        ]
+
+
+Scores = Mapping[tuple[str, Point], float]  # of one rule: environment and point -> mean normalised score
+
+
+def choose(scores: Scores, env: str, is_discovered: bool) -> Point:
+    """Return the setting that a rule is shown with in an environment: the best by the tuning runs.
+
+    Args:
+      scores: of the tuning runs; nan where there is none, which is worse than any.
+      is_discovered: then the environment itself does not count, but the others of its family, or if there are none
+        all others: leave one out.
+    """
+    if not is_discovered:
+        return _best(scores, {env})
+    others = {name for name, _ in scores} - {env}
+    return _best(scores, {name for name in others if family(name) == family(env)} or others)
+
+
+def choose_one(scores: Scores) -> Point:
+    """Return the one setting for all environments."""
+    return _best(scores, {name for name, _ in scores})
+
+
+def _best(scores: Scores, envs: Iterable[str]) -> Point:
+    among = sorted(envs)
+    assert among
+    points = list(dict.fromkeys(point for _, point in scores))
+    mean = lambda point: float(np.mean([_or_worst(scores[env, point]) for env in among]))
+    return max(points, key=mean)
+
+
+def _or_worst(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
+
+
+def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the batches of "16x16,64x32": environments and steps of a trajectory."""
+    try:
+        pairs = [tuple(map(int, part.split("x"))) for part in text.split(",")]
+        return tuple((num_envs, num_steps) for num_envs, num_steps in pairs)
+    except ValueError:
+        raise UsageError(f"--batches={text}: give environments x steps of trajectories, such as 16x16,64x32") from None
+
+
+def parse_numbers(flag: str, texts: Sequence[str]) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, texts))
+    except ValueError:
+        raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None

@@ -1,0 +1,70 @@
+"""The runs of a comparison: what is tried, what is shown, and what is read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.comparison import cells
+from experiments.comparison.cells import CELLS, TUNING, Choice
+from experiments.comparison.protocol import Grid, Point
+from experiments.runs import training
+from tests.experiments.comparison.small_comparison import ENVS, POINT, one, scalar_rule, write_cell, write_tuning
+
+
+def test_a_method_tries_the_grid_and_lives_at_the_best_point(tmp_path, monkeypatch):
+    compared = one(envs=ENVS[:1], methods=("impala",), grid=Grid((1e-3, 1e-2), (0.01, 0.1), ((4, 5),)), budget=4000)
+    cells.run(compared, tmp_path, TUNING, ENVS[0], "impala")
+    own = cells.folder_of(tmp_path, TUNING, ENVS[0], "impala")
+    assert sorted(path.name for path in own.iterdir()) == [
+        "entropy_0.01_batch_4x5",
+        "entropy_0.1_batch_4x5",
+        "summary.json",
+    ]
+    record = json.loads((own / "entropy_0.1_batch_4x5" / "config.json").read_bytes())
+    assert record["learning_rates"] == [1e-3, 1e-2] and record["seeds"] == [7] and record["steps"] == 4000
+    assert record["config"]["rule"]["settings"]["entropy_cost"] == 0.1 and record["config"]["annealing"] == 4000
+    returns = cells.tuning_returns(compared, tmp_path, ENVS[0], "impala")
+    assert list(returns) == compared.points(ENVS[0], "impala") and all(x.shape == (1,) for x in returns.values())
+    best = max(returns, key=lambda point: returns[point][0])
+    assert cells.choices(compared, tmp_path) == {(ENVS[0], "impala"): Choice(best, best)}
+    cells.run(compared, tmp_path, CELLS, ENVS[0], "impala")
+    shown = cells.read(compared, tmp_path, ENVS[0], "impala", best)
+    assert sorted(set(shown.columns["seed"])) == [0, 3] and shown.columns["env_steps"].max() == 4000
+    assert shown.config["config"]["rule"]["settings"]["entropy_cost"] == best.entropy_cost
+    monkeypatch.setattr(training, "train", None)  # what is finished is left as it is
+    cells.run(compared, tmp_path, CELLS, ENVS[0], "impala")
+
+
+def test_a_rule_is_shown_at_two_settings(tmp_path, monkeypatch):
+    compared = one(scalar_rule=scalar_rule(tmp_path / "rule.npz", ("toy/catch",)))
+    for method in ("impala", "scalar_frozen"):
+        write_tuning(tmp_path, ENVS[0], method, (0.3, 0.2))
+        write_tuning(tmp_path, ENVS[1], method, (0.4, 0.6))
+    worse = POINT._replace(learning_rate=1e-3)
+    found = cells.choices(compared, tmp_path)
+    assert {cell: choice.tuned for cell, choice in found.items()} == {
+        (ENVS[0], "impala"): worse,
+        (ENVS[1], "impala"): POINT,
+        (ENVS[0], "scalar_frozen"): POINT,  # what is best in the other environment
+        (ENVS[1], "scalar_frozen"): worse,
+    }
+    assert {choice.one for choice in found.values()} == {POINT}
+    assert cells.untuned(compared, tmp_path) == {"frodo": f"its tuning on {ENVS[0]}: it was not run"}
+    runs = []
+    monkeypatch.setattr(training, "train", lambda config, options, **_: runs.append(options))
+    cells.run(compared, tmp_path, CELLS, ENVS[0], "impala")
+    assert [(options.learning_rates, options.seeds) for options in runs] == [((1e-3,), (0, 3)), ((1e-2,), (0, 3))]
+
+
+def test_scores_of_tuning_are_normalised_means(tmp_path):
+    compared = one(methods=("impala",))
+    for env in ENVS:
+        write_tuning(tmp_path, env, "impala", (-1 / 3, 1.0))
+    found = cells.tuning_scores(compared, tmp_path, "impala")
+    assert found[ENVS[0], Point(1e-3, 0.01, (2, 20))] == pytest.approx(0, abs=1e-6)  # random play of three columns
+    assert found[ENVS[0], POINT] == pytest.approx(1)
+    write_cell(tmp_path, ENVS[0], "impala", (0.5, np.nan))
+    np.testing.assert_array_equal(
+        cells.reading.final_values(cells.read(compared, tmp_path, ENVS[0], "impala", POINT), "return"), [0.5, np.nan]
+    )
