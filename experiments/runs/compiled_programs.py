@@ -4,6 +4,7 @@ A folder holds those of one version of JAX and one kind of processor: JAX's keys
 environment, JAX_COMPILATION_CACHE_DIR names another folder, and JAX_ENABLE_COMPILATION_CACHE=false keeps nothing.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -25,9 +26,13 @@ _MIN_SECONDS = 0.2  # to compile: what takes less is not kept
 def keep() -> None:
     """Let JAX keep what it compiles, and read what it kept; old programs go where there are more than MAX_BYTES.
 
-    A folder that cannot be written is said in one line, and nothing is kept then.
+    A folder that cannot be written is said in one line, and nothing is kept then; so is an entry that cannot be read or
+    written, which is ignored. In a folder that the environment names, nothing is removed but an entry of that kind.
     """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+    if not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+        return
+    if named := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        _say_in_one_line(Path(named))
         return
     root = cache_folder() / "compiled"
     folder = root / f"jax-{jax.__version__}-{_processor()}"
@@ -41,6 +46,11 @@ def keep() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
+    _say_in_one_line(folder)
+
+
+def _say_in_one_line(folder: Path) -> None:
+    """Turn JAX's warnings of entries into a line, and remove an entry that cannot be read."""
     show = warnings.showwarning
 
     def show_in_one_line(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +78,11 @@ def _processor() -> str:
 
 def _remove_oldest(root: Path, max_bytes: int) -> None:
     """Remove what has not been used for longest, until the files under `root` have at most so many bytes."""
-    stats = {path: path.stat() for path in root.rglob("*") if path.is_file()}
+    stats = {}
+    for path in root.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # another process removes, too
+            if path.is_file():
+                stats[path] = path.stat()
     size = sum(stat.st_size for stat in stats.values())
     for path in sorted(stats, key=lambda path: max(stats[path].st_atime, stats[path].st_mtime)):
         if size <= max_bytes:

@@ -59,7 +59,12 @@ def test_a_folder_that_cannot_be_written_is_one_line(run, tmp_path):
 
 def test_the_environment_has_its_say(run, tmp_path):
     run(JAX_ENABLE_COMPILATION_CACHE="false")
-    run(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))
+    own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    assert run(**own) == (["7.0", "0"], "") and run(**own) == (["7.0", "1"], "")
+    (entry,) = (tmp_path / "own").glob("jit_fn-*-cache")
+    entry.write_bytes(b"something else")
+    _, errors = run(**own)
+    assert errors.startswith("jit_fn: ") and "cannot be read, and is ignored" in errors and errors.count("\n") == 1
     assert not (tmp_path / "frodo-rl").exists()
 
 
