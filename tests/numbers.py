@@ -1,5 +1,8 @@
 """Short runs with fixed seeds on one device, whose numbers tests/data/numbers_0_1_0.npz has as version 0.1.0 gave them.
 
+Runs in which η of the rule `disco` is learned were recorded after 0.2.0: the meta-value function's initial weights have
+a key of their own since then. With the key from before they are 0.1.0's to 4e-4.
+
     python -m tests.numbers            compare all runs with the file, and print what differs, if only in a bit
     python -m tests.numbers impala     of one run
 
@@ -220,6 +223,8 @@ def difference(run: str) -> tuple[int, float, str]:
 
 if __name__ == "__main__":
     is_good = True
+    if unknown := [name for name in sys.argv[1:] if name not in RUNS]:
+        sys.exit(f"error: {unknown[0]!r} is no run: give some of {', '.join(RUNS)}")
     for name in sys.argv[1:] or RUNS:
         if name == "disco103" and not os.environ.get("DISCO103_WEIGHTS"):
             print(f"{name}: left out, DISCO103_WEIGHTS names no file")
