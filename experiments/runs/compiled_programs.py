@@ -11,6 +11,7 @@ import platform
 import re
 import tempfile
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from frodo.files import cache_folder
 from frodo.logs import note
 
 MAX_BYTES = 2 * 2**30  # of all folders together
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how an entry begins that was packed by it, else by zlib
 _MIN_SECONDS = 0.2  # to compile: what takes less is not kept
 
 
@@ -27,43 +29,54 @@ def keep() -> None:
     """Let JAX keep what it compiles, and read what it kept; old programs go where there are more than MAX_BYTES.
 
     A folder that cannot be written is said in one line, and nothing is kept then; so is an entry that cannot be read or
-    written, which is ignored. In a folder that the environment names, nothing is removed but an entry of that kind.
+    written, which is ignored. In a folder that the environment names, only entries that are damaged are removed.
     """
     if not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return
-    if named := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        _say_in_one_line(Path(named))
-        return
-    root = cache_folder() / "compiled"
-    folder = root / f"jax-{jax.__version__}-{_processor()}"
+    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = Path(named or "the cache folder")
     try:
+        root = Path(named) if named else cache_folder() / "compiled"
+        folder = root if named else root / f"jax-{jax.__version__}-{_processor()}"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        _remove_oldest(root, MAX_BYTES)
-    except OSError as error:
-        note(f"compiled programs are not kept: {folder}: {error.strerror}")
+        if not named:
+            _remove_oldest(root, MAX_BYTES)
+    except (OSError, RuntimeError) as error:  # there may be no home
+        note(f"compiled programs are not kept: {folder}: {getattr(error, 'strerror', None) or error}")
+        jax.config.update("jax_enable_compilation_cache", False)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
-    _say_in_one_line(folder)
-
-
-def _say_in_one_line(folder: Path) -> None:
-    """Turn JAX's warnings of entries into a line, and remove an entry that cannot be read."""
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
     show = warnings.showwarning
 
     def show_in_one_line(message: Any, *args: Any, **kwargs: Any) -> None:
         found = re.match(r"Error (read|writ)ing persistent compilation cache entry for '(.*?)': ([^\n]*)", str(message))
         if not found:
             return show(message, *args, **kwargs)
-        if found[1] == "read":  # JAX would leave it as it is, for the next run to fail on
-            for path in folder.glob(f"{found[2]}-*"):
-                path.unlink(missing_ok=True)
+        if found[1] == "read":
+            _remove_damaged(folder, found[2])
         what = {"read": "read", "writ": "written"}[found[1]]
         note(f"{found[2]}: the compiled program in {folder} cannot be {what}, and is ignored: {found[3]}")
 
     warnings.showwarning = show_in_one_line
+
+
+def _remove_damaged(folder: Path, name: str) -> None:
+    """Remove the entries of programs of that name that cannot be unpacked: JAX would leave them, for the next run."""
+    for path in folder.glob(f"{name}-*-cache"):
+        with contextlib.suppress(OSError):
+            if not re.fullmatch(r"-[0-9a-f]{64}-cache", path.name.removeprefix(name)):
+                continue
+            data = path.read_bytes()
+            try:
+                is_whole = data.startswith(_ZSTANDARD) or bool(zlib.decompress(data))
+            except zlib.error:
+                is_whole = False
+            if not is_whole:
+                path.unlink()
 
 
 def _processor() -> str:

@@ -24,7 +24,11 @@ print(jax.jit(fn)(3.0), len(hits))
 @pytest.fixture
 def run(tmp_path):
     def run(**environment):
-        env = {name: x for name, x in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
+        env = {
+            name: x
+            for name, x in os.environ.items()
+            if not name.startswith(("JAX_COMPILATION_CACHE", "JAX_PERSISTENT"))
+        }
         env |= {"XDG_CACHE_HOME": str(tmp_path)} | environment
         done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
         return done.stdout.split(), done.stderr
@@ -62,10 +66,25 @@ def test_the_environment_has_its_say(run, tmp_path):
     own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     assert run(**own) == (["7.0", "0"], "") and run(**own) == (["7.0", "1"], "")
     (entry,) = (tmp_path / "own").glob("jit_fn-*-cache")
+    whole = entry.read_bytes()
+    others = [tmp_path / "own" / name for name in (f"jit_fn-{'0' * 64}-cache", "jit_fn-notes.txt", "jit_fn-1-cache")]
+    for other, data in zip(others, (whole, b"mine", b"mine"), strict=True):
+        other.write_bytes(data)
     entry.write_bytes(b"something else")
     _, errors = run(**own)
     assert errors.startswith("jit_fn: ") and "cannot be read, and is ignored" in errors and errors.count("\n") == 1
+    assert entry.read_bytes() == whole and all(other.exists() for other in others)  # compiled anew, and no other gone
+    entry.unlink()
+    entry.mkdir()
+    result, errors = run(**own)
+    assert result == ["7.0", "0"] and "Traceback" not in errors
     assert not (tmp_path / "frodo-rl").exists()
+    (tmp_path / "file").write_text("")
+    result, errors = run(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "file" / "x"))
+    assert (
+        result == ["7.0", "0"]
+        and errors == f"compiled programs are not kept: {tmp_path / 'file' / 'x'}: Not a directory\n"
+    )
 
 
 def test_the_oldest_go_first(tmp_path):
