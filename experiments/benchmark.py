@@ -106,8 +106,8 @@ def main(argv: list[str]) -> None:
     if results["benchmarks"]:
         machine = {"processor": processor(), "num_cores": len(cores) or os.cpu_count(), "revisions": commits}
         results = machine | results
-        files.write_json(out, results)
         print(tables(results))
+        files.write_json(out, results)
         note(f"every sample is in {out}")
     if failed := results["failed"]:
         raise RunError(f"{len(failed)} of {len(benchmarks)} benchmarks could not be run: {', '.join(failed)}")
