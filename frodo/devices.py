@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def quick_to_compile() -> dict[str, Any]:
@@ -25,6 +25,12 @@ def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
     mesh = make_mesh(num, jax.local_devices(), "share")
     spec = PartitionSpec("share")
     return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+
+def share(state: Any, num: int) -> Any:
+    """Place a pytree [num, ...] on devices as `shared_out` returns it."""
+    mesh = make_mesh(num, jax.local_devices(), "share")
+    return jax.device_put(state, NamedSharding(mesh, PartitionSpec("share")))
 
 
 def num_shares(num: int) -> int:

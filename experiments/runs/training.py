@@ -54,8 +54,8 @@ def train(
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
-    With `options.learning_rates` each seed lives once with each of them; metrics.csv then has a column for it, and a
-    life whose parameters are no longer finite goes on with a return of nan, where else the run is stopped.
+    With `options.learning_rates` each seed lives once with each of them; metrics.csv then has a column for it, and one
+    for `is_finite`: a life whose parameters are no longer finite goes on, where else the run is stopped.
 
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
@@ -69,7 +69,7 @@ def train(
       RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
-    if len(options.seeds) == 1 and is_pure(config.env) and _is_small(config):
+    if len(_lives(options)) == 1 and is_pure(config.env) and _is_small(config):
         use_one_thread()
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)
@@ -123,7 +123,7 @@ def _train_in_jax(
 
     program = program_with(None)
     iterations = max(1, run.options.steps // program.env_steps)
-    chunk = max(1, min(CHUNK, iterations // CHUNKS))
+    chunk = _chunk(iterations)
     chunk_steps = chunk * program.env_steps
     over_lives = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
     group = len(lives) if config.vmap_seeds else devices.num_shares(len(lives))
@@ -151,8 +151,7 @@ def _train_in_jax(
             for own, _, control in done:
                 _check(run, control, own.learner.params)
         else:
-            is_finite = np.concatenate([_are_finite(own.learner.params) for own in states])
-            logged["return"] = np.where(is_finite, logged["return"], np.nan)
+            logged["is_finite"] = np.concatenate([_are_finite(own.learner.params) for own in states]).astype(int)
         rows = _rows(config, lives, step // program.env_steps, step, run, logged)
         run.log(rows)
         progress.update(step * len(lives), _text(rows))
@@ -165,10 +164,17 @@ def _train_in_jax(
             run.stop_if_interrupted(whole, step)
 
 
+def _chunk(iterations: int) -> int:
+    """Return the iterations between log points: a run is a whole number of chunks, and leaves out few iterations."""
+    largest = max(1, min(CHUNK, iterations // CHUNKS))
+    return min(range(largest, largest // 2, -1), key=lambda chunk: iterations % chunk)
+
+
 def _groups(states: Any, size: int) -> list[Any]:
-    """Cut a pytree [lives, ...] into groups of so many."""
+    """Cut a pytree [lives, ...] into groups of so many, each shared out as `devices.shared_out` has it."""
     num = len(jax.tree.leaves(states)[0])
-    return [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
+    groups = [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
+    return [devices.share(own, size) for own in groups]
 
 
 def _joined(groups: Sequence[Any]) -> Any:
@@ -246,7 +252,7 @@ def _train_on_host(
                     logged = _reduced(stacked)
                     if rate is not None:
                         one = jax.tree.map(lambda x: x[None], learner_state.params)
-                        logged["return"] = np.where(_are_finite(one), logged["return"], np.nan)
+                        logged["is_finite"] = np.asarray(_are_finite(one)).astype(int)
                     rows = _rows(config, lives[index : index + 1], step // env_steps, step, run, logged)
                     run.log(rows)
                     text = _text(rows)

@@ -168,17 +168,23 @@ def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, t
     together = rows(tmp_path / "both")
     for rate in rates:
         train(config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=rate)), f"{rate}")
-        alone = [row | {"learning_rate": str(rate)} for row in rows(tmp_path / f"{rate}")]
+        more = {"learning_rate": str(rate), "is_finite": "1"}
+        alone = [row | more for row in rows(tmp_path / f"{rate}")]
         own = [row for row in together if float(row["learning_rate"]) == rate]
         if config.env.startswith("toy/"):  # an actor thread is never quite the same twice
             assert own == alone
         assert [row["seed"] for row in own] == [row["seed"] for row in alone]
 
 
-def test_a_life_whose_parameters_are_not_finite_has_no_return_and_the_others_go_on(tmp_path):
+def test_a_life_whose_parameters_are_not_finite_says_so_and_the_others_go_on(tmp_path):
     config = small_catch().replace(optimizer=presets.adam(1e-3))
-    summary = training.train(
-        config, options(tmp_path, 12_000, seeds=(0,), learning_rates=(1e-3, 1e38)), experiment="e", name="n"
-    )
-    good, bad = summary["return"]
-    assert np.isfinite(good) and np.isnan(bad)
+    training.train(config, options(tmp_path, 12_000, seeds=(0,), learning_rates=(1e-3, 1e38)), experiment="e", name="n")
+    found = {(row["learning_rate"], row["is_finite"]) for row in rows(tmp_path)}
+    assert ("0.001", "1") in found and ("1e+38", "0") in found and ("0.001", "0") not in found
+
+
+def test_a_run_leaves_out_few_iterations():
+    for iterations in (1, 19, 97, 126, 130, 781, 3125, 10_007):
+        chunk = training._chunk(iterations)
+        assert 1 <= chunk <= training.CHUNK and iterations // chunk >= min(iterations, training.CHUNKS)
+        assert iterations % chunk <= max(1, 0.01 * iterations)
