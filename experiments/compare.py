@@ -19,9 +19,9 @@ the same figures as PNG, and its numbers as CSV.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl import flags
 
@@ -38,6 +38,7 @@ from frodo import presets
 from frodo.logs import quantity
 from frodo.rule_files import PUBLISHED, SHIPPED, shipped_rules
 
+ENVS = "toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,gymnax/CartPole-v1,gymnax/Acrobot-v1"
 BY_DEFAULT = [name for name in METHODS if METHODS[name].rule != PUBLISHED]  # Disco103 takes too long for most
 
 
@@ -99,7 +100,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         for found in DISCOVERIES.values():
             refuse_seen(comparison, found.rule, settings.parse_envs(found.envs), options.allow_seen)
         no_files = dict.fromkeys(comparison.files, "")
-        check(dataclasses.replace(comparison, files=no_files), options.allow_seen)
+        check(dataclasses.replace(comparison, files=no_files), options.allow_seen, is_discovering=True)
         given = []
     else:
         seen = check(comparison, options.allow_seen)
@@ -117,8 +118,11 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         seen = check(comparison, options.allow_seen)
     jobs = jobs_of(cells.TUNING, comparison.tuned_cells(), options.out, arguments)
     run_all(jobs, options.num_processes, options.out)
-    shown = list(cells.choices(comparison, options.out))
-    jobs += (of_cells := jobs_of(cells.CELLS, shown, options.out, arguments))
+    shown = cells.choices(comparison, options.out)
+    jobs += (of_cells := jobs_of(cells.CELLS, list(shown), options.out, arguments))
+    for job, (cell, choice) in zip(of_cells, shown.items(), strict=True):
+        if not cells.is_shown(options.out, *cell, choice=choice):
+            (job.folder / "summary.json").unlink(missing_ok=True)  # of another choice
     run_all(of_cells, options.num_processes, options.out)
     text = report.write(comparison, options.out, seen)
     if failed := [job.name for job in jobs if not job.is_finished]:
@@ -133,20 +137,13 @@ def show(comparison: Comparison) -> str:
     """Return the common agent of every environment, and what each method has otherwise, as a text."""
     lines = [f"grid: {dataclasses.asdict(comparison.grid)}"]
     for env in comparison.envs:
-        common = _flat(dataclasses.asdict(presets.common_agent(env)))
+        common = cells.flat(dataclasses.asdict(presets.common_agent(env)))
         lines += [f"\n{env}, {quantity(comparison.budget(env))} steps", *(f"  {x} = {y}" for x, y in common.items())]
         for method in (method for own, method in comparison.cells() if own == env):
-            own = _flat(dataclasses.asdict(comparison.configure(env, method)))
+            own = cells.flat(dataclasses.asdict(comparison.configure(env, method)))
             others = [f"{x}={y}" for x, y in own.items() if common.get(x) != y]
             lines.append(f"  {method}: {', '.join(others)}")
     return "\n".join(lines)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def parse_budgets(text: str) -> dict[str, int]:
@@ -204,7 +201,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("envs", "toy/catch,toy/grid_world/46,gymnax/CartPole-v1", "Environments to evaluate in.")
+    flags.DEFINE_string("envs", ENVS, "Environments to evaluate in.")
     budgets = ",".join(f"{name}={one.budget:g}" for name, one in FAMILIES.items())
     flags.DEFINE_string("budgets", "", f"Environment steps of each agent by family, where not {budgets}.")
     flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")

@@ -5,9 +5,11 @@
 a method in an environment has a summary.json when all its runs are done.
 """
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +50,8 @@ def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) ->
     """Do the runs of one phase of a method in an environment, in this process, going on where it stopped."""
     folder = folder_of(out, phase, env, method)
     runs: dict[str, tuple[OnlineConfig, Sequence[int], tuple[float, ...]]] = {}
+    if phase == CELLS and METHODS[method].is_tuned and (why := untuned(comparison, out).get(method)):
+        raise UsageError(f"{method} has no settings yet: {why}")
     if phase == TUNING:
         for program in comparison.programs(env, method):
             config = comparison.configure(env, method, program)
@@ -81,28 +85,54 @@ def run_name(point: Point | None) -> str:
 
 def read(comparison: Comparison, out: Path, env: str, method: str, point: Point | None) -> reading.Results:
     """Read a finished run that is shown."""
-    return _read(folder_of(out, CELLS, env, method) / run_name(point), env, comparison.budget(env), comparison.seeds)
+    folder = folder_of(out, CELLS, env, method) / run_name(point)
+    config = comparison.configure(env, method, point and point.program)
+    return _read(folder, config, comparison.budget(env), comparison.seeds, (point.learning_rate,) if point else ())
 
 
-def _read(folder: Path, env: str, budget: int, seeds: Sequence[int]) -> reading.Results:
-    """Read a run, and check that it is of this comparison."""
+def _read(
+    folder: Path, config: OnlineConfig, budget: int, seeds: Sequence[int], rates: Sequence[float]
+) -> reading.Results:
+    """Read a run, and check that it is of this comparison and was made with these settings."""
     results = reading.read(folder)
-    expected = {"environment": env, "budget": budget, "seeds": list(seeds)}
-    found = {
-        "environment": results.config["config"]["env"],
-        "budget": results.config["steps"],
-        "seeds": sorted({int(seed) for seed in results.columns["seed"]}),
+    expected = {
+        "steps": budget,
+        "seeds": list(seeds),
+        "learning_rates": list(rates),
+        "config": dataclasses.asdict(config),
     }
-    for name, value in expected.items():
-        if found[name] != value:
-            raise UsageError(
-                f"{folder}: its {name} is {found[name]}, expected {value}: runs of one comparison must agree"
-            )
+    for name, value in flat(json.loads(json.dumps(files.plain(expected)))).items():
+        if (found := flat(results.config).get(name)) != value:
+            raise UsageError(f"{folder}: its {name} is {found}, expected {value}: runs of one comparison must agree")
     return results
 
 
-def is_finished(out: Path, phase: str, env: str, method: str) -> bool:
-    return not failure(folder_of(out, phase, env, method))
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def is_shown(out: Path, env: str, method: str, choice: Choice) -> bool:
+    """Say whether the runs of a choice are finished."""
+    folder = folder_of(out, CELLS, env, method)
+    return not any(failure(folder / run_name(point)) for point in choice)
+
+
+def returns_of(results: reading.Results) -> np.ndarray:
+    """Return the return of each life; that of one whose parameters were not finite at the end is -inf."""
+    finals = reading.final_values(results, "return")
+    if "is_finite" not in results.columns:
+        return finals
+    is_finite = [results.columns["is_finite"][own][-1] for own in reading.lives(results)]
+    return np.where(is_finite, finals, -np.inf)
+
+
+def scores_of(env: str, returns: np.ndarray) -> np.ndarray:
+    """Normalise returns; a life whose parameters were not finite at the end has the score of random play."""
+    return np.where(np.isneginf(returns), 0.0, normalised(env, returns))
 
 
 def untuned(comparison: Comparison, out: Path) -> dict[str, str]:
@@ -115,20 +145,22 @@ def untuned(comparison: Comparison, out: Path) -> dict[str, str]:
 
 
 def tuning_returns(comparison: Comparison, out: Path, env: str, method: str) -> dict[Point, np.ndarray]:
-    """Return for each point of a method's grid the return of each tuning seed; nan where parameters were not finite."""
+    """Return for each point of a method's grid the return of each tuning seed, as `returns_of`."""
     found = {}
     for program in comparison.programs(env, method):
         folder = folder_of(out, TUNING, env, method) / program.folder
-        results = _read(folder, env, comparison.budget(env), comparison.tuning_seeds)
-        for rate in comparison.grid.learning_rates:
-            found[Point(rate, *program)] = reading.final_values(reading.with_rate(results, rate), "return")
+        config = comparison.configure(env, method, program)
+        rates = comparison.grid.learning_rates
+        results = _read(folder, config, comparison.budget(env), comparison.tuning_seeds, rates)
+        for rate in rates:
+            found[Point(rate, *program)] = returns_of(reading.with_rate(results, rate))
     return found
 
 
 def tuning_scores(comparison: Comparison, out: Path, method: str) -> dict[tuple[str, Point], float]:
     """Return the mean normalised score over the tuning seeds, by environment and point."""
     return {
-        (env, point): float(np.mean(normalised(env, returns)))
+        (env, point): float(np.mean(scores_of(env, returns)))
         for env in comparison.envs
         for point, returns in tuning_returns(comparison, out, env, method).items()
     }

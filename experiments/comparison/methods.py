@@ -22,9 +22,10 @@ from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 from toy_envs import names
 
-DISCO_BATCH = 8  # environments of Disco103's own agents: four times the public code's, with as many updates less
+VALUE_COST = 0.5  # of every critic's loss
 LAMBDA = 0.95  # λ of every return
 NUM_UPDATES = 5  # M, where η is learned
+SCALAR_OUTER = OuterConfig(lambda_=LAMBDA, value_cost=VALUE_COST)
 
 
 class Method(NamedTuple):
@@ -53,14 +54,21 @@ def _hand_made(name: str, of_rule: A2CConfig, **own: int) -> Callable[[OnlineCon
 
 
 def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
-    rule = RuleConfig("frodo", FrodoConfig(reduction="mean", lstm=64, vtrace_lambda=LAMBDA))
-    return agent.replace(rule=rule, outer=OuterConfig(lambda_=LAMBDA), num_updates=NUM_UPDATES)
+    rule = RuleConfig("frodo", FrodoConfig(reduction="mean", lstm=64, vtrace_lambda=LAMBDA, value_cost=VALUE_COST))
+    return agent.replace(rule=rule, outer=SCALAR_OUTER, num_updates=NUM_UPDATES)
 
 
 def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
-    """The common agent with a learned rule, the predictions and the outer objective that go with it."""
+    """The common agent with a learned rule, and the predictions and the outer objective that go with it.
+
+    What is of the agent, not of the targets, is common to all: the weight of the critic's loss, and the outer objective
+    of scalar rules.
+    """
     network = dataclasses.replace(agent.network, action_model=of.network.action_model)
-    return agent.replace(rule=of.rule, outer=of.outer, network=network, num_updates=NUM_UPDATES)
+    rule, outer = of.rule, of.outer
+    if rule.name == "frodo":
+        rule, outer = rule.replace(value_cost=VALUE_COST), SCALAR_OUTER
+    return agent.replace(rule=rule, outer=outer, network=network, num_updates=NUM_UPDATES)
 
 
 def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
@@ -75,9 +83,10 @@ def _frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return _adapted(agent, rule).replace(is_frozen=True, num_updates=1)
 
 
-def _with_own_agent(agent: OnlineConfig, rule: str) -> OnlineConfig:
+def _as_published(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    """The public code's agent and way to learn; on Atari with images, as `presets.disco` has them."""
     config = settings.configure_frozen(agent.env, rule)
-    return config.replace(batch_size=max(config.batch_size, DISCO_BATCH))
+    return config.replace(rule=config.rule.replace(skips_first_steps=True))
 
 
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
@@ -85,10 +94,20 @@ HAND_MADE, SCALAR, DISCO, OF_DISCO103 = "hand-made", "scalar G", "π, y, z", "π
 BASELINES = ("impala", "ppo")  # what differences are to
 METHODS = {
     "impala": Method(
-        "IMPALA", HAND_MADE, NONE, "", _hand_made("impala", ImpalaConfig(reduction="mean", lambda_=LAMBDA))
+        "IMPALA",
+        HAND_MADE,
+        NONE,
+        "",
+        _hand_made("impala", ImpalaConfig(reduction="mean", lambda_=LAMBDA, value_cost=VALUE_COST)),
     ),
-    "ppo": Method("PPO", HAND_MADE, NONE, "", _hand_made("ppo", PPOConfig(lambda_=LAMBDA), epochs=4, minibatches=8)),
-    "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c", A2CConfig(reduction="mean"))),
+    "ppo": Method(
+        "PPO",
+        HAND_MADE,
+        NONE,
+        "",
+        _hand_made("ppo", PPOConfig(lambda_=LAMBDA, value_cost=VALUE_COST), epochs=4, minibatches=8),
+    ),
+    "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c", A2CConfig(reduction="mean", value_cost=VALUE_COST))),
     "frodo": Method("FRODO", SCALAR, RANDOM, "", _frodo, "impala"),
     "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
     "scalar_adapted": Method(
@@ -100,7 +119,7 @@ METHODS = {
     "disco103_frozen": Method("Disco103, frozen", OF_DISCO103, FROZEN, PUBLISHED, _frozen),
     "disco103_adapted": Method("Disco103, online", OF_DISCO103, ADAPTED, PUBLISHED, _adapted, "disco103_frozen"),
     "disco103_published": Method(
-        "Disco103, frozen, with its own agent", OF_DISCO103, FROZEN, PUBLISHED, _with_own_agent, is_tuned=False
+        "Disco103, frozen, as published", OF_DISCO103, FROZEN, PUBLISHED, _as_published, is_tuned=False
     ),
 }
 
@@ -200,8 +219,8 @@ def check_names(comparison: Comparison) -> None:
         known[identity] = name
 
 
-def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
-    """Refuse what cannot be compared, before anything is run.
+def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False) -> dict[str, list[str]]:
+    """Refuse what cannot be compared, before anything is run; `is_discovering` says that rules are to be made first.
 
     Returns:
       method -> the environments that its rule was discovered in.
@@ -210,7 +229,6 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
         environment without scores to normalise by, rule file that is none or has other targets, rule that was
         discovered in an environment that it is to be evaluated in, unless `allow_seen`, or rule that has no other
         environment to be tuned in.
-      ValueError: naming a setting of the grid that an agent cannot have.
     """
     comparison.grid.validate()
     if both := sorted(set(comparison.seeds) & set(comparison.tuning_seeds)):
@@ -230,14 +248,16 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     for method in comparison.methods:
         if rule := comparison.rule(method):
             seen[method] = refuse_seen(comparison, rule, load_origin(rule).envs, allow_seen)
-            if METHODS[method].is_tuned and len(comparison.envs) == 1:
-                raise UsageError(
-                    f"{method}: the settings of a discovered rule are chosen in other environments than the one that "
-                    "it is shown in: give --envs at least two"
-                )
+        has_rule = bool(rule) or (is_discovering and METHODS[method].rule in DISCOVERIES)
+        if has_rule and METHODS[method].is_tuned and len(comparison.envs) == 1:
+            raise UsageError(
+                f"{method}: the settings of a discovered rule are chosen in other environments than the one that it is "
+                "shown in: give --envs at least two"
+            )
     for env, method in comparison.cells():
         for program in comparison.programs(env, method):
-            comparison.configure(env, method, program).validate()
+            with caused_by(f"{method} on {env} with {program}"):
+                comparison.configure(env, method, program).validate()
     return {method: envs for method, envs in seen.items() if envs}
 
 
@@ -261,4 +281,4 @@ def _identity(env: str) -> object:
         return names.make(name) or env
     if suite == "bsuite":
         return BSUITE_CATCH if name.startswith("catch/") else (suite, name.partition("/")[0])
-    return env.lower()
+    return name.lower() if suite in ("gymnax", "envpool") else env.lower()  # CartPole-v1 is one in both

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.comparison import cells
 from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, RANDOM, Comparison
-from experiments.comparison.protocol import Point, family
+from experiments.comparison.protocol import ALL, Point, family
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
 from frodo.logs import quantity
@@ -32,36 +32,41 @@ def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[
         "<h1>Online against population</h1>",
         f"<p>{len(comparison.envs)} environments, {len(comparison.seeds)} seeds; environment steps of each agent, to "
         f"within an iteration: {', '.join(f'{steps} ({name})' for name, steps in budgets.items())}. A normalised score "
-        "of 0 is random play; 1 is the best that can be done, on Atari human play, and where neither is known a "
-        "published result (docs/protocol.md). Scores are means over the last fifth of a lifetime. Intervals: 95 %, of "
-        "stratified bootstraps over seeds: with few seeds they are too narrow.</p>",
+        "of 0 is random play, and of an agent whose parameters were not finite; 1 is the best that can be done, on "
+        "Atari human play, and where neither is known a published result (docs/protocol.md). Scores are means over the "
+        "last fifth of a lifetime. Intervals: 95 %, of stratified bootstraps over seeds, but for differences: with few "
+        "seeds they are too narrow. They are of the seeds alone: settings were chosen by few tuning seeds.</p>",
         f"<p>All methods have one agent. Each is shown at its best of one grid, by the tuning seeds {seeds}: a "
         "hand-made rule and one learned from random η at the best in that environment, a discovered rule at the best "
-        "over the <em>other</em> environments.</p>",
+        "over the <em>other</em> environments of the family, or over all others where there are none. This favours "
+        "the former.</p>",
         "<h2>Targets and regimes</h2><p>Interquartile mean of the normalised scores; what η cost before the lifetime, "
         "and what of a lifetime, mean over environments.</p>",
         _matrix(comparison, found, means),
         "<h2>Returns</h2><p>Mean over seeds and its interval; ← is the highest mean.</p>",
         pages.table(["method", *comparison.envs], _return_rows(comparison, finals, labels)),
         "<h2>Scores by family</h2><p>Interquartile means of the normalised scores.</p>",
-        _family_table(found, "tuned"),
+        _family_table(comparison, found, "tuned"),
         "<h2>One setting for all</h2><p>The same, with the one setting of each method that is best over all "
-        "environments by the tuning runs; the last column is what choosing by environment adds over all.</p>",
-        _family_table(found, "one"),
+        "environments by the tuning runs, the shown one included; the last column is how much higher the tuned one is."
+        "</p>",
+        _family_table(comparison, found, "one"),
     ]
-    for over, own in found.differences.items():
-        groups = list(next(iter(own.values()), {}))
-        rows = [[labels[m], *(signed(of[name]) for name in groups)] for m, of in own.items()]
-        parts += [
+    places = [*comparison.envs, *_groups(comparison)]
+    for over in found.differences["tuned"]:
+        parts.append(
             f"<h2>Differences to {html.escape(labels[over])}</h2><p>Mean difference of the normalised scores, seed by "
-            "seed; ▲ or ▼ where the interval excludes 0.</p>",
-            pages.table(["method", *groups], rows),
-        ]
+            "seed, with Student-t intervals; ▲ or ▼ where one excludes 0: of twenty comparisons of equals one does.</p>"
+        )
+        for which, title in (("tuned", "at their best"), ("one", "each at its one setting for all")):
+            own = found.differences[which].get(over, {})
+            rows = [[labels[m], *(signed(of[x]) if x in of else "–" for x in places)] for m, of in own.items()]
+            parts.append(pages.table([title, *places], rows))
     if found.improvements:
         baselines = list(found.improvements)
         rows = [
             [labels[m], *(interval(found.improvements[x][m]) if m in found.improvements[x] else "–" for x in baselines)]
-            for m in found.scores["tuned"]
+            for m in found.scores
         ]
         parts += [
             "<h2>Probability of improvement</h2><p>That a run of the method has a higher score than one of the other, "
@@ -134,15 +139,18 @@ def _return_rows(comparison: Comparison, finals: Mapping, labels: Mapping[str, s
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _family_table(found: "Findings", which: str) -> str:
-    own = found.by_family[which]
-    groups = list(next(iter(own.values()), {}))
-    rows = [[found.labels[m], *(interval(of[name]) for name in groups)] for m, of in own.items()]
+def _groups(comparison: Comparison) -> list[str]:
+    return [*dict.fromkeys(family(env) for env in comparison.envs), ALL]
+
+
+def _family_table(comparison: Comparison, found: "Findings", which: str) -> str:
+    groups, own = _groups(comparison), found.by_family[which]
+    rows = [[found.labels[m], *(interval(of[x]) if x in of else "–" for x in groups)] for m, of in own.items()]
     if which == "tuned":
         return pages.table(["method", *groups], rows)
     for row, (m, of) in zip(rows, own.items(), strict=True):
-        tuned = found.by_family["tuned"].get(m)
-        row.append(f"{tuned['all'].value - of['all'].value:+.2f}" if tuned else "–")
+        tuned = found.by_family["tuned"].get(m, {})
+        row.append(f"{tuned[ALL].value - of[ALL].value:+.2f}" if ALL in tuned and ALL in of else "–")
     return pages.table(["method", *groups, "tuned − one"], rows)
 
 
@@ -190,9 +198,20 @@ def _missing(comparison: Comparison, out: Path, found: "Findings") -> list[str]:
         if (env, method) not in finals and method not in failed
     ]
     lines += [
-        f"{METHODS[method].label} on {env}: no episode ended in the last fifth, or parameters were not finite"
+        f"{METHODS[method].label} on {env}: no episode ended in the last fifth"
         for (env, method), values in finals.items()
         if not np.isfinite(values).all()
+    ]
+    lines += [
+        f"{METHODS[method].label} on {env}: parameters of {number} of {len(comparison.seeds)} seeds were not finite at "
+        "the end, which counts as random play"
+        for (env, method), number in found.diverged.items()
+        if number
+    ]
+    lines += [
+        f"{METHODS[method].label} on {env}: {number} meta-gradients were not finite, and moved no η"
+        for (env, method), number in found.skipped.items()
+        if number
     ]
     lines += [
         f"* {METHODS[method].label}: its rule was discovered in {', '.join(envs)}"

@@ -12,6 +12,8 @@ import numpy as np
 
 from experiments.runs.errors import UsageError
 
+ALL = "all"  # environments
+
 
 class Family(NamedTuple):
     """Environments of one kind: what belongs to it, and the environment steps of each agent by default."""
@@ -86,11 +88,13 @@ class Grid:
         """Raise a UsageError where a value is twice there, or is none."""
         for name in ("learning_rates", "entropy_costs", "batches"):
             values = getattr(self, name)
+            if not values:
+                raise UsageError(f"--{name}=: give at least one value")
             texts = ["{}x{}".format(*x) if name == "batches" else f"{x:g}" for x in values]
             if repeated := [text for text in texts if texts.count(text) > 1]:
                 raise UsageError(f"--{name}={','.join(texts)}: {repeated[0]} is given more than once; give it once")
-            smallest = min(map(min, values)) if name == "batches" else min(values)
-            if not (smallest > 0 or (smallest == 0 and name == "entropy_costs")):
+            numbers = [x for pair in values for x in pair] if name == "batches" else values
+            if not all(math.isfinite(x) and (x > 0 or (x == 0 and name == "entropy_costs")) for x in numbers):
                 raise UsageError(f"--{name}={','.join(texts)}: give positive numbers")
 
     def programs(self, has_entropy: bool) -> list[Program]:
@@ -118,7 +122,7 @@ def choose(scores: Scores, env: str, is_discovered: bool) -> Point:
     """Return the setting that a rule is shown with in an environment: the best by the tuning runs.
 
     Args:
-      scores: of the tuning runs; nan where there is none, which is worse than any.
+      scores: of the tuning runs; nan where no episode ended: a point with fewer of these is better than any with more.
       is_discovered: then the environment itself does not count, but the others of its family, or if there are none
         all others: leave one out.
     """
@@ -134,15 +138,14 @@ def choose_one(scores: Scores) -> Point:
 
 
 def _best(scores: Scores, envs: Iterable[str]) -> Point:
-    among = sorted(envs)
-    assert among
     points = list(dict.fromkeys(point for _, point in scores))
-    mean = lambda point: float(np.mean([_or_worst(scores[env, point]) for env in among]))
-    return max(points, key=mean)
+    of_point = {point: [scores[env, point] for env in sorted(envs)] for point in points}
 
+    def rank(point: Point) -> tuple[int, float]:
+        own = [score for score in of_point[point] if not math.isnan(score)]
+        return len(own), float(np.mean(own)) if own else 0.0
 
-def _or_worst(score: float) -> float:
-    return -math.inf if math.isnan(score) else score
+    return max(points, key=rank)
 
 
 def parse_batches(text: str) -> tuple[tuple[int, int], ...]:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.comparison import cells
-from experiments.comparison.cells import CELLS, Choice
+from experiments.comparison.cells import Choice
 from experiments.comparison.methods import BASELINES, METHODS, Comparison
 from experiments.comparison.page import interval, page
-from experiments.comparison.protocol import FAMILIES, family
+from experiments.comparison.protocol import ALL, FAMILIES, family
 from experiments.results import plots, reading, statistics
 from experiments.results.scores import normalised, reference_scores
 from experiments.results.statistics import Estimate
@@ -22,7 +22,6 @@ from frodo.rule_files import load_origin
 from frodo.rules import RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
-ALL = "all"  # environments
 
 Cell = tuple[str, str]  # environment, method
 
@@ -32,11 +31,14 @@ class Findings(NamedTuple):
 
     Attributes:
       choices: cell -> settings, of the cells whose tuning is finished.
-      finals: "tuned" or "one" -> cell -> return of each seed, of the finished ones.
-      scores: "tuned" or "one" -> method -> normalised scores [num_seeds, num_envs], of methods with all cells.
+      finals: "tuned" or "one" -> cell -> return of each seed, of the finished ones; random play's where parameters were
+        not finite at the end.
+      diverged: cell -> how many seeds that was, at its best settings.
+      skipped: cell -> how many meta-gradients were not finite, at its best settings.
+      scores: method -> normalised scores [num_seeds, num_envs] at its best settings, of methods with all cells.
       aggregates: method -> "IQM", "median", "optimality gap" -> estimate, at its best settings.
-      by_family: "tuned" or "one" -> method -> family or ALL -> interquartile mean.
-      differences: baseline -> method -> environment, family or ALL -> mean paired difference of the scores.
+      by_family: "tuned" or "one" -> method -> family or ALL -> interquartile mean, where all of its cells are there.
+      differences: "tuned" or "one" -> baseline -> method -> environment, family or ALL -> mean paired difference.
       improvements: baseline -> method -> probability that a run of it is better, averaged over environments.
       costs: a row for each cell at its best settings.
       seen: method -> environments that its rule was discovered in.
@@ -45,10 +47,12 @@ class Findings(NamedTuple):
 
     choices: Mapping[Cell, Choice]
     finals: Mapping[str, Mapping[Cell, np.ndarray]]
-    scores: Mapping[str, Mapping[str, np.ndarray]]
+    diverged: Mapping[Cell, int]
+    skipped: Mapping[Cell, int]
+    scores: Mapping[str, np.ndarray]
     aggregates: Mapping[str, Mapping[str, Estimate]]
     by_family: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
-    differences: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
+    differences: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Estimate]]]]
     improvements: Mapping[str, Mapping[str, Estimate]]
     costs: Sequence[Mapping[str, Any]]
     seen: Mapping[str, Sequence[str]]
@@ -69,7 +73,7 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
         which: {
             cell: cells.read(comparison, out, *cell, point=getattr(choice, which))
             for cell, choice in choices.items()
-            if cells.is_finished(out, CELLS, *cell)
+            if cells.is_shown(out, *cell, choice=choice)
         }
         for which in Choice._fields
     }
@@ -89,37 +93,46 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
 
 
 def _findings(comparison: Comparison, choices: Mapping, runs: Mapping, seen: Mapping) -> Findings:
+    returns = {which: {cell: cells.returns_of(run) for cell, run in own.items()} for which, own in runs.items()}
     finals = {
-        which: {cell: reading.final_values(run, "return") for cell, run in own.items()} for which, own in runs.items()
+        which: {
+            (env, m): np.where(np.isneginf(values), reference_scores(env)[0], values)
+            for (env, m), values in own.items()
+        }
+        for which, own in returns.items()
     }
-    scores = {which: _scores(comparison, own) for which, own in finals.items()}
+    diverged = {cell: int(np.isneginf(values).sum()) for cell, values in returns["tuned"].items()}
+    skipped = {
+        cell: int(sum(run.columns["skipped"][own][-1] for own in reading.lives(run)))
+        for cell, run in runs["tuned"].items()
+        if "skipped" in run.columns
+    }
     groups = groups_of(comparison)
-    by_family: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for which, own in scores.items():
-        of_groups = {
-            name: statistics.iqms({m: x[:, columns] for m, x in own.items()}) for name, columns in groups.items()
-        }
-        by_family[which] = {
-            method: {name: estimates[method] for name, estimates in of_groups.items()} for method in own
-        }
-    tuned = scores["tuned"]
-    baselines = [name for name in BASELINES if name in tuned]
-    alone = {env: [i] for i, env in enumerate(comparison.envs)}
-    differences = {}
-    for over in baselines:
-        of_groups = {
-            name: statistics.means({m: (x - tuned[over])[:, columns] for m, x in tuned.items() if m != over})
-            for name, columns in (alone | groups).items()
-        }
-        differences[over] = {m: {name: of[m] for name, of in of_groups.items()} for m in tuned if m != over}
+    places = {env: [i] for i, env in enumerate(comparison.envs)} | groups
+    by_family: dict[str, dict[str, dict[str, Estimate]]] = {which: {} for which in finals}
+    differences: dict[str, dict[str, dict[str, dict[str, Estimate]]]] = {which: {} for which in finals}
+    for which, own in finals.items():
+        for name, columns in places.items():
+            scores = _scores(comparison, own, columns)
+            if name in groups:
+                for method, estimate in statistics.iqms(scores).items():
+                    by_family[which].setdefault(method, {})[name] = estimate
+            for over in (baseline for baseline in BASELINES if baseline in scores):
+                of_methods = differences[which].setdefault(over, {})
+                for method in (method for method in scores if method != over):
+                    estimate = statistics.mean_difference(scores[method] - scores[over])
+                    of_methods.setdefault(method, {})[name] = estimate
+    scores = _scores(comparison, finals["tuned"], groups[ALL])
     return Findings(
         choices,
         finals,
+        diverged,
+        skipped,
         scores,
-        statistics.aggregates(tuned),
+        statistics.aggregates(scores),
         by_family,
         differences,
-        {over: statistics.improvements(tuned, over) for over in baselines if len(tuned) > 1},
+        {over: statistics.improvements(scores, over) for over in BASELINES if over in scores and len(scores) > 1},
         _costs(comparison, runs["tuned"]),
         seen,
         {method: METHODS[method].label + " *" * (method in seen) for method in comparison.methods},
@@ -133,11 +146,13 @@ def groups_of(comparison: Comparison) -> dict[str, list[int]]:
     return groups | {ALL: list(range(len(families)))}
 
 
-def _scores(comparison: Comparison, finals: Mapping[Cell, np.ndarray]) -> dict[str, np.ndarray]:
+def _scores(comparison: Comparison, finals: Mapping[Cell, np.ndarray], columns: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return normalised scores [num_seeds, len(columns)] of the methods that have all cells of these environments."""
+    envs = [comparison.envs[i] for i in columns]
     return {
-        method: np.stack([normalised(env, finals[env, method]) for env in comparison.envs], axis=1)
+        method: np.stack([normalised(env, finals[env, method]) for env in envs], axis=1)
         for method in comparison.methods
-        if all((env, method) in finals and np.isfinite(finals[env, method]).all() for env in comparison.envs)
+        if all((env, method) in finals and np.isfinite(finals[env, method]).all() for env in envs)
     }
 
 
@@ -165,9 +180,10 @@ def _statistics_rows(found: Findings) -> list[dict[str, Any]]:
     ]
     for which, methods in found.by_family.items():
         rows += [(which, group, m, "IQM", x) for m, own in methods.items() for group, x in own.items()]
-    for over, methods in found.differences.items():
+    named = [(which, *one) for which, own in found.differences.items() for one in own.items()]
+    for which, over, methods in named:
         rows += [
-            ("tuned", group, m, f"difference to {over}", x) for m, own in methods.items() for group, x in own.items()
+            (which, group, m, f"difference to {over}", x) for m, own in methods.items() for group, x in own.items()
         ]
     for over, own in found.improvements.items():
         rows += [("tuned", ALL, m, f"probability of improvement over {over}", x) for m, x in own.items()]
@@ -195,7 +211,7 @@ def _grid_rows(comparison: Comparison, tuning: Mapping, choices: Mapping[Cell, C
             "steps": point.batch[1],
             "seed": seed,
             "return": value,
-            "score": float(normalised(env, value)),
+            "score": float(cells.scores_of(env, np.array(value))),
             "is_tuned": point == choices[env, method].tuned,
             "is_one": point == choices[env, method].one,
         }
@@ -255,7 +271,7 @@ def _draw(
     """Draw what there is; returns file name -> what it shows."""
     figures = {}
     num_seeds = len(comparison.seeds)
-    scores, labels = found.scores["tuned"], found.labels
+    scores, labels = found.scores, found.labels
     for env in comparison.envs:
         series = {
             method: reading.curve(runs[env, method], "return")._replace(label=labels[method])
@@ -290,8 +306,8 @@ def _draw(
         plots.sensitivity(folder / "sensitivity.png", _sensitivity(comparison, tuning, labels))
         figures["sensitivity.png"] = (
             f"The whole grid: mean normalised score of the {len(comparison.tuning_seeds)} tuning seeds over the "
-            "environments of a family, by the learning rate; a line for each cost of entropy and batch. A gap: "
-            "parameters were not finite."
+            "environments of a family, by the learning rate; a line for each cost of entropy and batch. Where "
+            "parameters were not finite it is 0, as of random play."
         )
     return figures
 
@@ -305,7 +321,7 @@ def _sensitivity(comparison: Comparison, tuning: Mapping, labels: Mapping[str, s
             envs = [comparison.envs[i] for i in columns]
             lines = of_families.setdefault(name, {})
             for point in tuning[envs[0], method]:
-                score = float(np.mean([np.mean(normalised(env, tuning[env, method][point])) for env in envs]))
+                score = float(np.mean([np.mean(cells.scores_of(env, tuning[env, method][point])) for env in envs]))
                 lines.setdefault(str(point.program), {})[point.learning_rate] = score
     return found
 

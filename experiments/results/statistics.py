@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 REPETITIONS = 2000  # of the stratified bootstrap
 SEED = 0
@@ -60,6 +61,25 @@ def means(values: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     """Return the mean of each method's values, [num_seeds, num_envs]."""
     estimates = _estimates(values, lambda x: np.array([np.mean(x)]))
     return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
+
+
+def mean_difference(differences: np.ndarray) -> Estimate:
+    """Return the mean of paired differences, [num_seeds, num_envs], and its 95 % Student-t interval.
+
+    Environments count the same, and are independent: variances of their means add up, with Welch's and Satterthwaite's
+    degrees of freedom. With one seed there is no interval: nan.
+    """
+    num_seeds, num_envs = differences.shape
+    mean = differences.mean()
+    if num_seeds < 2:
+        return Estimate(mean, mean * np.nan, mean * np.nan)
+    variances = differences.var(axis=0, ddof=1) / num_seeds / num_envs**2
+    total = variances.sum()
+    if total == 0:
+        return Estimate(mean, mean, mean)
+    freedom = total**2 / np.sum(variances**2 / (num_seeds - 1))
+    half_width = stdtrit(freedom, 0.975) * np.sqrt(total)
+    return Estimate(mean, mean - half_width, mean + half_width)
 
 
 def profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray) -> dict[str, Estimate]:

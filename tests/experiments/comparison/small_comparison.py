@@ -1,10 +1,13 @@
 """A comparison of few methods in two small environments, its runs as files, and a rule."""
 
+import dataclasses
+
 import jax
 
 from experiments.comparison import cells
 from experiments.comparison.methods import Comparison
 from experiments.comparison.protocol import FAMILIES, Grid, Point
+from experiments.runs.jobs import failure
 from frodo import files, presets
 from frodo.rule_files import Origin, Rule
 
@@ -18,34 +21,38 @@ def one(envs=ENVS, methods=("impala", "frodo", "scalar_frozen"), grid=GRID, budg
     return Comparison(envs, dict.fromkeys(FAMILIES, budget), (0, 3), (7,), methods, rules, grid)
 
 
-def write_run(folder, env, method, seeds, returns, budget=1000, rates=()):
+def write_run(folder, config, seeds, returns, budget=1000, rates=(), is_finite=1):
     """A finished run whose return is the same at each of ten log points, for each seed, and all of them for a rate."""
-    config = {"env": env, "stride": 0, "num_updates": 5, "unroll": 20, "validation_unroll": 25, "is_frozen": False}
-    config |= {"network": {}, "batch_size": 2, "replay": {}}
-    config["rule"] = {"name": "frodo" if method == "frodo" else "impala"}
-    files.write_json(folder / "config.json", {"config": config, "steps": budget, "seeds": seeds})
+    record = {"config": dataclasses.asdict(config), "steps": budget, "seeds": seeds, "learning_rates": rates}
+    files.write_json(folder / "config.json", record)
     with (folder / "metrics.csv").open("w") as file:
-        file.write("seed,learning_rate,update,env_steps,env_frames,seconds,cpu_seconds,return\n")
-        lives = [(rate, seed) for rate in rates or (POINT.learning_rate,) for seed in seeds]
+        file.write("seed,learning_rate,update,env_steps,env_frames,seconds,cpu_seconds,is_finite,return\n")
+        lives = [(rate, seed) for rate in rates for seed in seeds]
         for number, ((rate, seed), value) in enumerate(zip(lives, returns, strict=True)):
             for i in range(1, 11):
-                file.write(f"{seed},{rate},{i},{i * budget // 10},0,0,{10 * number + i},{value}\n")
-    files.write_json(folder / "summary.json", {"steps_per_cpu_second": 200 if method == "frodo" else 400})
+                own = is_finite if i == 10 else 1
+                file.write(f"{seed},{rate},{i},{i * budget // 10},0,0,{10 * number + i},{own},{value}\n")
+    files.write_json(folder / "summary.json", {"steps_per_cpu_second": 200 if config.rule.name == "frodo" else 400})
 
 
-def write_tuning(out, env, method, returns=(0.1, 0.2), **settings):
-    """The finished tuning runs of `one()`: a return for each learning rate."""
+def write_tuning(compared, out, env, method, returns=(0.1, 0.2), **settings):
+    """The finished tuning runs: a return for each learning rate."""
     folder = cells.folder_of(out, cells.TUNING, env, method)
-    write_run(folder / POINT.program.folder, env, method, (7,), returns, rates=GRID.learning_rates, **settings)
+    for program in compared.programs(env, method):
+        config = compared.configure(env, method, program)
+        rates = compared.grid.learning_rates
+        write_run(folder / program.folder, config, compared.tuning_seeds, returns, rates=rates, **settings)
     files.write_json(folder / "summary.json", {})
 
 
-def write_cell(out, env, method, returns, seeds=(0, 3), point=POINT, **settings):
+def write_cell(compared, out, env, method, returns, seeds=(0, 3), point=POINT, **settings):
     """A finished run that is shown, after its tuning."""
-    if not cells.is_finished(out, cells.TUNING, env, method):
-        write_tuning(out, env, method)
+    if failure(cells.folder_of(out, cells.TUNING, env, method)):
+        write_tuning(compared, out, env, method)
     folder = cells.folder_of(out, cells.CELLS, env, method)
-    write_run(folder / cells.run_name(point), env, method, seeds, returns, **settings)
+    config = compared.configure(env, method, point.program)
+    rates = (point.learning_rate,)
+    write_run(folder / cells.run_name(point), config, seeds, returns, rates=rates, **settings)
     files.write_json(folder / "summary.json", {})
 
 

@@ -9,6 +9,7 @@ from experiments.comparison import cells
 from experiments.comparison.cells import CELLS, TUNING, Choice
 from experiments.comparison.protocol import Grid, Point
 from experiments.runs import training
+from experiments.runs.errors import UsageError
 from tests.experiments.comparison.small_comparison import ENVS, POINT, one, scalar_rule, write_cell, write_tuning
 
 
@@ -39,8 +40,8 @@ def test_a_method_tries_the_grid_and_lives_at_the_best_point(tmp_path, monkeypat
 def test_a_rule_is_shown_at_two_settings(tmp_path, monkeypatch):
     compared = one(scalar_rule=scalar_rule(tmp_path / "rule.npz", ("toy/catch",)))
     for method in ("impala", "scalar_frozen"):
-        write_tuning(tmp_path, ENVS[0], method, (0.3, 0.2))
-        write_tuning(tmp_path, ENVS[1], method, (0.4, 0.6))
+        write_tuning(compared, tmp_path, ENVS[0], method, (0.3, 0.2))
+        write_tuning(compared, tmp_path, ENVS[1], method, (0.4, 0.6))
     worse = POINT._replace(learning_rate=1e-3)
     found = cells.choices(compared, tmp_path)
     assert {cell: choice.tuned for cell, choice in found.items()} == {
@@ -60,11 +61,46 @@ def test_a_rule_is_shown_at_two_settings(tmp_path, monkeypatch):
 def test_scores_of_tuning_are_normalised_means(tmp_path):
     compared = one(methods=("impala",))
     for env in ENVS:
-        write_tuning(tmp_path, env, "impala", (-1 / 3, 1.0))
+        write_tuning(compared, tmp_path, env, "impala", (-1 / 3, 1.0))
     found = cells.tuning_scores(compared, tmp_path, "impala")
     assert found[ENVS[0], Point(1e-3, 0.01, (2, 20))] == pytest.approx(0, abs=1e-6)  # random play of three columns
     assert found[ENVS[0], POINT] == pytest.approx(1)
-    write_cell(tmp_path, ENVS[0], "impala", (0.5, np.nan))
-    np.testing.assert_array_equal(
-        cells.reading.final_values(cells.read(compared, tmp_path, ENVS[0], "impala", POINT), "return"), [0.5, np.nan]
-    )
+    write_cell(compared, tmp_path, ENVS[0], "impala", (0.5, np.nan))
+    returns = cells.returns_of(cells.read(compared, tmp_path, ENVS[0], "impala", POINT))
+    np.testing.assert_array_equal(returns, [0.5, np.nan])
+
+
+def test_a_life_that_diverged_is_no_success(tmp_path):
+    compared = one(methods=("impala",))
+    write_tuning(compared, tmp_path, ENVS[0], "impala", (0.9, 0.8), is_finite=0)
+    write_tuning(compared, tmp_path, ENVS[1], "impala", (0.9, 0.8))
+    assert {x.item() for x in cells.tuning_returns(compared, tmp_path, ENVS[0], "impala").values()} == {-np.inf}
+    found = cells.tuning_scores(compared, tmp_path, "impala")
+    assert {score for (env, _), score in found.items() if env == ENVS[0]} == {0.0}
+
+
+def test_runs_of_other_settings_are_refused(tmp_path):
+    compared = one(methods=("impala",))
+    for env in ENVS:
+        write_tuning(compared, tmp_path, env, "impala")
+    folder = cells.folder_of(tmp_path, TUNING, ENVS[0], "impala") / POINT.program.folder
+    record = json.loads((folder / "config.json").read_bytes())
+    record["config"]["network"]["hidden"] = [8]
+    (folder / "config.json").write_text(json.dumps(record))
+    message = r"batch_2x20: its config.network.hidden is \[8\], expected \[64, 64\]: runs of one comparison must agree"
+    with pytest.raises(UsageError, match=message):
+        cells.choices(compared, tmp_path)
+
+
+def test_what_was_shown_at_another_choice_is_not_finished(tmp_path):
+    compared = one(methods=("impala",))
+    for env in ENVS:
+        write_cell(compared, tmp_path, env, "impala", (0.1, 0.2))
+    choice = cells.choices(compared, tmp_path)[ENVS[0], "impala"]
+    assert cells.is_shown(tmp_path, ENVS[0], "impala", choice)
+    assert not cells.is_shown(tmp_path, ENVS[0], "impala", choice._replace(one=POINT._replace(learning_rate=1e-3)))
+
+
+def test_cells_need_their_tuning(tmp_path):
+    with pytest.raises(UsageError, match=f"impala has no settings yet: its tuning on {ENVS[0]}: it was not run"):
+        cells.run(one(methods=("impala",)), tmp_path, CELLS, ENVS[0], "impala")

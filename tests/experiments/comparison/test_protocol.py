@@ -40,10 +40,11 @@ def test_one_setting_is_the_best_over_all():
     assert choose_one(own) == C
 
 
-def test_a_setting_that_diverged_is_worse_than_any():
+def test_a_setting_without_an_episode_is_worse_than_any():
     own = scores(catch=(math.nan, -9.0, math.nan), other_catch=(0.9, 0.0, math.nan))
     assert choose(own, CATCH, False) == B and choose_one(own) == B and choose(own, OTHER_CATCH, True) == B
-    assert choose(scores(catch=(math.nan, math.nan, math.nan)), CATCH, False) == A
+    nowhere = scores(catch=(math.nan, math.nan, math.nan), other_catch=(-0.5, 0.0, 0.9))
+    assert choose(nowhere, CATCH, False) == A and choose_one(nowhere) == C
 
 
 def test_families_and_points_have_names():
@@ -69,6 +70,9 @@ def test_the_grid_of_a_rule_without_entropy_is_smaller():
         ({"batches": ((2, 3), (2, 3))}, "--batches=2x3,2x3: 2x3 is given more than once"),
         ({"learning_rates": (0.0, 1.0)}, "--learning_rates=0,1: give positive numbers"),
         ({"batches": ((0, 3),)}, "--batches=0x3: give positive numbers"),
+        ({"learning_rates": (1.0, math.nan)}, "--learning_rates=1,nan: give positive numbers"),
+        ({"entropy_costs": (math.inf,)}, "--entropy_costs=inf: give positive numbers"),
+        ({"learning_rates": ()}, "--learning_rates=: give at least one value"),
     ],
 )
 def test_a_bad_grid_is_refused(settings, message):

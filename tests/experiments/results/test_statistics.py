@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 from rliable import library, metrics
 
 from experiments.results import statistics
@@ -30,3 +31,16 @@ def test_statistics_are_those_of_rliable_and_the_same_every_time():
     assert np.all(np.diff(profile.value) <= 0) and np.all(profile.low <= profile.high)
     again = statistics.aggregates(scores)
     assert str(again) == str(statistics.aggregates(scores))
+
+
+def test_paired_differences_have_a_student_interval():
+    rng = np.random.default_rng(1)
+    alone = rng.normal(0.3, 1.0, (6, 1))
+    found = statistics.mean_difference(alone)
+    expected = scipy.stats.ttest_1samp(alone[:, 0], 0).confidence_interval(0.95)
+    np.testing.assert_allclose([found.value, found.low, found.high], [alone.mean(), *expected])
+    both = rng.normal(0.3, (1.0, 3.0), (6, 2))  # of two means with their own variances, half of the sum
+    welch = scipy.stats.ttest_ind(both[:, 0], -both[:, 1], equal_var=False).confidence_interval(0.95)
+    np.testing.assert_allclose(statistics.mean_difference(both)[1:], np.array(welch) / 2)
+    assert statistics.mean_difference(np.full((3, 2), 0.5)) == (0.5, 0.5, 0.5)
+    assert np.isnan(statistics.mean_difference(np.ones((1, 2))).low)
