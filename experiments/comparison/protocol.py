@@ -25,7 +25,7 @@ class Family(NamedTuple):
 FAMILIES = {
     "catch": Family(lambda env: env.startswith(("toy/catch", "bsuite/catch/")), 200_000),
     "grid_worlds": Family(lambda env: env.startswith("toy/grid_world/"), 200_000),
-    "minatar": Family(lambda env: env.endswith("-MinAtar"), 2_000_000),
+    "minatar": Family(lambda env: env.endswith("-MinAtar"), 1_000_000),
     "atari": Family(lambda env: env.startswith("atari/"), 2_000_000),
     "control": Family(lambda env: True, 500_000),
 }
