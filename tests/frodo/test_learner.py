@@ -17,6 +17,7 @@ from frodo.rule_files import make_rule
 from frodo.rules import RuleConfig
 from meta.disco import DiscoConfig
 from meta.optimizers import OptimizerConfig
+from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
@@ -278,7 +279,7 @@ def test_targets_and_their_derivatives_are_those_in_closed_form(rule):
 def test_targets_are_made_from_the_slow_copy_and_the_rules_state_and_of_clipped_rewards():
     settings = DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=3, action_embedding=(5, 3))
     rule = RuleConfig("disco", settings)
-    made = build_learner(TINY.replace(rule=rule, max_abs_reward=0.5), 3, is_frozen=True)
+    made = build_learner(TINY.replace(rule=rule, outer=OuterConfig(), max_abs_reward=0.5), 3, is_frozen=True)
     trajectory = updating()[3]
     state = jax.jit(made.init)(jax.random.key(0), OBSERVATIONS)
     targets = jax.jit(made.targets)
