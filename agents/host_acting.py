@@ -141,7 +141,7 @@ class HostActor:
                 buffer.is_first[m, num_steps] = time_step.is_first
             trajectories, *validations = buffers
             num = len(trajectories.action)
-            stacked = jax.tree.map(lambda *states: jnp.stack(states), *core_states[:num])
+            stacked = jax.tree.map(lambda *states, num=num: jnp.stack(states)[:num], *core_states[: max(1, num)])
             trajectories = trajectories._replace(core_state=stacked)
             validation = None
             if validations:

@@ -13,7 +13,14 @@ from frodo.config import AgentConfig, outer_settings
 from frodo.rules import RULES, RuleConfig
 from meta.scalar import SETTINGS_OF_KIND
 
-NEW = ("rule", "outer", "epochs", "minibatches", "annealing")  # settings that 0.1.0 had elsewhere, or did not have
+NEW = (
+    "rule",
+    "outer",
+    "epochs",
+    "minibatches",
+    "annealing",
+    "is_validation_kept",
+)  # settings that 0.1.0 had elsewhere, or did not have
 FORMAT = 3  # of settings in files of rules and of runs; versions 0.1.0 and 0.2.0 wrote no number
 
 

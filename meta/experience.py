@@ -43,6 +43,7 @@ class LifetimeState(NamedTuple):
     agent: AgentState  # where the next window of updates begins
     replay: Replay | tuple[()]  # () without one
     window: Window | tuple[()]  # () without one
+    kept: Trajectory | tuple[()] = ()  # the last validation trajectory, if it is to train; at first without valid steps
 
     @property
     def acting(self) -> AgentState:
@@ -86,7 +87,8 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
     """Make the lifetime of an agent; `is_meta` says whether the gradient to η is wanted."""
     agent_step = make_agent_step(setup, config.gradient_mode)
     schedule = config.schedule(is_meta)
-    window_overlap = config.num_updates - schedule.num_trajectories
+    window_overlap = config.num_updates - config.num_new_updates(is_meta)
+    is_kept = is_meta and config.is_validation_kept
     step = with_window(agent_step, window_overlap) if window_overlap else without_window(agent_step)
     if config.replay.capacity:
         step = with_replay(step, config.replay)
@@ -95,14 +97,20 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
     def init(agent_key: Array, replay_key: Array, observation: Array) -> LifetimeState:
         agent = init_agent_state(setup, agent_key, observation)
         example = acting.empty_trajectory(setup.agent, observation, config.unroll, num_actions)
+        kept = example if is_kept else ()
         replay: Any = ()
         if config.replay.capacity:
             replay = replays.init(config.replay, replay_key, example)
             example = replays.sample(config.replay, replay, example)[1]
-        return LifetimeState(agent, replay, init_window(window_overlap, example, agent) if window_overlap else ())
+        window = init_window(window_overlap, example, agent) if window_overlap else ()
+        return LifetimeState(agent, replay, window, kept)
 
     def learn(meta_params: Params, state: LifetimeState, trajectories: Trajectory, validation: Trajectory | None):
-        return step(meta_params, state, clip(trajectories), None if validation is None else clip(validation), True)
+        if isinstance(state.kept, Trajectory):
+            trajectories = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), state.kept, trajectories)
+        learned = step(meta_params, state, clip(trajectories), None if validation is None else clip(validation), True)
+        kept = validation if is_kept and validation is not None else ()
+        return learned._replace(state=learned.state._replace(kept=kept))
 
     def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
         def update(acting: AgentState, trajectory: Trajectory) -> AgentState:
@@ -112,9 +120,8 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
             one = jax.tree.map(lambda x: x[None], clip(trajectory))
             return agent_step(meta_params, acting, one, None)[0]
 
-        actor_state, trajectories, validation, stats = acting.rollouts(
-            actor, schedule, state.acting, update, actor_state
-        )
+        first = update(state.acting, state.kept) if isinstance(state.kept, Trajectory) else state.acting
+        actor_state, trajectories, validation, stats = acting.rollouts(actor, schedule, first, update, actor_state)
         return learn(meta_params, state, trajectories, validation), actor_state, stats
 
     return Lifetime(init, learn, iterate)

@@ -30,6 +30,7 @@ class LifetimeConfig:
     unroll: int = 30  # steps of a trajectory
     validation_unroll: int = 30  # steps of the trajectory of the outer loss
     num_updates: int = 5  # M
+    is_validation_kept: bool = False  # the trajectory of the outer loss is the next iteration's first one of updates
     stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
     epochs: int = 1  # passes over each trajectory, by targets that are made once, before; of hand-made rules
     minibatches: int = 1  # updates of a pass, each on steps of its own (with an LSTM core, on environments of its own)
@@ -53,6 +54,11 @@ class LifetimeConfig:
             raise ValueError(
                 f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
             )
+        if self.is_validation_kept and self.validation_unroll != self.unroll:
+            raise ValueError(
+                f"validation_unroll is {self.validation_unroll} and unroll {self.unroll}, expected the same where "
+                "is_validation_kept is True"
+            )
         self.replay.validate(self.batch_size)
         if self.is_acting_interleaved and self.replay.capacity:
             raise ValueError(
@@ -60,9 +66,13 @@ class LifetimeConfig:
                 "two: what is replayed was acted by older parameters anyway"
             )
 
+    def num_new_updates(self, is_meta: bool) -> int:
+        """Updates of θ that an iteration adds: all M, or those of a stride."""
+        return self.stride if is_meta and self.stride else self.num_updates
+
     def schedule(self, is_meta: bool) -> Schedule:
         """Return how much an iteration acts; without an η to learn there is no window and no validation trajectory."""
-        num_trajectories = self.stride if is_meta and self.stride else self.num_updates
+        num_trajectories = self.num_new_updates(is_meta) - (is_meta and self.is_validation_kept)
         return Schedule(num_trajectories, self.unroll, self.validation_unroll if is_meta else 0)
 
     def num_env_steps(self, is_meta: bool) -> int:
@@ -73,7 +83,7 @@ class LifetimeConfig:
     def num_annealed_updates(self, is_meta: bool) -> int:
         """Updates of θ over which the learning rate falls to 0; 0 where it stays."""
         iterations = self.annealing / self.num_env_steps(is_meta)
-        num = round(iterations * self.schedule(is_meta).num_trajectories * self.epochs * self.minibatches)
+        num = round(iterations * self.num_new_updates(is_meta) * self.epochs * self.minibatches)
         return max(1, num) if self.annealing else 0
 
 

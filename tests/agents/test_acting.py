@@ -399,6 +399,15 @@ def test_a_validation_trajectory_follows_and_has_its_own_length():
     assert validation.observation[1:].any() and validation.behaviour_logits.all()  # filled to the end
 
 
+def test_a_validation_trajectory_may_be_all_that_is_acted():
+    actor, _ = host_actor(catch_batch(), make(core=4), 4, 0, 4)
+    with actor:
+        first, second = actor.get(), actor.get()
+    assert [x.shape for x in jax.tree.leaves(first.trajectories.core_state)] == [(0, 3, 4)] * 2
+    assert first.trajectories.action.shape == (0, 4, 3)
+    np.testing.assert_array_equal(first.validation.observation[-1], second.validation.observation[0])
+
+
 @pytest.mark.parametrize("core", [0, 4])
 def test_what_another_agent_acted_is_not_handed_over(core):
     agent = make(core=core)

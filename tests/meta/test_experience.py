@@ -229,3 +229,44 @@ def test_interleaved_acting_is_by_the_parameters_that_the_update_before_led_to()
 
     learned, after, _ = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
     check_close((learned.state.agent, after.env_state), by_hand(actor_state))
+
+
+@pytest.mark.parametrize(("num_updates", "stride"), [(2, 0), (1, 0), (3, 1)])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+def test_a_kept_validation_trajectory_is_the_next_updates_first_and_on_policy(num_updates, stride, is_interleaved):
+    config = dataclasses.replace(
+        CONFIG,
+        num_updates=num_updates,
+        stride=stride,
+        validation_unroll=3,
+        is_validation_kept=True,
+        is_acting_interleaved=is_interleaved,
+        max_abs_reward=0.5,
+    )
+    num_fresh = (stride or num_updates) - 1
+    assert config.schedule(True) == (num_fresh, 3, 3) and config.num_env_steps(True) == 2 * 3 * (stride or num_updates)
+    assert config.schedule(False) == (num_updates, 3, 0)
+    lifetime, actor, meta_params, state, actor_state = begin(config, True)
+    assert not state.kept.valid.any()
+    iterate = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))
+    step, setup = jax.jit(make_agent_step(setup_of(True), "reverse")), setup_of(True)
+    for i in range(6):
+        before, acted = state, actor_state
+        learned, actor_state, _ = iterate(meta_params, state, acted)
+        state = learned.state
+        # The one that was validated with is kept as it was acted: rewards are clipped when it is learned from.
+        assert np.abs(state.kept.reward).max() in (0, 1)
+        logits = setup.agent.unroll(before.acting.params, before.kept)["policy"][:-1]
+        if is_interleaved and i > (3 if stride else 0):  # a window waits until it is full
+            np.testing.assert_allclose(before.kept.behaviour_logits, logits, atol=1e-5)  # by the θ that it moves
+        if stride or not num_fresh:
+            continue
+        clipped = clip_rewards(before.kept, 0.5)
+        after_first = step(meta_params, before.agent, jax.tree.map(lambda x: x[None], clipped), None)[0]
+        acting_params = after_first.params if is_interleaved else before.agent.params
+        _, fresh_one, _ = jax.jit(lambda p, a: acting.rollout(actor, p, a, 3))(acting_params, acted)
+        both = jax.tree.map(lambda *xs: jnp.stack(xs), clipped, clip_rewards(fresh_one, 0.5))
+        expected = step(meta_params, before.agent, both, clip_rewards(state.kept, 0.5))
+        check_close((state.agent, learned.meta_gradient), expected[:2])
+    if stride:
+        np.testing.assert_array_equal(state.window.trajectories.reward[-1], clip_rewards(before.kept, 0.5).reward)
