@@ -1,12 +1,13 @@
 """What a meta-network sees: each input is declared by name and computed here from a trajectory and predictions.
 
 Source: Xu et al. 2020, section 3.2 (R, γ, v(S′)) and section 5.1 (π(S, A), μ(S, A)); `log_pi` and `value` are further
-inputs of the learned-loss ablation (section 5.4).
+inputs of the learned-loss ablation (section 5.4), `td_error` is for relative targets (docs/fidelity.md).
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from agents.types import Array, Trajectory
@@ -19,8 +20,20 @@ class InputContext(NamedTuple):
     discount: float  # the agent's γ
     values: Array  # V(S), [T, B]
     next_values: Array  # V(S′), [T, B]
+    moved: Array  # the prediction that is moved to the target, V(S) or Q(S, A), [T, B]
     log_pi: Array  # log π(A|S), [T, B]
     log_mu: Array  # log μ(A|S), [T, B]
+
+    @property
+    def td_error(self) -> Array:
+        """R + γ V(S′) − V(S), [T, B]."""
+        return self.trajectory.reward + self.discount * self.trajectory.discount * self.next_values - self.moved
+
+    def in_units(self, unit: Array) -> "InputContext":
+        """Return the same with rewards and values divided by a number."""
+        trajectory = self.trajectory._replace(reward=self.trajectory.reward / unit)
+        values = {name: getattr(self, name) / unit for name in ("values", "next_values", "moved")}
+        return self._replace(trajectory=trajectory, **values)
 
 
 INPUTS: dict[str, Callable[[InputContext], Array]] = {
@@ -29,6 +42,7 @@ INPUTS: dict[str, Callable[[InputContext], Array]] = {
     # Of a terminal state the value is 0 by definition, whatever the network says of the observation that follows.
     "next_value": lambda c: c.trajectory.discount * c.next_values,
     "value": lambda c: c.values,
+    "td_error": lambda c: c.td_error,
     "pi": lambda c: jnp.exp(c.log_pi),
     "mu": lambda c: jnp.exp(c.log_mu),
     "log_pi": lambda c: c.log_pi,
@@ -40,3 +54,10 @@ def features(names: Sequence[str], context: InputContext) -> Array:
     columns = [INPUTS[name](context) for name in names]
     stacked = jnp.stack([column.astype(context.values.dtype) for column in columns], axis=-1)
     return jnp.where(context.trajectory.valid[..., None], stacked, 0.0)
+
+
+def td_error_size(context: InputContext) -> Array:
+    """The root of the mean square of the TD errors at valid steps, without gradient: one positive number."""
+    valid = context.trajectory.valid
+    total = jnp.sum(jnp.where(valid, jnp.square(context.td_error), 0.0))
+    return jax.lax.stop_gradient(jnp.sqrt(total / jnp.maximum(1, jnp.sum(valid))) + 1e-6)

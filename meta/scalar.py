@@ -51,6 +51,7 @@ class FrodoConfig(MetaNetworkConfig):
     """Settings of the learned target. A setting that is of another kind of agent must keep its default."""
 
     kind: str = "actor_critic"  # of agent, one of KINDS
+    is_relative: bool = False  # G = v(S) + u · output, of inputs in units of u, the size of TD errors; else the output
     next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
     # where it is an input); 'semi': only the meta-gradient does; 'stopped': neither
     consistency_cost: float = 0.0  # c of Eq. 13
@@ -94,6 +95,7 @@ class Kind(NamedTuple):
     spec: Callable[[int], TargetSpec]
     policy: Callable[[Predictions, FrodoConfig], Array]  # -> logits [..., A]
     values: Callable[[Predictions, Array], Array]  # predictions, logits -> V(S) [...]
+    moved: Callable[[Predictions, Trajectory], Array]  # what G is the target of, at each step: [T, B]
     loss: Callable[[Array, Predictions, Trajectory, FrodoConfig], Array]  # of targets G [T, B] -> [T, B]
 
 
@@ -108,18 +110,21 @@ KINDS: dict[str, Kind] = {
         spec=impala.actor_critic_spec,
         policy=lambda p, c: p["policy"],
         values=lambda p, logits: p["value"],
+        moved=lambda p, trajectory: p["value"][:-1],
         loss=_actor_critic_inner_loss,
     ),
     "value_based": Kind(
         spec=lambda num_actions: {"q": PredictionSpec(is_per_action=True)},
         policy=lambda p, c: epsilon_greedy_logits(p["q"], c.epsilon),
         values=lambda p, logits: expected_values(p["q"], logits),
+        moved=lambda p, trajectory: taken(p["q"], trajectory),
         loss=lambda targets, p, trajectory, c: squared_error(targets, p["q"], trajectory),
     ),
     "prediction": Kind(
         spec=lambda num_actions: {"value": PredictionSpec()},
         policy=lambda p, c: only_action(p),
         values=lambda p, logits: p["value"],
+        moved=lambda p, trajectory: p["value"][:-1],
         loss=lambda targets, p, trajectory, c: jnp.square(targets - p["value"][:-1]),
     ),
 }
@@ -147,6 +152,7 @@ def frodo(config: FrodoConfig) -> UpdateRule:
         policy=lambda predictions: kind.policy(predictions, config),
         loss=lambda targets, predictions, trajectory: kind.loss(targets, predictions, trajectory, config),
         is_next_value_fixed=config.next_value_gradient == "stopped",
+        is_relative=config.is_relative,
     )
     return rule._replace(
         regulariser=regulariser if config.consistency_cost else None,
@@ -178,9 +184,16 @@ def learned_loss(config: LearnedLossConfig) -> UpdateRule:
 
 
 def _with_meta_network(
-    config: MetaNetworkConfig, names: tuple[str, ...], kind: Kind, policy, loss, is_next_value_fixed: bool
+    config: MetaNetworkConfig,
+    names: tuple[str, ...],
+    kind: Kind,
+    policy,
+    loss,
+    is_next_value_fixed: bool,
+    is_relative: bool = False,
 ) -> UpdateRule:
     """Make a rule with targets [T, B] that a meta-network computes from the named inputs."""
+    if_fixed = jax.lax.stop_gradient if is_next_value_fixed else lambda x: x
 
     def forward(features: Array, is_last: Array) -> Array:
         network = TargetNetwork(TargetNetworkConfig(lstm=config.lstm), {"target": PredictionSpec()})
@@ -196,15 +209,18 @@ def _with_meta_network(
             trajectory=trajectory,
             discount=config.discount,
             values=values[:-1],
-            next_values=jax.lax.stop_gradient(values[1:]) if is_next_value_fixed else values[1:],
+            next_values=if_fixed(values[1:]),
+            moved=if_fixed(kind.moved(predictions, trajectory)),
             log_pi=taken(jax.nn.log_softmax(logits), trajectory),
             log_mu=log_probability(trajectory.behaviour_logits, trajectory.action),
         )
-        features = inputs.features(names, context)
+        unit = inputs.td_error_size(context) if is_relative else jnp.ones(())
+        features = inputs.features(names, context.in_units(unit) if is_relative else context)
         if config.torso:
             seen = jnp.where(trajectory.valid[..., None], predictions[TORSO][:-1], 0.0)
             features = jnp.concatenate([features, seen], axis=-1)
-        return network.apply(meta_params, features, trajectory.is_last), rule_state
+        targets = network.apply(meta_params, features, trajectory.is_last)
+        return jax.lax.stop_gradient(context.moved) + unit * targets if is_relative else targets, rule_state
 
     def spec(num_actions: int) -> TargetSpec:
         own = kind.spec(num_actions)

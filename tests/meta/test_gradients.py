@@ -19,6 +19,7 @@ from tests.trajectories import random_trajectory
 
 OPTIMIZER = (0.05, 0.9, 1e-2)  # learning rate, decay, ε: large steps, so that second-order terms matter
 TARGET_INPUTS = ("reward", "discount", "next_value")
+RELATIVE_INPUTS = ("td_error", "reward", "discount", "next_value", "pi", "mu")
 BASE = FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)
 CRITIC_FREE = dict(lstm=4, discount=0.9)
 LOSS = LearnedLossConfig(lstm=4, discount=0.9, entropy_cost=0.1)
@@ -31,6 +32,10 @@ SETTINGS: dict[str, FrodoConfig | LearnedLossConfig] = {
     "actor_critic-mean": dataclasses.replace(BASE, reduction="mean"),
     "actor_critic-torso": dataclasses.replace(BASE, torso=5),
     "actor_critic-torso-literal": dataclasses.replace(BASE, torso=5, next_value_gradient="literal"),
+    "actor_critic-relative": dataclasses.replace(BASE, is_relative=True, inputs=RELATIVE_INPUTS),
+    "actor_critic-relative-stopped": dataclasses.replace(
+        BASE, is_relative=True, inputs=RELATIVE_INPUTS, next_value_gradient="stopped"
+    ),
     "consistency-one-step": dataclasses.replace(BASE, consistency_cost=0.5, is_consistency_multi_step=False),
     "consistency-multi-step": dataclasses.replace(BASE, consistency_cost=0.5),
     "prediction-literal": FrodoConfig(
@@ -38,6 +43,9 @@ SETTINGS: dict[str, FrodoConfig | LearnedLossConfig] = {
     ),
     "prediction-semi": FrodoConfig(kind="prediction", inputs=TARGET_INPUTS, **CRITIC_FREE),
     "value_based-semi": FrodoConfig(kind="value_based", epsilon=0.3, **CRITIC_FREE),
+    "value_based-relative": FrodoConfig(
+        kind="value_based", is_relative=True, inputs=RELATIVE_INPUTS, next_value_gradient="literal", **CRITIC_FREE
+    ),
     "value_based-literal": FrodoConfig(kind="value_based", next_value_gradient="literal", **CRITIC_FREE),
     "learned_loss": LOSS,
     "learned_loss-differentiated": dataclasses.replace(LOSS, is_next_value_differentiated=True),
@@ -91,7 +99,7 @@ def central_differences(name: str, num_directions: int = 4):
         direction = optax.tree.random_like(jax.random.key(seed), meta_params)
         at = lambda size, d=direction: evaluate(optax.tree.add_scale(meta_params, size, d), held)[0]
         # Five points: the error is of fourth order in the step.
-        h = 1e-3
+        h = 1e-4
         slopes.append((direction, (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)))
     return base, slopes
 

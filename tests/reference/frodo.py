@@ -39,6 +39,10 @@ class Case:
         return not self.is_loss and self.next_value_gradient != "literal"
 
     @property
+    def is_relative(self):
+        return not self.is_loss and self.rule.is_relative
+
+    @property
     def next_value_gradient(self):
         return self.rule.next_value_gradient
 
@@ -138,6 +142,24 @@ def values_of(predictions, c):
     return predictions["value"]
 
 
+def moved_of(predictions, trajectory, c):
+    """What the targets are of."""
+    if c.kind == "value_based":
+        q = predictions["q"][:-1]
+        return jnp.sum(q * jax.nn.one_hot(trajectory.action, q.shape[-1]), axis=-1)
+    return predictions["value"][:-1]
+
+
+def td_errors(next_values, moved, trajectory, c):
+    return trajectory.reward + c.rule.discount * trajectory.discount * next_values - moved
+
+
+def unit_of(predictions, trajectory, c):
+    """The size of TD errors: the root of their mean square over valid steps."""
+    errors = td_errors(values_of(predictions, c)[1:], moved_of(predictions, trajectory, c), trajectory, c)
+    return jnp.sqrt(jnp.sum(errors**2 * trajectory.valid) / jnp.sum(trajectory.valid)) + 1e-6
+
+
 def reduce(loss, trajectory, reduction):
     total = jnp.sum(loss * trajectory.valid)
     return total if reduction == "sum" else total / jnp.sum(trajectory.valid)
@@ -150,16 +172,20 @@ def actor_critic_loss(targets, advantage, predictions, trajectory, costs, temper
     return -advantage * log_pi_a + costs.value_cost * 0.5 * error**2 - costs.entropy_cost * entropy
 
 
-def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None):
+def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None, base_and_unit=None):
+    """`next_values` is what is held of v(S'), or None; `base_and_unit` is what is held where targets are relative."""
     values = values_of(predictions, c)
+    base, unit = base_and_unit or (0.0, 1.0)
+    moved = moved_of(predictions, trajectory, c) if next_values is None else base
     next_values = values[1:] if next_values is None else next_values
     log_pi, _ = log_probability(policy_logits(predictions, c)[:-1], trajectory.action)
     log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
     columns = {
-        "reward": trajectory.reward,
+        "reward": trajectory.reward / unit,
         "discount": c.rule.discount * trajectory.discount,
-        "next_value": trajectory.discount * next_values,
-        "value": values[:-1],
+        "next_value": trajectory.discount * next_values / unit,
+        "value": values[:-1] / unit,
+        "td_error": td_errors(next_values, moved, trajectory, c) / unit,
         "pi": jnp.exp(log_pi),
         "mu": jnp.exp(log_mu),
         "log_pi": log_pi,
@@ -169,7 +195,7 @@ def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None)
         features = jnp.concatenate([features, predictions["torso"][:-1]], axis=-1)
     features = features * trajectory.valid[..., None]
     is_last = (trajectory.discount == 0) | trajectory.truncated | ~trajectory.valid
-    return meta_network(meta_params, features, is_last)
+    return base + unit * meta_network(meta_params, features, is_last)
 
 
 def consistency(targets, trajectory, c, held):
@@ -189,11 +215,13 @@ def consistency(targets, trajectory, c, held):
     return jnp.sum(total)
 
 
-def inner_loss(params, meta_params, targets, fixed_values, fixed_next, greedy, trajectory, c, names, head_names):
+def inner_loss(
+    params, meta_params, targets, fixed_values, fixed_next, base_and_unit, greedy, trajectory, c, names, head_names
+):
     """The loss whose gradient with respect to params is an update; what is not a function of params is passed."""
     predictions = agent(params, trajectory.observation, head_names) | {"greedy": greedy}
     if targets is None:
-        targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
+        targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next, base_and_unit)
     if c.is_loss:
         _, log_pi = log_probability(predictions["policy"][:-1], trajectory.action)
         loss = targets + c.rule.entropy_cost * jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
@@ -222,12 +250,25 @@ def outer_loss(
         state_values = values_of(predictions, c)
         fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and not c.is_loss else None
         fixed_next = held(state_values[1:]) if c.is_next_held else None
-        targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next)
+        base_and_unit = None
+        if c.is_relative:
+            base_and_unit = held(moved_of(predictions, trajectory, c)), held(unit_of(predictions, trajectory, c))
+        targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next, base_and_unit)
         if c.consistency_cost:
             regulariser += c.consistency_cost * consistency(targets, trajectory, c, held)
         fixed_targets, greedy = targets if c.is_target_constant else None, predictions.get("greedy")
         grads = jax.grad(inner_loss)(
-            params, meta_params, fixed_targets, fixed_values, fixed_next, greedy, trajectory, c, names, head_names
+            params,
+            meta_params,
+            fixed_targets,
+            fixed_values,
+            fixed_next,
+            base_and_unit,
+            greedy,
+            trajectory,
+            c,
+            names,
+            head_names,
         )
         second_moment = jax.tree.map(lambda s, g: decay * s + (1 - decay) * g**2, second_moment, grads)
         params = jax.tree.map(
