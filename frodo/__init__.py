@@ -1,8 +1,8 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
-Rules: `make_rule`, `load_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own: `make_learner`,
-`make_trajectory`. Regimes: `discover_online` on one environment, `discover` by a population. Inside: `Learner.targets`,
-`Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
+Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
+`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, `discover` by a population. Inside:
+`Learner.targets`, `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
 from agents.environments.host import HostEnvironment
@@ -14,7 +14,7 @@ from frodo.config import AgentConfig, PopulationConfig
 from frodo.learner import Learner, LearnerState, make_learner
 from frodo.online import OnlineResult, discover_online
 from frodo.population import Discovery, discover
-from frodo.rule_files import Rule, load_rule, make_rule, shipped_rules
+from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
 from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
@@ -44,6 +44,7 @@ __all__ = [
     "adam",
     "discover",
     "discover_online",
+    "fit_rule",
     "load_rule",
     "make_learner",
     "make_rule",

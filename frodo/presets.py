@@ -159,6 +159,29 @@ def common_agent(env: str) -> OnlineConfig:
     )
 
 
+def fitted(env: str) -> OnlineConfig:
+    """FRODO from an η that is fitted to a hand-made target, with the common agent.
+
+    Targets are relative, so that they fit rewards of any size, and every trajectory trains.
+    """
+    agent = common_agent(env)
+    rule = FrodoConfig(
+        reduction="mean",
+        lstm=64,
+        inputs=("td_error", "discount", "pi", "mu"),
+        is_relative=True,
+        vtrace_lambda=0.95,
+    )
+    return agent.replace(
+        batch_size=16,
+        num_updates=5,
+        is_validation_kept=True,
+        rule=RuleConfig("frodo", rule),
+        outer=OuterConfig(lambda_=0.95),
+        optimizer=dataclasses.replace(agent.optimizer, learning_rate=3e-3),
+    )
+
+
 def for_environment(env: str) -> OnlineConfig:
     """Return the settings for an environment by its name."""
     if env in ("toy/random_walk", "toy/catch"):

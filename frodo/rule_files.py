@@ -18,9 +18,12 @@ from agents.rule import UpdateRule
 from agents.types import Params
 from frodo import disco103_weights, earlier_versions, files, presets
 from frodo.config import AgentConfig
+from frodo.fitted import fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
 from meta.disco import DiscoConfig
+from meta.fitting import TARGETS
+from meta.scalar import FrodoConfig
 
 Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
@@ -136,17 +139,34 @@ def make_rule(name: str, **settings: Any) -> Rule:
     return Rule(name, presets.for_rule("", name).agent_only().replace(rule=rule))
 
 
+def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
+    """Make a rule whose targets are hand-made ones at first, to be learned further: FRODO's, with a fitted η.
+
+    Args:
+      target: one of `meta.fitting.TARGETS`.
+      **settings: of the rule, as of `make_rule("frodo")`, that replace those of `presets.fitted`.
+    Raises:
+      ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.
+    """
+    config = presets.fitted("").agent_only()
+    config = config.replace(rule=config.rule.replace(**settings))
+    config.validate()
+    note = f"fitted to {target} on made-up trajectories"
+    return Rule(target, config, fitted_meta_params(target, config.rule.settings), Origin((), 0, None, note))
+
+
 def shipped_rules() -> list[str]:
     """Return the names of the discovered rules that are part of the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.npz"))
 
 
 def load_rule(name: Path | str) -> Rule:
-    """Load a discovered rule.
+    """Load a discovered rule, or one that is fitted to a hand-made target.
 
     Args:
       name: "disco103" for the published one (`disco103_weights.find` says where its weights come from), one of
-        `shipped_rules()`, or the path of a file: one of this package's, or of the public DiscoRL code's.
+        `shipped_rules()`, "vtrace" or another target of `fit_rule`, or the path of a file: one of this package's, or of
+        the public DiscoRL code's.
     Raises:
       ValueError: if there is no such rule, or the file is not a rule's: naming it and its first wrong key.
     """
@@ -154,6 +174,8 @@ def load_rule(name: Path | str) -> Rule:
     if name == PUBLISHED:
         arrays = disco103_weights.read(disco103_weights.find())
         return Rule(name, presets.disco("").agent_only(), disco103.to_meta_params(arrays), DISCO103)
+    if name in TARGETS:
+        return fit_rule(name)
     path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
     arrays = _read(name, path)
     if CONFIG not in arrays and set(disco103.expected_shapes()) <= set(arrays):
@@ -180,14 +202,16 @@ def get_rule(rule: Rule | str) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    is_discovered = rule == PUBLISHED or rule in shipped_rules() or Path(rule).suffix == ".npz"
-    return load_rule(rule) if is_discovered else make_rule(rule)
+    is_there = rule in (PUBLISHED, *shipped_rules(), *TARGETS) or Path(rule).suffix == ".npz"
+    return load_rule(rule) if is_there else make_rule(rule)
 
 
 def load_origin(name: str) -> Origin:
     """Return where a rule comes from, without its η; errors are those of `load_rule`."""
     if name == PUBLISHED:
         return DISCO103
+    if name in TARGETS:
+        return Origin((), 0, None)
     return _origin(name, _read(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)))
 
 
@@ -211,6 +235,10 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     Raises:
       ValueError: as `load_rule`, and if the rule is of another configuration.
     """
+    if name in TARGETS:
+        if not isinstance(config.settings, FrodoConfig):
+            raise ValueError(f"{name} is fitted to the rule 'frodo' alone, and the rule is {config.name!r}")
+        return fitted_meta_params(name, config.settings)
     loaded = load_rule(name)
     shapes = lambda rule: jax.eval_shape(
         lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0)
@@ -237,7 +265,7 @@ def _read(name: str, path: Path) -> dict[str, np.ndarray]:
     try:
         return files.read_arrays(path)
     except FileNotFoundError:
-        known = ", ".join([PUBLISHED, *shipped_rules()])
+        known = ", ".join([PUBLISHED, *shipped_rules(), *TARGETS])
         raise ValueError(f"{name} is no rule: expected one of {known}, or the path of a rule's file") from None
 
 

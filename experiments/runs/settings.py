@@ -9,12 +9,17 @@ from frodo import presets
 from frodo.config import OnlineConfig, PopulationConfig
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_rule, shipped_rules
 from frodo.rules import RULES
+from meta.fitting import TARGETS
 
-DISCOVERED = f"{', '.join([PUBLISHED, *shipped_rules()])}, or a file that `discover` wrote"  # rules, for --help
+DISCOVERED = (
+    f"{', '.join([PUBLISHED, *shipped_rules(), *TARGETS])}, or a file that `discover` wrote"  # rules, for --help
+)
 
 
 def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
     """Return the settings of an agent with a rule by its name, or with one that goes on from a discovered one."""
+    if init_meta_params in TARGETS:  # η is fitted when all settings are known
+        return presets.fitted(env).replace(init_meta_params=init_meta_params)
     if init_meta_params:
         config = config_for(load_rule(init_meta_params), presets.disco(env))
         return config.replace(init_meta_params=init_meta_params)

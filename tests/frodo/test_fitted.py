@@ -1,0 +1,62 @@
+"""Fitted rules by name: from the cache, anew where an entry is damaged or of other settings, and without a cache."""
+
+import jax
+import numpy as np
+import pytest
+
+import frodo
+from frodo import presets
+from frodo.rule_files import get_rule, load_meta_params, load_origin
+from frodo.rules import RuleConfig
+from meta import fitting
+from tests.trees import check_equal
+
+
+@pytest.fixture(autouse=True)
+def few_updates(monkeypatch, tmp_path):
+    monkeypatch.setattr(fitting, "NUM_UPDATES", 2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+SETTINGS = dict(lstm=4)
+
+
+def test_a_rule_is_fitted_once_for_what_matters_to_the_fit(capsys, tmp_path):
+    rule = frodo.fit_rule("vtrace", **SETTINGS)
+    assert "fitting η to vtrace" in capsys.readouterr().err
+    again = frodo.fit_rule("vtrace", **SETTINGS, entropy_cost=0.5)
+    assert capsys.readouterr().err == "" and again.config.rule.settings.entropy_cost == 0.5
+    check_equal(rule.meta_params, again.meta_params)
+    other = frodo.fit_rule("vtrace", **SETTINGS, discount=0.9)
+    assert "fitting" in capsys.readouterr().err and len(list((tmp_path / "frodo-rl/fitted").iterdir())) == 2
+    assert any(
+        np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (rule.meta_params, other.meta_params)), strict=True)
+    )
+    assert (
+        rule.origin == load_origin("vtrace")._replace(note=rule.origin.note) and "fitted to vtrace" in rule.describe()
+    )
+
+
+def test_a_damaged_entry_is_made_anew_and_without_a_cache_it_goes_on(capsys, monkeypatch, tmp_path):
+    expected = frodo.fit_rule("lambda_return", **SETTINGS).meta_params
+    (entry,) = (tmp_path / "frodo-rl/fitted").iterdir()
+    for data in (b"", entry.read_bytes()[:100]):
+        entry.write_bytes(data)
+        check_equal(frodo.fit_rule("lambda_return", **SETTINGS).meta_params, expected)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    capsys.readouterr()
+    check_equal(frodo.fit_rule("lambda_return", **SETTINGS).meta_params, expected)
+    assert "fitted again next time" in capsys.readouterr().err
+
+
+def test_the_names_of_targets_are_names_of_rules():
+    config = presets.fitted("toy/catch").rule.replace(**SETTINGS)
+    check_equal(load_meta_params("vtrace", config), frodo.fit_rule("vtrace", **SETTINGS).meta_params)
+    assert get_rule("n_step_return").name == "n_step_return"
+    with pytest.raises(ValueError, match="vtrace is fitted to the rule 'frodo' alone, and the rule is 'disco'"):
+        load_meta_params("vtrace", RuleConfig("disco"))
+    with pytest.raises(ValueError, match="inputs are reward, expected discount"):
+        frodo.fit_rule("vtrace", inputs=("reward",))
+    with pytest.raises(ValueError, match="target is 'vtrac'"):
+        frodo.fit_rule("vtrac")

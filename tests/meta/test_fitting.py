@@ -1,0 +1,114 @@
+"""η fitted to hand-made targets: the targets against loops, what is made up, how well it fits, and what is refused."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.types import check_trajectory
+from meta import fitting
+from meta.scalar import FrodoConfig
+from tests.reference import frodo as reference
+from tests.trajectories import random_trajectory
+
+RELATIVE = FrodoConfig(
+    lstm=8, discount=0.9, vtrace_lambda=0.8, is_relative=True, inputs=("td_error", "discount", "pi", "mu")
+)
+KINDS = {
+    "actor_critic": RELATIVE,
+    "value_based": FrodoConfig(
+        kind="value_based", lstm=8, discount=0.9, epsilon=0.3, is_relative=True, inputs=("td_error", "discount")
+    ),
+    "prediction": FrodoConfig(
+        kind="prediction", lstm=8, discount=0.9, is_relative=True, inputs=("td_error", "discount")
+    ),
+}
+
+
+def predictions_of(kind: str, num_actions: int = 3) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    shapes = {"policy": (7, 4, num_actions), "value": (7, 4), "q": (7, 4, num_actions)}
+    names = {"actor_critic": ("policy", "value"), "value_based": ("q",), "prediction": ("value",)}[kind]
+    return {name: rng.normal(size=shapes[name]) for name in names}
+
+
+@pytest.mark.parametrize("target", fitting.TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_are_those_of_loops(kind, target):
+    """V-trace weighs by min(1, ρ); λ-returns and n-step returns by 1; the last has λ = 1."""
+    config, num_actions = KINDS[kind], 1 if kind == "prediction" else 3
+    with jax.enable_x64(True):
+        trajectory, predictions = random_trajectory(0, 6, 4, num_actions=num_actions), predictions_of(kind, num_actions)
+        case = reference.Case("frodo", config, None)
+        known = reference.with_greedy({name: jnp.asarray(x) for name, x in predictions.items()}, lambda x: x)
+        values, logits = reference.values_of(known, case), reference.policy_logits(known, case)
+        log_pi, _ = reference.log_probability(logits[:-1], trajectory.action)
+        log_mu, _ = reference.log_probability(trajectory.behaviour_logits, trajectory.action)
+        rho = jnp.exp(log_pi - log_mu) if target == "vtrace" else jnp.ones_like(log_pi)
+        lambda_ = 1.0 if target == "n_step_return" else config.vtrace_lambda
+        expected, _ = reference.vtrace(trajectory, values, rho, 0.9, lambda_)
+        made = fitting.hand_made(target, config, trajectory, known)
+        valid = trajectory.valid
+        np.testing.assert_allclose(made[valid], expected[valid], rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_made_up_is_a_trajectory_with_everything_in_it(kind):
+    config = KINDS[kind]
+    trajectory, predictions = jax.jit(functools.partial(fitting.make_up, config=config))(jax.random.key(0))
+    check_trajectory(trajectory)
+    assert trajectory.reward.shape == (fitting.NUM_STEPS, fitting.BATCH_SIZE)
+    valid, over = np.asarray(trajectory.valid), np.asarray((trajectory.discount == 0) | trajectory.truncated)
+    np.testing.assert_array_equal(trajectory.is_first[1:], over)
+    assert not np.any((trajectory.discount == 0) & trajectory.truncated) and not np.any(valid & ~valid)
+    at_once, later = ~valid & np.asarray(trajectory.truncated), ~valid[1:] & over[:-1]
+    assert at_once.any() and later.any() and (valid & np.asarray(trajectory.truncated)).any()
+    # A step that is not valid is truncated itself, with a reset at once, or it follows the end of an episode.
+    np.testing.assert_array_equal(
+        ~valid[1:] & ~np.asarray(trajectory.truncated[1:]), later & ~np.asarray(trajectory.truncated[1:])
+    )
+    rewards = np.abs(np.asarray(trajectory.reward)).max(axis=0)
+    assert rewards.max() > 3 * np.median(rewards) > 0
+    assert set(predictions) == set(predictions_of(kind))
+
+
+def test_policies_are_on_and_off_mu():
+    def distance(is_on_policy: bool):
+        trajectory, predictions = fitting.make_up(jax.random.key(0), RELATIVE, is_on_policy=is_on_policy)
+        return np.abs(predictions["policy"][:-1] - trajectory.behaviour_logits).max(axis=(0, 2))
+
+    assert not distance(True).any()
+    assert 0.1 < np.mean(distance(False) == 0) < 0.4
+
+
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_a_fit_explains_most_and_less_where_it_was_not_fitted(monkeypatch, is_relative):
+    monkeypatch.setattr(fitting, "NUM_UPDATES", 300)
+    inputs = RELATIVE.inputs if is_relative else ("reward", "discount", "next_value", "pi", "mu")
+    config = dataclasses.replace(RELATIVE, lstm=16, is_relative=is_relative, inputs=inputs)
+    fit = jax.jit(functools.partial(fitting.fit, "vtrace", config))
+    meta_params = fit(jax.random.key(0))
+    made_up = fitting.make_up(jax.random.key(1), config, batch_size=256)
+    explained = fitting.variance_explained("vtrace", config, meta_params, *made_up)
+    assert (0.75 if is_relative else 0.5) < explained < 1
+    assert fitting.variance_explained("n_step_return", config, meta_params, *made_up) < explained
+
+
+def test_relative_targets_do_not_depend_on_the_unit_of_rewards():
+    trajectory, predictions = fitting.make_up(jax.random.key(0), RELATIVE)
+    meta_params = fitting.frodo(RELATIVE).random_meta_params(jax.random.key(1), 3)
+    apply = lambda x, p: fitting.frodo(RELATIVE).apply(meta_params, (), x, p, p)[0]
+    larger = trajectory._replace(reward=100 * trajectory.reward), predictions | {"value": 100 * predictions["value"]}
+    np.testing.assert_allclose(apply(*larger), 100 * apply(trajectory, predictions), rtol=1e-3, atol=1e-3)
+
+
+def test_what_cannot_be_made_is_refused():
+    for inputs, missing in ((("reward", "next_value", "discount"), "pi or log_pi, mu"), (("td_error",), "discount, ")):
+        with pytest.raises(ValueError, match=f"inputs are {','.join(inputs)}, expected {missing}"):
+            fitting.fit("vtrace", dataclasses.replace(RELATIVE, inputs=inputs), jax.random.key(0))
+    fitting.check_target("lambda_return", dataclasses.replace(RELATIVE, inputs=("reward", "next_value", "discount")))
+    with pytest.raises(ValueError, match="target is 'vtrac', expected one of .*vtrace"):
+        fitting.check_target("vtrac", RELATIVE)
