@@ -101,10 +101,20 @@ def _read(
         "learning_rates": list(rates),
         "config": dataclasses.asdict(config),
     }
-    for name, value in flat(json.loads(json.dumps(files.plain(expected)))).items():
-        if (found := flat(results.config).get(name)) != value:
+    written = flat(results.config | {"config": _with_new_settings(results.config["config"])})
+    for name, value in flat(_as_written(expected)).items():
+        if (found := written.get(name)) != value:
             raise UsageError(f"{folder}: its {name} is {found}, expected {value}: runs of one comparison must agree")
     return results
+
+
+def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(files.plain(settings)))
+
+
+def _with_new_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Add settings that there were not when the run was made: their defaults compute what it computed."""
+    return _as_written(dataclasses.asdict(files.from_plain(OnlineConfig, config)))
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

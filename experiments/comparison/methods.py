@@ -58,6 +58,16 @@ def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
     return agent.replace(rule=rule, outer=SCALAR_OUTER, num_updates=NUM_UPDATES)
 
 
+def _fitted(agent: OnlineConfig, _: str) -> OnlineConfig:
+    of = presets.fitted(agent.env)
+    learned = _learned(agent, of)
+    return learned.replace(init_meta_params="vtrace", is_validation_kept=of.is_validation_kept)
+
+
+def _fitted_frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    return _fitted(agent, rule).replace(is_frozen=True, num_updates=1)
+
+
 def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
     """The common agent with a learned rule, and the predictions and the outer objective that go with it.
 
@@ -90,6 +100,7 @@ def _as_published(agent: OnlineConfig, rule: str) -> OnlineConfig:
 
 
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
+FITTED, FITTED_ONLINE = "fitted to V-trace, frozen", "fitted to V-trace, then online"
 HAND_MADE, SCALAR, DISCO, OF_DISCO103 = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103"
 BASELINES = ("impala", "ppo")  # what differences are to
 METHODS = {
@@ -109,6 +120,8 @@ METHODS = {
     ),
     "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c", A2CConfig(reduction="mean", value_cost=VALUE_COST))),
     "frodo": Method("FRODO", SCALAR, RANDOM, "", _frodo, "impala"),
+    "fitted_frozen": Method("V-trace fitted, frozen", SCALAR, FITTED, "", _fitted_frozen),
+    "fitted_online": Method("FRODO from V-trace", SCALAR, FITTED_ONLINE, "", _fitted, "fitted_frozen"),
     "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
     "scalar_adapted": Method(
         "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"

@@ -14,7 +14,16 @@ from frodo.rule_files import load_rule
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
 # What a rule may differ in: what it is, how η is learned, and PPO's passes.
-OF_THE_RULE = {"rule", "outer", "num_updates", "is_frozen", "init_meta_params", "epochs", "minibatches"}
+OF_THE_RULE = {
+    "rule",
+    "outer",
+    "num_updates",
+    "is_validation_kept",
+    "is_frozen",
+    "init_meta_params",
+    "epochs",
+    "minibatches",
+}
 NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule != "disco103"]
 
 
