@@ -81,7 +81,7 @@ class Grid:
     """The settings that every rule may choose from."""
 
     learning_rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
-    entropy_costs: tuple[float, ...] = (0.01, 0.03)
+    entropy_costs: tuple[float, ...] = (0.01, 0.1, 1.0)
     batches: tuple[tuple[int, int], ...] = ((16, 16), (64, 32))
 
     def validate(self) -> None:
