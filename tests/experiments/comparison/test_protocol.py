@@ -57,9 +57,11 @@ def test_families_and_points_have_names():
 
 def test_the_grid_of_a_rule_without_entropy_is_smaller():
     grid = Grid()
-    assert len(grid.points(True)) == 12 and len(grid.points(False)) == 6
-    assert len({point.program for point in grid.points(True)}) == len(grid.programs(True)) == 4
-    assert grid.edges(A) == ["rate"] and not grid.edges(B)  # two costs have no middle
+    assert len(grid.points(True)) == 18 and len(grid.points(False)) == 6
+    assert len({point.program for point in grid.points(True)}) == len(grid.programs(True)) == 6
+    assert grid.edges(A) == ["rate", "entropy"]
+    two_costs = Grid(entropy_costs=(0.01, 0.03))
+    assert two_costs.edges(A) == ["rate"] and not two_costs.edges(B)  # two costs have no middle
 
 
 @pytest.mark.parametrize(
