@@ -160,7 +160,6 @@ def test_another_revision_is_run_beside_this_one(start, tmp_path, monkeypatch):
     assert set(results["failed"]["broken"]) == {THIS, OTHER}
     for states in results["benchmarks"]["tiny"]["samples"].values():
         (cold,), (cached,) = states["cold"], states["cached"]
-        assert cached["cpu_s_to_first_row"] < 0.8 * cold["cpu_s_to_first_row"]
         for sample in (cold, cached):
             assert 0 < sample["cpu_s_to_first_row"] < sample["cpu_s"] and 0 < sample["cpu_s_of_start_and_end"]
             assert 0 < sample["cpu_ms_per_unit"] < 1000 and 100 < sample["peak_memory_mb"] < 10_000
