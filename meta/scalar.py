@@ -153,6 +153,7 @@ def frodo(config: FrodoConfig) -> UpdateRule:
         loss=lambda targets, predictions, trajectory: kind.loss(targets, predictions, trajectory, config),
         is_next_value_fixed=config.next_value_gradient == "stopped",
         is_relative=config.is_relative,
+        is_base_fixed=config.next_value_gradient == "literal",
     )
     return rule._replace(
         regulariser=regulariser if config.consistency_cost else None,
@@ -191,9 +192,15 @@ def _with_meta_network(
     loss,
     is_next_value_fixed: bool,
     is_relative: bool = False,
+    is_base_fixed: bool = False,
 ) -> UpdateRule:
-    """Make a rule with targets [T, B] that a meta-network computes from the named inputs."""
+    """Make a rule with targets [T, B] that a meta-network computes from the named inputs.
+
+    No gradient flows through v(S′), nor, where it is a base of relative targets, through the prediction that is moved,
+    if they are fixed.
+    """
     if_fixed = jax.lax.stop_gradient if is_next_value_fixed else lambda x: x
+    base = jax.lax.stop_gradient if is_base_fixed else lambda x: x
 
     def forward(features: Array, is_last: Array) -> Array:
         network = TargetNetwork(TargetNetworkConfig(lstm=config.lstm), {"target": PredictionSpec()})
@@ -214,13 +221,18 @@ def _with_meta_network(
             log_pi=taken(jax.nn.log_softmax(logits), trajectory),
             log_mu=log_probability(trajectory.behaviour_logits, trajectory.action),
         )
-        unit = inputs.td_error_size(context) if is_relative else jnp.ones(())
-        features = inputs.features(names, context.in_units(unit) if is_relative else context)
-        if config.torso:
-            seen = jnp.where(trajectory.valid[..., None], predictions[TORSO][:-1], 0.0)
-            features = jnp.concatenate([features, seen], axis=-1)
-        targets = network.apply(meta_params, features, trajectory.is_last)
-        return jax.lax.stop_gradient(context.moved) + unit * targets if is_relative else targets, rule_state
+
+        def output(context: inputs.InputContext) -> Array:
+            features = inputs.features(names, context)
+            if config.torso:
+                seen = jnp.where(trajectory.valid[..., None], predictions[TORSO][:-1], 0.0)
+                features = jnp.concatenate([features, seen], axis=-1)
+            return network.apply(meta_params, features, trajectory.is_last)
+
+        if not is_relative:
+            return output(context), rule_state
+        unit = inputs.td_error_size(context)
+        return base(context.moved) + unit * output(context.in_units(unit)), rule_state
 
     def spec(num_actions: int) -> TargetSpec:
         own = kind.spec(num_actions)

@@ -6,6 +6,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -155,3 +156,28 @@ def test_targets_that_are_not_constant_are_caught(monkeypatch):
     monkeypatch.setitem(globals(), "make_rule", leaky)
     for mode in ("reverse", "mixed"):
         assert relative_error("actor_critic-semi", mode) > 1e-3
+
+
+@pytest.mark.parametrize(("next_value_gradient", "slope"), [("semi", 1.0), ("stopped", 0.0), ("literal", 0.0)])
+def test_relative_targets_move_with_the_values_that_they_are_relative_to(next_value_gradient, slope):
+    """As all values rise by one number, with γ = 1 and no ends, TD errors stay and targets rise by that number.
+
+    So does the derivative say, but where no gradient is to flow through the values.
+    """
+    config = dataclasses.replace(
+        BASE, discount=1.0, is_relative=True, inputs=("td_error",), next_value_gradient=next_value_gradient
+    )
+    rule, trajectory = frodo(config), random_trajectory(2, 5, 3)
+    trajectory = trajectory._replace(
+        discount=jnp.ones((5, 3)), truncated=jnp.zeros((5, 3), bool), valid=jnp.ones((5, 3), bool)
+    )
+    predictions = {"policy": jnp.zeros((6, 3, 3)), "value": jax.random.normal(jax.random.key(0), (6, 3))}
+    meta_params = rule.random_meta_params(jax.random.key(1), 3)
+
+    def targets(rise):
+        known = predictions | {"value": predictions["value"] + rise}
+        return rule.apply(meta_params, (), trajectory, known, known)[0]
+
+    made, change = jax.jvp(targets, (jnp.zeros(()),), (jnp.ones(()),))
+    np.testing.assert_allclose(targets(1.0), made + 1.0, rtol=1e-10)
+    np.testing.assert_allclose(change, slope, atol=1e-10)

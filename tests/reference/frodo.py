@@ -173,7 +173,7 @@ def actor_critic_loss(targets, advantage, predictions, trajectory, costs, temper
 
 
 def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None, base_and_unit=None):
-    """`next_values` is what is held of v(S'), or None; `base_and_unit` is what is held where targets are relative."""
+    """`next_values` is what is held of v(S'), or None; `base_and_unit` are what relative targets have besides."""
     values = values_of(predictions, c)
     base, unit = base_and_unit or (0.0, 1.0)
     moved = moved_of(predictions, trajectory, c) if next_values is None else base
@@ -252,7 +252,8 @@ def outer_loss(
         fixed_next = held(state_values[1:]) if c.is_next_held else None
         base_and_unit = None
         if c.is_relative:
-            base_and_unit = held(moved_of(predictions, trajectory, c)), held(unit_of(predictions, trajectory, c))
+            base, unit = moved_of(predictions, trajectory, c), held(unit_of(predictions, trajectory, c))
+            base_and_unit = base if c.next_value_gradient == "semi" else held(base), unit
         targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next, base_and_unit)
         if c.consistency_cost:
             regulariser += c.consistency_cost * consistency(targets, trajectory, c, held)
