@@ -58,7 +58,8 @@ class Learner(NamedTuple):
       update: state, trajectory [T, B] -> state, metrics: one update of θ with η as it is. Metrics are those of the
         rule, and update_norm, the norm of the change of θ.
       learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
-        Control: M updates of θ, then one of η. Observations here are prepared ones (`setup.agent.prepare`).
+        Control: M updates of θ, then one of η. Observations here are prepared ones (`setup.agent.prepare`). With
+        `is_validation_kept`, one fresh trajectory less: the last validation trajectory is the first.
       iterate: state, actor, actor's state -> state, metrics, Control, actor's state, EpisodeStats: act in a pure
         environment what `learn` needs, and learn from it.
       targets: state, trajectory [T, B] -> the rule's targets, a pytree [T, B, ...].

@@ -73,7 +73,8 @@ class Lifetime(NamedTuple):
 
     Attributes:
       init: key of θ, key of the replay, prepared observation [B, ...] -> LifetimeState.
-      learn: η, state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> Learned.
+      learn: η, state, fresh trajectories [M or stride, T, B, ...], one less where the validation trajectory is kept,
+        validation trajectory or None -> Learned. Without a validation trajectory, what is kept waits.
       iterate: η, state, actor, actor's state -> Learned, actor's state, EpisodeStats: act what an iteration needs, and
         learn from it.
     """
@@ -106,10 +107,13 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
         return LifetimeState(agent, replay, window, kept)
 
     def learn(meta_params: Params, state: LifetimeState, trajectories: Trajectory, validation: Trajectory | None):
+        if validation is None:
+            return step(meta_params, state, clip(trajectories), None, True)
+        kept: Trajectory | tuple[()] = ()
         if isinstance(state.kept, Trajectory):
             trajectories = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), state.kept, trajectories)
-        learned = step(meta_params, state, clip(trajectories), None if validation is None else clip(validation), True)
-        kept = validation if is_kept and validation is not None else ()
+            kept = validation
+        learned = step(meta_params, state, clip(trajectories), clip(validation), True)
         return learned._replace(state=learned.state._replace(kept=kept))
 
     def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):

@@ -59,6 +59,10 @@ class LifetimeConfig:
                 f"validation_unroll is {self.validation_unroll} and unroll {self.unroll}, expected the same where "
                 "is_validation_kept is True"
             )
+        if self.is_validation_kept and self.replay.capacity:
+            raise ValueError(
+                f"is_validation_kept is True and replay.capacity is {self.replay.capacity}, expected one of the two"
+            )
         self.replay.validate(self.batch_size)
         if self.is_acting_interleaved and self.replay.capacity:
             raise ValueError(

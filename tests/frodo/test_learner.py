@@ -160,6 +160,21 @@ def test_an_update_of_a_learner_of_eta_leaves_eta_and_its_optimiser():
     check_equal((after.meta_params, after.meta_opt_state), (state.meta_params, state.meta_opt_state))
 
 
+def test_updates_leave_the_validation_trajectory_that_is_kept():
+    make = lambda is_kept: build_learner(TINY.replace(unroll=5, validation_unroll=5, is_validation_kept=is_kept), 3)
+    kept, plain = make(True), make(False)
+    state, other = (x.init(jax.random.key(0), OBSERVATIONS) for x in (kept, plain))
+    steps = jax.tree.map(lambda x: jnp.stack([x[:-1]] * 2), updating()[3])  # trajectories of 4 steps, not 5
+    after, expected = (
+        jax.jit(lambda state, x=x: jax.lax.scan(x.update, state, steps)[0])(start)
+        for x, start in ((kept, state), (plain, other))
+    )
+    check_equal(after.lifetime.kept, state.lifetime.kept)
+    check_close(after.lifetime.agent, expected.lifetime.agent)
+    fresh, validation = experience(3, 1)
+    check_equal(jax.jit(kept.learn)(after, fresh, validation)[0].lifetime.kept, validation)
+
+
 def test_a_learner_waits_for_its_replay():
     made = make_learner(
         "impala", 3, network=NetworkConfig("mlp", (4,)), batch_size=3, unroll=5, replay=ReplayConfig(9, 6)

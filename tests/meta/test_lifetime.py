@@ -329,6 +329,14 @@ def test_the_rule_state_may_hold_integers(mode):
             {"replay": ReplayConfig(100, 10), "is_acting_interleaved": True},
             "^is_acting_interleaved is True and replay.capacity is 100, expected one of the two",
         ),
+        (
+            {"replay": ReplayConfig(100, 10), "is_validation_kept": True},
+            "^is_validation_kept is True and replay.capacity is 100, expected one of the two$",
+        ),
+        (
+            {"validation_unroll": 5, "is_validation_kept": True},
+            "^validation_unroll is 5 and unroll 30, expected the same where is_validation_kept is True$",
+        ),
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )
