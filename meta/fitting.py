@@ -5,7 +5,6 @@ further from there.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +20,8 @@ NUM_STEPS, BATCH_SIZE, NUM_ACTIONS = 32, 64, 3  # of a made-up trajectory
 NUM_UPDATES, LEARNING_RATE = 2000, 1e-2
 
 
-class Target(NamedTuple):
-    """A hand-made target.
-
-    Attributes:
-      needs: the inputs that it is made of, each by the names of those that will do.
-      make: trajectory, V [T + 1, B], logits of π [T + 1, B, A], γ, λ -> [T, B].
-    """
-
-    needs: tuple[tuple[str, ...], ...]
-    make: Callable[[Trajectory, Array, Array, float, float], Array]
+# trajectory, V [T + 1, B], logits of π [T + 1, B, A], γ, λ -> [T, B]
+Target = Callable[[Trajectory, Array, Array, float, float], Array]
 
 
 def _vtrace(trajectory: Trajectory, values: Array, logits: Array, discount: float, lambda_: float) -> Array:
@@ -45,19 +36,23 @@ def _n_step_return(trajectory: Trajectory, values: Array, logits: Array, discoun
     return lambda_returns(trajectory, values, discount, 1.0)[0]
 
 
-_REWARD, _DISCOUNT, _POLICIES = ("reward", "td_error"), ("discount",), (("pi", "log_pi"), ("mu",))
-_RETURN = (_REWARD, _DISCOUNT, ("next_value", "td_error"))
-TARGETS = {
-    "vtrace": Target((*_RETURN, *_POLICIES), _vtrace),
-    "lambda_return": Target(_RETURN, _lambda_return),
-    "n_step_return": Target(_RETURN, _n_step_return),
-}
+TARGETS: dict[str, Target] = {"vtrace": _vtrace, "lambda_return": _lambda_return, "n_step_return": _n_step_return}
 
 
 def check_target(name: str, config: FrodoConfig) -> None:
     """Raise a ValueError that names the target, or the inputs that it cannot be made without."""
     check_choice("target", name, TARGETS)
-    if missing := [" or ".join(names) for names in TARGETS[name].needs if not set(names) & set(config.inputs)]:
+    is_off_policy = name == "vtrace"
+    if is_off_policy and config.kind != "actor_critic":
+        raise ValueError(f"kind is {config.kind!r}, expected 'actor_critic': {name} is a target of v(S) under a policy")
+    needs = [("discount",)]
+    if config.is_relative:
+        needs += [("td_error",)]
+    if not config.is_relative or config.kind == "value_based":  # where Q(S, A) is moved, TD errors do not tell V(S)
+        needs += [("reward",), ("next_value",)]
+    if is_off_policy:
+        needs += [("pi", "log_pi"), ("mu",)] + ([] if config.is_relative else [("value", "td_error")])
+    if missing := [" or ".join(names) for names in needs if not set(names) & set(config.inputs)]:
         raise ValueError(
             f"inputs are {','.join(config.inputs)}, expected {', '.join(missing)} besides: {name} is made of them"
         )
@@ -68,7 +63,7 @@ def hand_made(name: str, config: FrodoConfig, trajectory: Trajectory, prediction
     kind = KINDS[config.kind]
     logits = kind.policy(predictions, config)
     values = kind.values(predictions, logits)
-    return TARGETS[name].make(trajectory, values, logits, config.discount, config.vtrace_lambda)
+    return TARGETS[name](trajectory, values, logits, config.discount, config.vtrace_lambda)
 
 
 def fit(name: str, config: FrodoConfig, key: Array) -> Params:

@@ -58,7 +58,9 @@ class FrodoConfig(MetaNetworkConfig):
     is_consistency_multi_step: bool = True
     value_cost: float = 0.5  # of actor-critics
     entropy_cost: float = 0.01  # of actor-critics
-    vtrace_lambda: float = 1.0  # λ of the V-trace target that metrics compare G with, of actor-critics
+    vtrace_lambda: float = (
+        1.0  # λ of what G is fitted to, and of the V-trace that metrics compare G with; of actor-critics
+    )
     epsilon: float = 0.1  # of the ε-greedy policy of value-based agents
 
     def validate(self) -> None:
