@@ -181,8 +181,8 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("rule", "impala", f"Rule, of `online` by its name; {settings.DISCOVERED}.")
-    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule, and learn it further: {settings.DISCOVERED}.")
+    flags.DEFINE_string("rule", "impala", f"Rule, of `online` by its name; {settings.STARTS}.")
+    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule, and learn it further: {settings.STARTS}.")
     flags.DEFINE_string("ids", "few", "few (one of each experiment), all, or ids and experiments of bsuite.")
     flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
     flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")

@@ -174,7 +174,7 @@ if __name__ == "__main__":
         "envs", "toy/catch,toy/grid_world/0-2", "Environments, one agent each, such as toy/grid_world/0-7."
     )
     flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
-    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.DISCOVERED}.")
+    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
     flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes run one population.")
     flags.DEFINE_integer("num_processes", 1, "Processes of the population.")

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch/8x8", "Environment, as for experiments.online.")
-    flags.DEFINE_string("rule", "disco103", f"Rule: {settings.DISCOVERED}; disco or frodo for a random one.")
+    flags.DEFINE_string("rule", "disco103", f"Rule: {settings.STARTS}; disco or frodo for a random one.")
     flags.DEFINE_string("weights", "", "The published weights, disco_103.npz.")
     without = ("env", "init_meta_params", "is_frozen")
     command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)

@@ -35,6 +35,6 @@ if __name__ == "__main__":
         "env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>."
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
-    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.DISCOVERED}.")
+    flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "init_meta_params"))
     command_line.start(main)

@@ -101,11 +101,15 @@ def _read(
         "learning_rates": list(rates),
         "config": dataclasses.asdict(config),
     }
-    written = flat(results.config | {"config": _with_new_settings(results.config["config"])})
+    try:
+        record = results.config | {"config": _with_new_settings(results.config["config"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder} has a setting that this version does not know: {error}") from None
+    written = flat(record)
     for name, value in flat(_as_written(expected)).items():
         if (found := written.get(name)) != value:
             raise UsageError(f"{folder}: its {name} is {found}, expected {value}: runs of one comparison must agree")
-    return results
+    return results._replace(config=record)
 
 
 def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:

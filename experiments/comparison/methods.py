@@ -18,6 +18,7 @@ from frodo import presets
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.rule_files import PUBLISHED, load_origin, load_rule
 from frodo.rules import RuleConfig
+from meta.fitting import TARGETS
 from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 from toy_envs import names
@@ -253,6 +254,8 @@ def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False
         reference_scores(env)
     for flag, discovery in DISCOVERIES.items():
         if path := comparison.files[flag]:
+            if path in TARGETS:
+                raise UsageError(f"--{flag}={path} was not discovered: --methods=fitted_frozen,fitted_online have it")
             with caused_by(f"--{flag}"):
                 found = load_rule(path).config.rule.name
             if found != discovery.rule:

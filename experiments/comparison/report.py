@@ -234,7 +234,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
         where = load_origin(rule) if rule else None
         is_meta = RULES[config["rule"]["name"]].is_learned and not config["is_frozen"]
         fresh = (config["stride"] or config["num_updates"]) * config["unroll"]
-        is_extra = is_meta and not config.get("is_validation_kept")
+        is_extra = is_meta and not config["is_validation_kept"]
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_extra else 0.0
         env_steps = float(results.columns["env_steps"].max())
         seconds = env_steps / steps_per_cpu_second(results)

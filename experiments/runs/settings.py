@@ -11,9 +11,9 @@ from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_rule,
 from frodo.rules import RULES
 from meta.fitting import TARGETS
 
-DISCOVERED = (
-    f"{', '.join([PUBLISHED, *shipped_rules(), *TARGETS])}, or a file that `discover` wrote"  # rules, for --help
-)
+# Rules, for --help: those that were discovered, and what η can begin with.
+DISCOVERED = f"{', '.join([PUBLISHED, *shipped_rules()])}, or a file that `discover` wrote"
+STARTS = f"{', '.join(TARGETS)}, {DISCOVERED}"
 
 
 def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
@@ -68,6 +68,6 @@ def parse_envs(text: str) -> tuple[str, ...]:
     if not envs:
         raise UsageError(f"--envs={text}: give at least one environment, such as toy/catch,toy/grid_world/0-7")
     for env in envs:
-        if re.fullmatch(r"(toy|gymnax|bsuite|envpool|atari)/.*", env) is None or is_pure(env):
+        if re.fullmatch(r"(toy|gymnax|bsuite|envpool|atari|changing)/.*", env) is None or is_pure(env):
             make_environment(env, 1, 0)  # refuses an unknown name
     return tuple(envs)

@@ -92,6 +92,21 @@ def test_runs_of_other_settings_are_refused(tmp_path):
         cells.choices(compared, tmp_path)
 
 
+def test_a_run_of_before_a_setting_existed_has_its_default(tmp_path):
+    compared = one(methods=("impala",))
+    write_cell(compared, tmp_path, ENVS[0], "impala", (0.5, 0.6))
+    path = cells.folder_of(tmp_path, CELLS, ENVS[0], "impala") / cells.run_name(POINT) / "config.json"
+    record = json.loads(path.read_bytes())
+    del record["config"]["is_validation_kept"]
+    path.write_text(json.dumps(record))
+    config = cells.read(compared, tmp_path, ENVS[0], "impala", POINT).config
+    assert config["config"]["is_validation_kept"] is False
+    record["config"]["is_kept"] = True
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError, match="has a setting that this version does not know: 'is_kept'"):
+        cells.read(compared, tmp_path, ENVS[0], "impala", POINT)
+
+
 def test_what_was_shown_at_another_choice_is_not_finished(tmp_path):
     compared = one(methods=("impala",))
     for env in ENVS:

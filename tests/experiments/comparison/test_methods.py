@@ -110,6 +110,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     other = one(disco_rule=scalar_rule(tmp_path / "other.npz", ("toy/catch",)))
     with pytest.raises(UsageError, match="other.npz holds a rule named frodo, expected disco"):
         methods.check(other, allow_seen=False)
+    with pytest.raises(UsageError, match="--disco_rule=vtrace was not discovered: --methods=fitted_frozen,"):
+        methods.check(one(disco_rule="vtrace"), allow_seen=False)
     with pytest.raises(UsageError, match="toy/catch/6x11, which is toy/catch is to be compared twice"):
         methods.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
     with pytest.raises(UsageError, match="impala is to be compared twice"):
