@@ -45,7 +45,7 @@ def check_target(name: str, config: FrodoConfig) -> None:
     is_off_policy = name == "vtrace"
     if is_off_policy and config.kind != "actor_critic":
         raise ValueError(f"kind is {config.kind!r}, expected 'actor_critic': {name} is a target of v(S) under a policy")
-    needs = [("discount",)]
+    needs: list[tuple[str, ...]] = [("discount",)]
     if config.is_relative:
         needs += [("td_error",)]
     if not config.is_relative or config.kind == "value_based":  # where Q(S, A) is moved, TD errors do not tell V(S)

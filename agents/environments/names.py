@@ -5,6 +5,7 @@ the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 
 from agents.environments import atari57
@@ -15,6 +16,7 @@ from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
 from toy_envs import names as toys
 from toy_envs.base import Environment
+from toy_envs.changing import CHANGES, Changing
 
 _FORMS = {
     "toy": "toy/<name>",
@@ -22,6 +24,7 @@ _FORMS = {
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
     "atari": "atari/<Game>",
+    "changing": "changing/<rewards or actions>/<steps>/<environment>",
 }
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,
@@ -29,6 +32,7 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "bsuite": bsuite_ids,
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
+    "changing": lambda: [f"{change}/2000/toy/catch" for change in CHANGES],
 }
 
 
@@ -41,6 +45,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       run to run, and `mnist` with its variants downloads its data.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.
     - `atari/<Game>`: one of Atari-57, as `atari/MsPacman` or `atari/ms_pacman`, with `ATARI_PREPROCESSING`.
+    - `changing/<rewards or actions>/<steps>/<environment>`, as `changing/rewards/2000/toy/catch`: a pure environment
+      that is another one after every so many steps of a lifetime (`toy_envs.changing`).
 
     Args:
       name: as above.
@@ -63,12 +69,17 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
         return EnvpoolEnvironment(rest, num_envs, seed)
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
+    if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and is_pure(found[3]):
+        change, period, changed = found.groups()
+        environment = make_environment(changed, num_envs, seed)
+        assert isinstance(environment, Environment)
+        return Changing(environment, change, int(period))
     raise _unknown_name(name)
 
 
 def is_pure(name: str) -> bool:
     """Say whether an environment of that name is made of pure functions, not a batch on the host."""
-    return name.partition("/")[0] in ("toy", "gymnax")
+    return name.partition("/")[0] in ("toy", "gymnax", "changing")
 
 
 def _unknown_name(name: str) -> ValueError:
