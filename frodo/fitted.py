@@ -12,10 +12,17 @@ from frodo.devices import quick_to_compile
 from frodo.files import DiskError, cache_folder, plain, read_arrays, write_arrays
 from frodo.logs import note
 from meta import fitting
-from meta.scalar import FrodoConfig
+from meta.scalar import FrodoConfig, frodo
 
 VERSION = 1  # of the fit: another one makes all that was cached anew
-_MATTERS = ("kind", "is_relative", "discount", "vtrace_lambda", "epsilon", "lstm", "inputs", "torso")  # to the fit
+_OF_LOSS = (  # settings that the fit does not depend on
+    "reduction",
+    "next_value_gradient",
+    "consistency_cost",
+    "is_consistency_multi_step",
+    "value_cost",
+    "entropy_cost",
+)
 
 
 def fitted_meta_params(target: str, settings: FrodoConfig) -> Params:
@@ -26,10 +33,10 @@ def fitted_meta_params(target: str, settings: FrodoConfig) -> Params:
     """
     settings.validate()
     fitting.check_target(target, settings)
-    own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name in _MATTERS}
+    own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name not in _OF_LOSS}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"
-    shapes = jax.eval_shape(lambda key: fitting.fit(target, settings, key), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: frodo(settings).random_meta_params(key, 1), jax.random.key(0))
     leaves, structure = jax.tree.flatten(shapes)
     try:
         arrays = read_arrays(path)
