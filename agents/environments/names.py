@@ -23,8 +23,8 @@ _FORMS = {
     "gymnax": "gymnax/<Id>",
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
-    "atari": "atari/<Game>",
     "changing": "changing/<rewards or actions>/<steps>/<environment>",
+    "atari": "atari/<Game>",
 }
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,

@@ -23,6 +23,7 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
+    "changing": Family(lambda env: env.startswith("changing/"), 1_000_000),
     "catch": Family(lambda env: env.startswith(("toy/catch", "bsuite/catch/")), 200_000),
     "grid_worlds": Family(lambda env: env.startswith("toy/grid_world/"), 200_000),
     "minatar": Family(lambda env: env.endswith("-MinAtar"), 1_000_000),

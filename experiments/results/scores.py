@@ -5,7 +5,8 @@ Catch and the grid worlds with fixed objects are known exactly, by dynamic progr
 at most; 10,000 episodes of random play had a mean length of 22.1 (standard deviation 11.6). Acrobot and MountainCar
 count as solved at the rewards that gym registers as their thresholds. For MinAtar 1 is the greedy policy of
 DiscoBench's PPO after 10 M steps (Goldie et al. 2026, arXiv 2603.17863), at the best of ten learning rates. Random play
-of gymnax's environments: means of 2,000 episodes.
+of gymnax's environments: means of 2,000 episodes. In an environment that changes, 1 is the best that can be done by who
+knows the period.
 """
 
 import itertools
@@ -49,6 +50,13 @@ def reference_scores(env: str) -> tuple[float, float]:
       UsageError: if they are not known.
     """
     suite, _, name = env.partition("/")
+    if suite == "changing":
+        change, _, changed = name.split("/", 2)
+        if change == "actions":
+            return reference_scores(changed)
+        toy = names.make(changed.removeprefix("toy/"))
+        if isinstance(toy, Catch) and toy.columns > 1:  # what pays, a catch or a miss, is always to be had
+            return 0.0, 1.0
     if suite == "atari":
         return atari_scores(name)
     if env == "envpool/CartPole-v1":
@@ -71,7 +79,7 @@ def reference_scores(env: str) -> tuple[float, float]:
     raise UsageError(
         f"no scores of random and of best play are known for {env}: give toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, bsuite/catch/<index>, envpool/CartPole-v1, atari/<Game>, or gymnax/ and one "
-        f"of {', '.join(GYMNAX)}"
+        f"of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
 
 

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from agents.environments.names import make_environment
+from agents.environments.names import is_pure, make_environment
 from toy_envs.catch import Catch
+from toy_envs.changing import Changing
 from toy_envs.random_walk import RandomWalk
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -17,6 +18,10 @@ needs_gymnax = pytest.mark.skipif(importlib.util.find_spec("gymnax") is None, re
 def test_toys_are_pure_environments():
     assert make_environment("toy/catch", 32, 0) == Catch()
     assert make_environment("toy/random_walk", 1, 0) == RandomWalk()
+    assert make_environment("changing/actions/50/toy/catch/8x8", 4, 0) == Changing(Catch(8, 8), "actions", 50)
+    assert is_pure("changing/rewards/9/toy/catch")
+    with pytest.raises(ValueError, match="period is 0, expected at least 1 step"):
+        make_environment("changing/actions/0/toy/catch", 4, 0)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,8 @@ def test_toys_are_pure_environments():
         ("atri/Pong", "toy/<name> or .* or atari/<Game>", "atari/Pong"),
         pytest.param("CartPole-v1", "toy/<name> or .* or atari/<Game>", "gymnax/CartPole-v1", marks=needs_gymnax),
         ("", "toy/<name> or .* or atari/<Game>", ""),
+        ("changing/rewards/toy/catch", "changing/<rewards or actions>/<steps>/<environment>", "changing/rewards/2000/"),
+        ("changing/rewards/9/bsuite/catch/0", "changing/<rewards or actions>/<steps>/<environment>", "changing/"),
     ],
 )
 def test_a_misspelt_name_says_what_would_be_right(name, form, nearest):
