@@ -185,6 +185,8 @@ def main(argv: list[str]) -> None:
         methods,
         rule_files,
         grid,
+        FLAGS.discount,
+        getattr(FLAGS, "lambda"),
     )
     if FLAGS.only:
         of_phases = (cells.TUNING, comparison.tuned_cells()), (cells.CELLS, comparison.cells())
@@ -211,6 +213,8 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "batches", ",".join("{}x{}".format(*x) for x in Grid.batches), "Environments x steps to choose from."
     )
+    flags.DEFINE_float("discount", None, "γ of rules that were not discovered; the outer objective keeps its own.")
+    flags.DEFINE_float("lambda", None, "λ of the same; the outer objective keeps its own.")
     flags.DEFINE_string("methods", ",".join(BY_DEFAULT), f"What to compare, of {', '.join(METHODS)}.")
     flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
     flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")

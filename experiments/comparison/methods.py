@@ -165,6 +165,8 @@ class Comparison:
     methods: tuple[str, ...]
     files: Mapping[str, str]  # rules, of the flags scalar_rule and disco_rule: a name or a path; "" for none
     grid: Grid = Grid()
+    discount: float | None = None  # γ of rules that were not discovered, instead of theirs
+    lambda_: float | None = None  # their λ
 
     def budget(self, env: str) -> int:
         return self.budgets[family(env)]
@@ -189,6 +191,8 @@ class Comparison:
     def configure(self, env: str, method: str, program: Program | None = None) -> OnlineConfig:
         """Return the settings of a method's agent, but for the learning rate of a point."""
         config = METHODS[method].configure(presets.common_agent(env), self.rule(method) or "")
+        if not METHODS[method].rule:
+            config = _with_returns(config, self.discount, self.lambda_)
         if not METHODS[method].is_tuned:
             return config
         if program:
@@ -205,6 +209,14 @@ class Comparison:
     def points(self, env: str, method: str) -> list[Point]:
         """Return the grid that a method has."""
         return self.grid.points(bool(_entropy_costs(self.configure(env, method))))
+
+
+def _with_returns(config: OnlineConfig, discount: float | None, lambda_: float | None) -> OnlineConfig:
+    """The same with another γ and λ of the rule, where they are given; the outer objective keeps its own."""
+    names = {field.name for field in dataclasses.fields(config.rule.settings)}
+    own = {"discount": discount, "lambda_": lambda_, "vtrace_lambda": lambda_}
+    given = {name: value for name, value in own.items() if value is not None and name in names}
+    return config.replace(rule=config.rule.replace(**given))
 
 
 def _entropy_costs(config: OnlineConfig) -> list[str]:

@@ -37,9 +37,10 @@ def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[
         "last fifth of a lifetime. Intervals: 95 %, of stratified bootstraps over seeds, but for differences: with few "
         "seeds they are too narrow. They are of the seeds alone: settings were chosen by few tuning seeds.</p>",
         f"<p>All methods have one agent. Each is shown at its best of one grid, by the tuning seeds {seeds}: a "
-        "hand-made rule and one learned from random η at the best in that environment, a discovered rule at the best "
-        "over the <em>other</em> environments of the family, or over all others where there are none. This favours "
-        "the former.</p>",
+        "hand-made rule and one that begins with a random or a fitted η at the best in that environment, a discovered "
+        "rule at the best over the <em>other</em> environments of the family, or over all others where there are none. "
+        "This favours the former.</p>",
+        *_other_returns(comparison),
         "<h2>Targets and regimes</h2><p>Interquartile mean of the normalised scores; what η cost before the lifetime, "
         "and what of a lifetime, mean over environments.</p>",
         _matrix(comparison, found, means),
@@ -101,6 +102,13 @@ def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[
             f"<details><summary>{html.escape(f'{METHODS[method].label} on {env}')}</summary><pre>{text}</pre></details>"
         )
     return pages.page("Online against population", parts)
+
+
+def _other_returns(comparison: Comparison) -> list[str]:
+    """Say, if so, that rules have another γ or λ than they should."""
+    given = {"γ": comparison.discount, "λ": comparison.lambda_}
+    text = " and ".join(f"{symbol} = {value:g}" for symbol, value in given.items() if value is not None)
+    return [f"<p>All rules but discovered ones have {text}; outer objectives keep theirs.</p>"] if text else []
 
 
 def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:

@@ -56,6 +56,25 @@ def kind(config):
     return "learns" if config.rule.entry.is_learned and not config.is_frozen else "does not"
 
 
+def test_rules_have_another_discount_and_lambda_where_they_are_given_and_outer_objectives_keep_theirs():
+    compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
+    other = dataclasses.replace(compared, discount=0.5, lambda_=0.2)
+    for method in NOT_PUBLISHED:
+        before, after = (x.configure(ENVS[0], method) for x in (compared, other))
+        if METHODS[method].rule:
+            assert after == before
+            continue
+        settings = after.rule.settings
+        assert settings.discount == 0.5
+        lambdas = {name: getattr(settings, name) for name in ("lambda_", "vtrace_lambda") if hasattr(settings, name)}
+        assert set(lambdas.values()) <= {0.2} and bool(lambdas) == (method != "a2c")
+        assert after.replace(rule=before.rule) == before
+    with pytest.raises(
+        UsageError, match="impala on toy/catch/4x3 with .*: rule.discount is 1.5, expected a number from"
+    ):
+        methods.check(dataclasses.replace(one(methods=("impala",)), discount=1.5), allow_seen=False)
+
+
 def test_a_point_of_the_grid_is_in_every_method():
     compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
     for method in NOT_PUBLISHED:
