@@ -53,7 +53,7 @@ class Actor(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """How much one iteration acts: M trajectories, and one for validation."""
+    """How much one iteration acts: trajectories of updates, and one for validation."""
 
     num_trajectories: int
     num_steps: int  # of each trajectory

@@ -151,8 +151,11 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
     config = presets.fitted("").agent_only()
     config = config.replace(rule=config.rule.replace(**settings))
     config.validate()
-    note = f"fitted to {target} on made-up trajectories"
-    return Rule(target, config, fitted_meta_params(target, config.rule.settings), Origin((), 0, None, note))
+    return Rule(target, config, fitted_meta_params(target, config.rule.settings), _origin_of_fit(target))
+
+
+def _origin_of_fit(target: str) -> Origin:
+    return Origin((), 0, None, f"fitted to {target} on made-up trajectories")
 
 
 def shipped_rules() -> list[str]:
@@ -211,7 +214,7 @@ def load_origin(name: str) -> Origin:
     if name == PUBLISHED:
         return DISCO103
     if name in TARGETS:
-        return Origin((), 0, None)
+        return _origin_of_fit(name)
     return _origin(name, _read(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)))
 
 
