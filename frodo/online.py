@@ -1,10 +1,11 @@
 """The online regime: one agent in one environment learns its own objective within one lifetime.
 
 An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
-hand-made rule, M trajectories and M updates. Where the one for the outer loss is kept, it is the first of the next M. The learner is the same in both runtimes. With a pure environment,
-`make_online_program` makes environment, actor and learner one jitted program: the first θ of an iteration acts all its
-trajectories (as in the paper's pseudo-code), or the θ of each update acts its own. With an environment on the host, an
-actor thread hands trajectories over.
+hand-made rule, M trajectories and M updates. Where the trajectory of the outer loss is kept, it is the first of the
+next M. The learner is the same in both runtimes. With a pure environment, `make_online_program` makes environment,
+actor and learner one jitted program: the first θ of an iteration acts all its trajectories (as in the paper's
+pseudo-code), or the θ of each update acts its own. With an environment on the host, an actor thread hands trajectories
+over.
 """
 
 import functools

@@ -53,8 +53,8 @@ class FrodoConfig(MetaNetworkConfig):
     kind: str = "actor_critic"  # of agent, one of KINDS
     is_relative: bool = False  # G = v(S) + u · output, of inputs in units of u, the size of TD errors; else the output
     next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
-    # where it is an input, but not through the v(S) of relative targets); 'semi': only the meta-gradient does; 'stopped':
-    # neither
+    # where it is an input, but not through v(S), what relative targets are relative to); 'semi': only the meta-gradient
+    # does; 'stopped': neither
     consistency_cost: float = 0.0  # c of Eq. 13
     is_consistency_multi_step: bool = True
     value_cost: float = 0.5  # of actor-critics
