@@ -1,0 +1,257 @@
+"""A language of objectives: typed programs over a transition, and their formulas (Co-Reyes et al. 2021, Appendix A).
+
+A program is a graph. Its *inputs* are what a `Language` names; each *node* is an operator with earlier inputs or nodes
+as arguments; the last node is what the program computes. Types are those of the paper: a state S, an action Z, a number
+R, a list of numbers L with one for each action, a probability P over actions. Types decide what can be an argument of
+what when a program is made; programs that are run know none (`program_evaluation.py`).
+
+A formula is the same as text, in Python's syntax:
+
+    (Q(s)[a] - (r + gamma * max(Q_targ(s_next))))**2
+    y = r + gamma * max(Q_targ(s_next)); (Q(s)[a] - y)**2 + 0.1 * Q(s)[a]
+
+`Q_targ` is the slowly moving copy of Q, `s_next` the state that follows; `gamma` is 0 after a terminal step. Equal
+parts are one node. `(x - y)**2` is the paper's L2Distance, `x * y` its DotProduct.
+"""
+
+import ast
+import collections
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from agents.validation import did_you_mean
+
+TYPES = {"S": "a state", "Z": "an action", "R": "a number", "L": "a list", "P": "a probability"}
+
+
+class Operator(NamedTuple):
+    """Attributes: types of the arguments, a letter each; type of the result; the formula, with {} for arguments."""
+
+    arguments: str
+    result: str
+    formula: str
+
+
+# The operators of the paper's Appendix A, of which one with several types is several here.
+OPERATORS = {
+    "Q": Operator("S", "L", "Q({})"),
+    "QTarget": Operator("S", "L", "Q_targ({})"),
+    "Constant": Operator("", "R", ""),
+    "Normal": Operator("", "R", "normal()"),
+    "Uniform": Operator("", "R", "uniform()"),
+    "Add": Operator("RR", "R", "{} + {}"),
+    "Subtract": Operator("RR", "R", "{} - {}"),
+    "DotProduct": Operator("RR", "R", "{} * {}"),
+    "Div": Operator("RR", "R", "{} / {}"),
+    "L2Distance": Operator("RR", "R", "({} - {})**2"),
+    "Max": Operator("RR", "R", "max({}, {})"),
+    "Min": Operator("RR", "R", "min({}, {})"),
+    "Log": Operator("R", "R", "log({})"),
+    "Exp": Operator("R", "R", "exp({})"),
+    "Abs": Operator("R", "R", "abs({})"),
+    "MultiplyTenth": Operator("R", "R", "tenth({})"),
+    "StateDotProduct": Operator("SS", "R", "dot({}, {})"),
+    "StateL2Distance": Operator("SS", "R", "l2({}, {})"),
+    "MaxList": Operator("L", "R", "max({})"),
+    "MinList": Operator("L", "R", "min({})"),
+    "MeanList": Operator("L", "R", "mean({})"),
+    "VarianceList": Operator("L", "R", "variance({})"),
+    "SelectList": Operator("LZ", "R", "{}[{}]"),
+    "ArgMaxList": Operator("L", "Z", "argmax({})"),
+    "Softmax": Operator("L", "P", "softmax({})"),
+    "KLDiv": Operator("PP", "R", "kl({}, {})"),
+    "Entropy": Operator("P", "R", "entropy({})"),
+}
+COMMUTATIVE = ("Add", "DotProduct", "L2Distance", "Max", "Min", "StateDotProduct", "StateL2Distance")
+CONSTANTS = (1.0, 0.5, 0.2, 0.1, 0.01)  # what a search draws from
+
+
+class Node(NamedTuple):
+    """An operator of `OPERATORS`, its arguments, and the value of a Constant.
+
+    An argument i is the language's i-th input, or, past the last one, the node i − number of inputs.
+    """
+
+    operator: str
+    arguments: tuple[int, ...] = ()
+    value: float = 0.0
+
+
+Program = tuple[Node, ...]  # the last node is the result
+
+
+class Language(NamedTuple):
+    """What programs compute from what: names of inputs with their types, operators, and the most nodes of a program."""
+
+    inputs: Mapping[str, str]
+    operators: tuple[str, ...]
+    max_nodes: int = 20
+
+    def type_of(self, program: Sequence[Node], i: int) -> str:
+        """Return the type of an input or a node."""
+        types = list(self.inputs.values())
+        return types[i] if i < len(types) else OPERATORS[program[i - len(types)].operator].result
+
+
+LOSSES = Language({"s": "S", "a": "Z", "r": "R", "gamma": "R", "s_next": "S"}, tuple(OPERATORS))
+
+
+def compact(language: Language, program: Program) -> Program:
+    """Return the nodes that the result depends on, each after its arguments, depth first."""
+    first = len(language.inputs)
+    place: dict[int, int] = {i: i for i in range(first)}
+    nodes: list[Node] = []
+
+    def add(i: int) -> int:
+        if i not in place:
+            node = program[i - first]
+            nodes.append(node._replace(arguments=tuple(add(x) for x in node.arguments)))
+            place[i] = first + len(nodes) - 1
+        return place[i]
+
+    add(first + len(program) - 1)
+    return tuple(nodes)
+
+
+def check(language: Language, program: Program) -> None:
+    """Raise a ValueError that names the first node that is not of the language, or the program's size."""
+    if not 0 < len(program) <= language.max_nodes:
+        raise ValueError(f"a program of {len(program)} operations, expected 1 to {language.max_nodes}")
+    first = len(language.inputs)
+    for i, node in enumerate(program):
+        if node.operator not in language.operators:
+            hint = did_you_mean(node.operator, language.operators)
+            raise ValueError(f"node {i}: {node.operator!r} is no operator of this language{hint}")
+        if any(not 0 <= x < first + i for x in node.arguments):
+            raise ValueError(f"node {i}: its arguments are {node.arguments}, expected inputs and earlier nodes")
+        _check_types(node.operator, [language.type_of(program, x) for x in node.arguments])
+    if (found := OPERATORS[program[-1].operator].result) != "R":
+        raise ValueError(f"the program's result is {TYPES[found]}, expected {TYPES['R']}")
+
+
+def _check_types(operator: str, found: Sequence[str]) -> None:
+    expected = OPERATORS[operator].arguments
+    if "".join(found) != expected:
+        says = lambda types: ", ".join(TYPES[x] for x in types) or "nothing"
+        raise ValueError(f"{operator} takes {says(expected)}, not {says(found)}")
+
+
+def to_formula(language: Language, program: Program) -> str:
+    """Write a program as a formula that `parse` reads; what is used more than once has a name, x1, x2, …"""
+    program = compact(language, program)
+    uses = collections.Counter(x for node in program for x in node.arguments)
+    texts, named = list(language.inputs), list[str]()
+    for i, node in enumerate(program, start=len(texts)):
+        operator = OPERATORS[node.operator]
+        parts = [f"({texts[x]})" for x in node.arguments]
+        text = ast.unparse(ast.parse(operator.formula.format(*parts) if operator.formula else repr(node.value)))
+        if uses[i] > 1 and operator.arguments not in ("", "S"):
+            named.append(f"x{len(named) + 1} = {text}")
+            text = f"x{len(named)}"
+        texts.append(text)
+    return "; ".join([*named, texts[-1]])
+
+
+_INFIX = {ast.Add: "Add", ast.Sub: "Subtract", ast.Mult: "DotProduct", ast.Div: "Div"}
+
+
+def parse(language: Language, formula: str) -> Program:
+    """Read a formula.
+
+    Raises:
+      ValueError: naming the first name, operator or type that is wrong, what is given a name and not used, or the
+        program's size.
+    """
+    reader = _Reader(language)
+    try:
+        *named, last = ast.parse(formula.strip()).body
+    except (SyntaxError, ValueError):
+        raise ValueError(
+            f"the formula {formula!r} cannot be read: expected Python's syntax, such as (x - y)**2"
+        ) from None
+    for statement in named:
+        if not isinstance(statement, ast.Assign) or not isinstance(name := statement.targets[0], ast.Name):
+            raise ValueError(f"{ast.unparse(statement)!r} has no use: give it a name, as y = …, or leave it out")
+        if name.id in reader.names:
+            raise ValueError(f"{name.id} has a meaning already: choose another name")
+        reader.names[name.id] = reader.read(statement.value)
+        reader.unused.add(name.id)
+    if not isinstance(last, ast.Expr):
+        raise ValueError(f"{ast.unparse(last)!r} ends the formula, expected what it computes")
+    result = reader.read(last.value)
+    if reader.unused:
+        raise ValueError(f"{min(reader.unused)} is not used")
+    if result < len(language.inputs):
+        raise ValueError(f"the formula is {formula.strip()!r}, an input, expected what is computed from inputs")
+    program = compact(language, tuple(reader.nodes[: result - len(language.inputs) + 1]))
+    check(language, program)
+    return program
+
+
+class _Reader:
+    """Reads expressions into nodes; equal ones are one."""
+
+    def __init__(self, language: Language):
+        self.language = language
+        self.names = {name: i for i, name in enumerate(language.inputs)}
+        self.nodes: list[Node] = []
+        self.unused: set[str] = set()
+        self._calls = collections.defaultdict(list)  # name of a function -> operators that are written so
+        for name in language.operators:
+            if "(" in (text := OPERATORS[name].formula) and text[0].isalpha():
+                self._calls[text.partition("(")[0]].append(name)
+
+    def type_of(self, i: int) -> str:
+        return self.language.type_of(self.nodes, i)
+
+    def node(self, operator: str, *arguments: int, value: float = 0.0) -> int:
+        if operator not in self.language.operators:
+            raise ValueError(f"{operator} is no operator of this language: it has {', '.join(self.language.operators)}")
+        _check_types(operator, [self.type_of(x) for x in arguments])
+        node = Node(operator, arguments, value)
+        is_random = operator in ("Normal", "Uniform")  # each is a draw of its own
+        if node not in self.nodes or is_random:
+            self.nodes.append(node)
+            return len(self.language.inputs) + len(self.nodes) - 1
+        return len(self.language.inputs) + self.nodes.index(node)
+
+    def read(self, expression: ast.expr) -> int:
+        match expression:
+            case ast.Constant(value=int() | float() as value):
+                return self.node("Constant", value=float(value))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return self.node("Constant", value=-float(value))
+            case ast.Name(id=name):
+                if name not in self.names:
+                    hint = did_you_mean(name, self.names) or f": there are {', '.join(self.names)}"
+                    raise ValueError(f"{name!r} is no name{hint}")
+                self.unused.discard(name)
+                return self.names[name]
+            case ast.BinOp(left=ast.BinOp(left=x, op=ast.Sub(), right=y), op=ast.Pow(), right=ast.Constant(value=2)):
+                return self.node("L2Distance", self.read(x), self.read(y))
+            case ast.BinOp(left=x, op=ast.Pow(), right=ast.Constant(value=2)):
+                return self.node("DotProduct", one := self.read(x), one)
+            case ast.BinOp(left=x, op=op, right=y) if type(op) in _INFIX:
+                return self.node(_INFIX[type(op)], self.read(x), self.read(y))
+            case ast.Subscript(value=x, slice=y):
+                return self.node("SelectList", self.read(x), self.read(y))
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                return self.call(name, [self.read(x) for x in arguments])
+        raise ValueError(f"{ast.unparse(expression)!r} is nothing that this language has")
+
+    def call(self, name: str, arguments: list[int]) -> int:
+        if name not in self._calls:
+            hint = did_you_mean(name, self._calls) or f": there are {', '.join(self._calls)}"
+            raise ValueError(f"{name!r} is no operator{hint}")
+        types = "".join(self.type_of(x) for x in arguments)
+        fits = [one for one in self._calls[name] if OPERATORS[one].arguments == types]
+        return self.node((fits or self._calls[name])[0], *arguments)
+
+
+_Y = "y = r + gamma * max(Q_targ(s_next)); "
+FORMULAS = {
+    "dqn": _Y + "(Q(s)[a] - y)**2",
+    "double_dqn": "(Q(s)[a] - (r + gamma * Q_targ(s_next)[argmax(Q(s_next))]))**2",
+    "dqn_reg": _Y + "(Q(s)[a] - y)**2 + 0.1 * Q(s)[a]",
+    "dqn_clipped": _Y + "max(Q(s)[a], (Q(s)[a] - y)**2 + y) + max(Q(s)[a] - y, gamma * max(Q_targ(s_next))**2)",
+}
