@@ -42,14 +42,16 @@ class ActorState(NamedTuple):
     time_step: TimeStep  # [B, ...]; the observation is a prepared one (`Agent.prepare`)
     core_state: CoreState
     episode_return: Array  # [B] float32, so far
+    num_steps: Array  # int32, environment steps of this lifetime, up to those of the exploration
 
 
 class Actor(NamedTuple):
-    """What acts, and where."""
+    """What acts, and where; the share of random actions falls from 1 to 0 over `exploration` environment steps."""
 
     environment: Environment
     agent: Agent
     policy: Policy
+    exploration: int = 0
 
 
 class Schedule(NamedTuple):
@@ -61,12 +63,32 @@ class Schedule(NamedTuple):
 
 
 def act(
-    agent: Agent, policy: Policy, params: Params, key: Array, observation: Array, is_first: Array, core_state: CoreState
+    agent: Agent,
+    policy: Policy,
+    params: Params,
+    key: Array,
+    observation: Array,
+    is_first: Array,
+    core_state: CoreState,
+    random_share: Array | None = None,
 ):
-    """Choose actions for B environments: actions [B] int32, logits [B, A], next core state."""
+    """Choose actions for B environments: actions [B] int32, logits [B, A], next core state.
+
+    With a random share, the policy is mixed with the uniform one; the logits are those of the mixture.
+    """
     predictions, core_state = agent.step(params, observation, is_first, core_state)
     logits = policy(predictions)
+    if random_share is not None:
+        logits = jnp.log((1 - random_share) * jax.nn.softmax(logits) + random_share / logits.shape[-1])
     return jax.random.categorical(key, logits).astype(jnp.int32), logits, core_state
+
+
+def random_share(exploration: int, num_steps: Array) -> Array | None:
+    """Return the share of random actions after so many environment steps: 1 at first, 0 from `exploration` on.
+
+    The ε of ε-greedy policies that ends at ε₁ falls from 1 to it in this way (Mnih et al. 2015). None is 0.
+    """
+    return jnp.maximum(0.0, 1 - num_steps / exploration) if exploration else None
 
 
 def init_actor(environment: Environment, agent: Agent, key: Array, batch_size: int) -> ActorState:
@@ -74,32 +96,44 @@ def init_actor(environment: Environment, agent: Agent, key: Array, batch_size: i
     key, env_key = jax.random.split(key)
     env_state, time_step = jax.vmap(environment.init)(jax.random.split(env_key, batch_size))
     time_step = time_step._replace(observation=agent.prepare(time_step.observation))
-    return ActorState(key, env_state, time_step, agent.initial_state(batch_size), jnp.zeros(batch_size, jnp.float32))
+    return _begin(agent, key, env_state, time_step)
+
+
+def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> ActorState:
+    batch_size = len(time_step.reward)
+    zeros = jnp.zeros(batch_size, jnp.float32)
+    return ActorState(key, env_state, time_step, agent.initial_state(batch_size), zeros, jnp.zeros((), jnp.int32))
 
 
 def rollout(
     actor: Actor, params: Params, state: ActorState, num_steps: int
 ) -> tuple[ActorState, Trajectory, EpisodeStats]:
     """Act for `num_steps` steps, as one scan."""
-    environment, agent, policy = actor
+    environment, agent, policy, exploration = actor
+    batch_size = len(state.episode_return)
     key, steps_key = jax.random.split(state.key)
 
     def body(carry, key):
-        env_state, before, core_state, episode_return = carry
-        action, logits, core_state = act(agent, policy, params, key, before.observation, before.is_first, core_state)
+        env_state, before, core_state, episode_return, num_steps = carry
+        share = random_share(exploration, num_steps)
+        num_steps = jnp.minimum(num_steps + batch_size, exploration)
+        action, logits, core_state = act(
+            agent, policy, params, key, before.observation, before.is_first, core_state, share
+        )
         env_state, after = jax.vmap(environment.step)(env_state, action)
         after = after._replace(observation=agent.prepare(after.observation))
         episode_return = episode_return + after.reward
         is_over = (after.discount == 0) | after.truncated
         ended = EpisodeStats(jnp.sum(is_over), jnp.sum(jnp.where(is_over, episode_return, 0.0)))
-        carry = (env_state, after, core_state, jnp.where(is_over, 0.0, episode_return))
+        carry = (env_state, after, core_state, jnp.where(is_over, 0.0, episode_return), num_steps)
         shown = (after.reward, after.discount, after.truncated, after.valid)
         return carry, (before.observation, before.is_first, action, logits, shown, ended)
 
-    carry = (state.env_state, state.time_step, state.core_state, state.episode_return)
+    carry = tuple(state[1:])  # all but the key
     carry, out = jax.lax.scan(body, carry, jax.random.split(steps_key, num_steps))
     observation, is_first, action, logits, (reward, discount, truncated, valid), ended = out
-    env_state, last, core_state, episode_return = carry
+    after_all = ActorState(key, *carry)
+    last = after_all.time_step
     trajectory = Trajectory(
         observation=jnp.concatenate([observation, last.observation[None]]),
         is_first=jnp.concatenate([is_first, last.is_first[None]]),
@@ -112,7 +146,7 @@ def rollout(
         core_state=state.core_state,
     )
     stats = jax.tree.map(jnp.sum, ended)
-    return ActorState(key, env_state, last, core_state, episode_return), trajectory, stats
+    return after_all, trajectory, stats
 
 
 def rollouts(
@@ -149,7 +183,7 @@ def restart(environment: Environment, agent: Agent, state: ActorState) -> ActorS
     time_step = TimeStep(
         observation, jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, jnp.float32), no, no, is_first=~no
     )
-    return ActorState(state.key, env_state, time_step, agent.initial_state(batch_size), jnp.zeros(batch_size))
+    return _begin(agent, state.key, env_state, time_step)
 
 
 def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actions: int) -> Trajectory:

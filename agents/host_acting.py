@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.acting import Policy, Schedule, act
+from agents.acting import Policy, Schedule, act, random_share
 from agents.environments.host import HostEnvironment
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
@@ -36,6 +36,8 @@ class HostActor:
       environment, agent, policy: what acts, and where.
       schedule: what is acted in an iteration.
       params, key: those to begin with.
+      exploration: environment steps over which the share of random actions falls from 1 to 0; 0 for none.
+      num_steps: environment steps that this lifetime had before.
     """
 
     def __init__(
@@ -46,8 +48,11 @@ class HostActor:
         schedule: Schedule,
         params: Params,
         key: Array,
+        exploration: int = 0,
+        num_steps: int = 0,
     ):
         self.params = params
+        self._num_steps, self._exploration = num_steps, exploration
         self._generation = 0
         self._environment, self._agent, self._key = environment, agent, key
         self._shapes = [(schedule.num_trajectories, schedule.num_steps)]
@@ -57,10 +62,12 @@ class HostActor:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
-        def step(params, key, observation, is_first, core_state):
+        def step(params, key, observation, is_first, core_state, num_steps):
             key, action_key = jax.random.split(key)
-            observation = agent.prepare(observation)
-            action, logits, next_state = act(agent, policy, params, action_key, observation, is_first, core_state)
+            observation, share = agent.prepare(observation), random_share(exploration, num_steps)
+            action, logits, next_state = act(
+                agent, policy, params, action_key, observation, is_first, core_state, share
+            )
             return key, observation, action, logits, next_state
 
         self._step, self._prepare = jax.jit(step), jax.jit(agent.prepare)
@@ -106,12 +113,13 @@ class HostActor:
         core_state = self._agent.initial_state(batch_size)
         episode_return = np.zeros(batch_size, np.float64)
         _, observation, _, logits, _ = jax.eval_shape(
-            self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state
+            self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state, 0
         )
         generation = self._generation
         while True:
             if generation != self._generation:
                 generation, core_state = self._generation, self._agent.initial_state(batch_size)
+                self._num_steps = 0
             returns: list[float] = []
             buffers = [_allocate(shape, observation, logits) for shape in self._shapes]
             core_states: list[CoreState] = []
@@ -121,8 +129,9 @@ class HostActor:
                 num_steps = buffer.action.shape[1]
                 for t in range(num_steps):
                     key, observation, action, logits, next_state = self._step(
-                        params, self._key, time_step.observation, time_step.is_first, core_state
+                        params, self._key, time_step.observation, time_step.is_first, core_state, self._num_steps
                     )
+                    self._num_steps = min(self._num_steps + batch_size, self._exploration)
                     buffer.observation[m, t], buffer.is_first[m, t] = observation, time_step.is_first
                     self._key, core_state = key, next_state
                     chosen = np.asarray(action)

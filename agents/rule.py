@@ -31,6 +31,7 @@ class UpdateRule(NamedTuple):
         None.
       metrics: targets, predictions, trajectory -> named scalars to log.
       target_decay: the decay of the moving average of the agent's parameters, the slowly moving copy; None for no copy.
+      target_period: updates from one step of the slowly moving copy to the next; with a decay of 0 it is a hard copy.
       reduction: of the losses over time and batch, 'sum' or 'mean'.
       is_target_constant: whether targets are constants in the gradient with respect to the agent's parameters. The
         meta-gradient flows through them in any case.
@@ -48,6 +49,7 @@ class UpdateRule(NamedTuple):
     regulariser: Callable[[Targets, Predictions, Trajectory], Array] | None = None
     metrics: Callable[[Targets, Predictions, Trajectory], dict[str, Array]] = lambda *_: {}
     target_decay: float | None = None
+    target_period: int = 1
     reduction: str = "sum"
     is_target_constant: bool = True
     is_loss_of_taken: bool = False

@@ -123,6 +123,11 @@ def make_setup(
             "actions"
         )
     rule = make_update_rule(config.rule)
+    random_meta_params = lambda: rule.random_meta_params(jax.random.key(0), num_actions)
+    if is_meta and config.rule.entry.is_learned and not jax.eval_shape(random_meta_params):
+        raise ValueError(
+            f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, frozen"
+        )
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)
     of_agent = config.optimizer

@@ -65,7 +65,7 @@ def make_online_program(
 ) -> OnlineProgram:
     """Make environment, actor and learner one program; `evaluate` adds metrics to each iteration."""
     config = learner.config
-    actor = Actor(environment, learner.setup.agent, learner.setup.rule.policy)
+    actor = Actor(environment, learner.setup.agent, learner.setup.rule.policy, config.exploration)
 
     def init(key: Array, meta_params: Params | None = None) -> OnlineState:
         actor_key, learner_key = jax.random.split(key)
@@ -209,7 +209,8 @@ def _live_on_host(
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        with HostActor(environment, agent, learner.setup.rule.policy, schedule, state.params, actor_key) as actor:
+        acting_from = (state.params, actor_key, config.exploration, len(parts) * env_steps)
+        with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
                 state, metrics, control = learn(state, acted.trajectories, acted.validation)

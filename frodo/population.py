@@ -127,7 +127,9 @@ class Population:
                 f"{len(indices)} agents of one kind, expected a multiple of the {len(self._devices)} devices"
             )
         setup = make_setup(self._config, program.num_actions)
-        agent = self._make_agent(setup, program.num_actions, Actor(program, setup.agent, setup.rule.policy))
+        agent = self._make_agent(
+            setup, program.num_actions, Actor(program, setup.agent, setup.rule.policy, self._config.exploration)
+        )
         mesh = make_mesh(len(indices), self._devices, AXIS)
         step = jax.jit(make_group_step(agent, mesh, self._config.vmap_agents), donate_argnums=1)
         renew = jax.jit(make_group_renew(agent, mesh), donate_argnums=0, compiler_options=self._quick)
@@ -198,6 +200,8 @@ class Population:
                 self._config.schedule(is_meta=True),
                 agent.lifetime.acting.params,
                 agent.key,
+                self._config.exploration,
+                int(agent.num_steps),
             )
             self._actors.append(self._on_exit.enter_context(actor))
 

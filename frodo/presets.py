@@ -16,6 +16,7 @@ from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 
 TARGET_INPUTS = ("reward", "discount", "next_value")
+PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
 VALUE_COST = 1.0  # of critics but Atari's: the paper gives 0.5 for Atari, and none for its toys
 
 
@@ -137,6 +138,25 @@ def ppo(env: str) -> OnlineConfig:
     return config.replace(optimizer=optimizer, network=network)
 
 
+def dqn(env: str, rule: str) -> OnlineConfig:
+    """Co-Reyes et al. 2021, appendix B, for classical control: an update by 32 replayed transitions for each step."""
+    return OnlineConfig(
+        env=env,
+        batch_size=1,
+        unroll=1,
+        validation_unroll=20,
+        num_updates=5 if RULES[rule].is_learned else 1,
+        exploration=1000,
+        max_abs_reward=for_environment(env).max_abs_reward,
+        gradient_mode="reverse",
+        replay=ReplayConfig(capacity=100_000, batch_size=32, fresh=0.0),
+        rule=RuleConfig(rule),
+        network=NetworkConfig("mlp", (256, 256)),
+        optimizer=adam(1e-4),
+        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
+    )
+
+
 def common_agent(env: str) -> OnlineConfig:
     """The agent that `experiments.compare` gives to every rule: no setting is of one rule alone.
 
@@ -191,6 +211,8 @@ def for_environment(env: str) -> OnlineConfig:
 
 def for_rule(env: str, rule: str) -> OnlineConfig:
     """Return the settings for an environment and a rule, both by name."""
+    if rule in PROGRAMS:
+        return dqn(env, rule)
     of_rule = {"disco": disco, "ppo": ppo}
     return with_rule(of_rule.get(rule, for_environment)(env), rule)
 
@@ -235,6 +257,9 @@ def with_rule(config: Any, name: str) -> Any:
 
 def small_population(rule: str) -> PopulationConfig:
     """Small networks and predictions, and short lifetimes: what a CPU discovers a rule with."""
+    if rule in PROGRAMS:
+        agent = dqn("toy/", rule).replace(network=NetworkConfig("mlp", (64, 64)), optimizer=adam(1e-3))
+        return PopulationConfig(**vars(agent.agent_only()), budgets=(20_000, 60_000))
     config = PopulationConfig(
         batch_size=32,
         unroll=16,
@@ -273,6 +298,8 @@ def small_population(rule: str) -> PopulationConfig:
 
 def harness_population(rule: str) -> PopulationConfig:
     """The public code's meta-training (Oh et al. 2025): agents that are never reset, one Adam for all."""
+    if rule in PROGRAMS:
+        return small_population(rule).replace(budgets=(10**9,), is_optimizer_per_agent=False)
     is_disco = rule == "disco"
     outer = OuterConfig(lambda_=0.96, is_advantage_normalised=True)
     return PopulationConfig(

@@ -18,6 +18,7 @@ from agents.rule import UpdateRule, with_checked_predictions
 from agents.td import TDLambdaConfig, td_lambda
 from agents.validation import check_choice, did_you_mean
 from meta.disco import DiscoConfig, disco
+from meta.programs import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig, program
 from meta.scalar import FrodoConfig, LearnedLossConfig, frodo, learned_loss
 
 
@@ -47,6 +48,11 @@ RULES: dict[str, RuleEntry] = {
     "ppo": RuleEntry(ppo, PPOConfig),
     "q_learning": RuleEntry(q_learning, QLearningConfig, ("value_based",)),
     "td_lambda": RuleEntry(td_lambda, TDLambdaConfig, ("prediction",)),
+    "program": RuleEntry(program, DQNRegConfig, ("value_based",), is_learned=True),
+    "dqn": RuleEntry(functools.partial(program, is_learned=False), ProgramConfig, ("value_based",)),
+    "double_dqn": RuleEntry(functools.partial(program, is_learned=False), DoubleDQNConfig, ("value_based",)),
+    "dqn_reg": RuleEntry(functools.partial(program, is_learned=False), DQNRegConfig, ("value_based",)),
+    "dqn_clipped": RuleEntry(functools.partial(program, is_learned=False), DQNClippedConfig, ("value_based",)),
 }
 
 

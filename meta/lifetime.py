@@ -36,6 +36,7 @@ class LifetimeConfig:
     minibatches: int = 1  # updates of a pass, each on steps of its own (with an LSTM core, on environments of its own)
     annealing: int = 0  # environment steps over which the learning rate falls to 0; 0 where it stays
     is_acting_interleaved: bool = False  # in JAX: the θ of each update acts its trajectory; else the first θ acts all
+    exploration: int = 0  # environment steps over which the share of random actions falls from 1 to 0; 0 for none
     max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
     gradient_mode: str = "mixed"  # one of meta.gradients.MODES
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
@@ -45,8 +46,9 @@ class LifetimeConfig:
         for name in ("batch_size", "unroll", "validation_unroll", "num_updates", "epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-        if self.annealing < 0:
-            raise ValueError(f"annealing is {self.annealing}, expected environment steps, or 0 for none")
+        for name in ("annealing", "exploration"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected environment steps, or 0 for none")
         if not self.max_abs_reward > 0:
             raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
         check_choice("gradient_mode", self.gradient_mode, gradients.MODES)
@@ -110,6 +112,7 @@ class AgentState(NamedTuple):
     target_params: Params  # () where the rule has no target_decay
     outer_state: Any  # of the outer objective, () for those without one
     key: Array | tuple[()] = ()  # what minibatches are drawn by, () without them
+    num_updates: Array | tuple[()] = ()  # int32, of θ so far, where the slow copy moves every so many
 
 
 AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]]
@@ -122,7 +125,9 @@ def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState
     outer_key = jax.random.fold_in(key, 2)  # the agent's network takes split(key), which is fold_in(key, 0 and 1)
     outer_state = setup.outer.init(outer_key, observation)
     draw_key = () if setup.passes == (1, 1) else jax.random.fold_in(key, 3)
-    return AgentState(params, setup.optimizer.init(params), setup.rule.init(), target_params, outer_state, draw_key)
+    num_updates = () if setup.rule.target_period == 1 else jnp.zeros((), jnp.int32)
+    opt_state = setup.optimizer.init(params)
+    return AgentState(params, opt_state, setup.rule.init(), target_params, outer_state, draw_key, num_updates)
 
 
 def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
@@ -149,11 +154,15 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
     def moved(state: AgentState, grads: Params) -> AgentState:
         """Take a step of θ, and of its slowly moving copy."""
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        target_params = state.target_params
+        target_params, num_updates = state.target_params, state.num_updates
         if rule.target_decay is not None:
             target_params = optax.incremental_update(state.params, target_params, 1 - rule.target_decay)
+        if rule.target_period > 1:
+            assert isinstance(num_updates, Array)
+            target_params = optax.periodic_update(target_params, state.target_params, num_updates, rule.target_period)
+            num_updates = num_updates + 1
         params = optax.apply_updates(state.params, updates)
-        return state._replace(params=params, opt_state=opt_state, target_params=target_params)
+        return state._replace(params=params, opt_state=opt_state, target_params=target_params, num_updates=num_updates)
 
     def update_in_passes(carry, trajectory):
         meta_params, state = carry

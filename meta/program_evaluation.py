@@ -6,8 +6,8 @@ that are made of lists are a fixed set of *features*, the same for all programs,
 arithmetic on registers. `assemble` turns a program into `Instructions`: arrays, which are data of a compiled program,
 and can be mapped over. The interpreter has a reverse pass of its own, whose tape is the registers.
 
-Operators are total: results and derivatives are finite for all finite arguments. Results are clipped to ±1e10, and so
-is what each argument of an operator gets of the gradient; both evaluations do the same.
+Operators are total: results and derivatives are finite for all finite arguments. Results are clipped to ±1e10. The
+interpreter clips what each argument of an operator gets of the gradient, too, so that no product of them overflows.
 """
 
 import functools
@@ -254,12 +254,53 @@ def _backward(kept, cotangent):
 _interpret.defvjp(_forward, _backward)
 
 
-@jax.custom_vjp
-def _guarded(x: Array) -> Array:
-    return x
+NUM_PROBES, PROBED_ACTIONS = 10, 3
 
 
-_guarded.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -LIMIT, LIMIT),))
+def _probe() -> tuple[Transition, Draws]:
+    """Return fixed transitions of the size that agents see, one in five terminal, and fixed draws."""
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
+    transition = Transition(
+        lists={name: 3 * normal(NUM_PROBES, PROBED_ACTIONS) for name in LISTS},
+        action=jnp.asarray(rng.integers(PROBED_ACTIONS, size=NUM_PROBES)),
+        reward=normal(NUM_PROBES),
+        gamma=jnp.where(jnp.arange(NUM_PROBES) % 5 == 0, 0.0, 0.99),
+        state=normal(NUM_PROBES, 4),
+        next_state=normal(NUM_PROBES, 4),
+    )
+    return transition, Draws(normal(LOSSES.max_nodes), jnp.asarray(rng.uniform(size=LOSSES.max_nodes)))
+
+
+@jax.jit
+def fingerprint(instructions: Instructions) -> Array:
+    """Return the gradient of a program's loss to Q(s) and Q(s_next) on fixed transitions, in units of its length.
+
+    Programs whose losses differ by a constant, or by a positive factor, have the same: an optimiser that divides by the
+    size of gradients cannot tell them apart. 0 for a program without a gradient.
+
+    Args:
+      instructions: with the registers of all lists, `registers_of(LISTS)`.
+    Returns:
+      [2 * NUM_PROBES * PROBED_ACTIONS].
+    """
+    transition, draws = _probe()
+
+    def loss(lists):
+        return jnp.sum(interpret(instructions, draws, features(transition._replace(lists=lists))))
+
+    gradient = jax.grad(loss)(transition.lists)
+    flat = jnp.concatenate([gradient[name].ravel() for name in LISTS if name[0] == "Q"])
+    largest = jnp.max(jnp.abs(flat))
+    scaled = flat / jnp.where(largest > 0, largest, 1.0)
+    return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
+
+
+def has_gradient(program: Program) -> bool:
+    """Say whether a loss moves Q at all."""
+    return bool(np.any(fingerprint(assemble(LOSSES, program, registers_of(LISTS)))))
+
+
 _OF_LISTS: dict[str, Callable[..., Any]] = {
     "MaxList": lambda x: jnp.max(x, axis=-1),
     "MinList": lambda x: jnp.min(x, axis=-1),
@@ -275,9 +316,20 @@ _OF_LISTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(language: Language, program: Program, transition: Transition, draws: Draws) -> Array:
-    """Compute a program node by node: straight code, for one program; returns [N]."""
+def constants_of(language: Language, program: Program) -> list[float]:
+    """Return the constants of a program, in the order in which `evaluate` takes them."""
+    return [node.value for node in compact(language, program) if node.operator == "Constant"]
+
+
+def evaluate(
+    language: Language, program: Program, transition: Transition, draws: Draws, constants: Array | None = None
+) -> Array:
+    """Compute a program node by node: straight code, for one program; returns [N].
+
+    Gradients flow to lists and constants; those that are given, [constants], take the place of the program's.
+    """
     program = compact(language, program)
+    own = iter(constants_of(language, program) if constants is None else constants)
     names, values = list(language.inputs), list(transition.inputs.values())
     like = transition.reward
     for i, node in enumerate(program):
@@ -286,13 +338,12 @@ def evaluate(language: Language, program: Program, transition: Transition, draws
             case "Q" | "QTarget":
                 values.append(transition.lists[node.operator, names[node.arguments[0]]])
             case "Constant":
-                values.append(jnp.full_like(like, node.value))
+                values.append(jnp.full_like(like, next(own)))
             case "Normal" | "Uniform":
                 drawn = draws.normal if node.operator == "Normal" else draws.uniform
                 values.append(jnp.broadcast_to(drawn[i], like.shape).astype(like.dtype))
             case operator if operator in ARITHMETIC:
-                guarded = [_guarded(x) for x in arguments]
-                values.append(_arithmetic(operator, guarded[0], guarded[-1]))
+                values.append(_arithmetic(operator, arguments[0], arguments[-1]))
             case operator:
                 values.append(_OF_LISTS[operator](*arguments))
     return values[-1]

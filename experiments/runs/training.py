@@ -225,9 +225,10 @@ def _train_on_host(
         returns: list[float] = []
         text = ""
         next_row = state["step"]
+        acting_from = (state["learner"].params, state["actor_key"], config.exploration, state["step"])
         with (
             contextlib.closing(make(config.env, config.batch_size, seed + state["step"])) as environment,
-            HostActor(environment, agent, policy, schedule, state["learner"].params, state["actor_key"]) as actor,
+            HostActor(environment, agent, policy, schedule, *acting_from) as actor,
         ):
             is_last = state["step"] >= steps
             while not is_last:

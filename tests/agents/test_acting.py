@@ -6,10 +6,11 @@ import time
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.acting import Actor, Schedule, act, empty_trajectory, init_actor, rollout
+from agents.acting import Actor, Schedule, act, empty_trajectory, init_actor, restart, rollout
 from agents.acting import rollouts as rollouts_of
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import EnvpoolEnvironment
@@ -47,7 +48,35 @@ def check_joints(trajectories):
         np.testing.assert_array_equal(before.is_first[-1], after.is_first[0])
 
 
+def check_exploration(trajectories, num_envs):
+    """The first 9 environment steps are explored: the share of the uniform policy falls from 1 to 0."""
+    greedy = np.array([1.0, 0.0, 0.0])
+    logits = np.concatenate([trajectory.behaviour_logits for trajectory in trajectories])
+    for t, found in enumerate(logits):
+        share = max(0.0, 1 - t * num_envs / 9)
+        np.testing.assert_allclose(np.exp(found), np.tile((1 - share) * greedy + share / 3, (num_envs, 1)), atol=1e-6)
+    actions = np.concatenate([trajectory.action for trajectory in trajectories])
+    assert np.any(actions[:3]) and not np.any(actions[3:])
+
+
+def greedy_policy(predictions):
+    return jnp.log(jnp.zeros_like(predictions["policy"]).at[..., 0].set(1.0))
+
+
 # Fused
+
+
+def test_random_actions_grow_fewer_over_the_steps_of_the_exploration():
+    environment, agent = Catch(ROWS, COLUMNS), make()
+    state = init_actor(environment, agent, jax.random.key(0), 3)
+    params = jax.jit(agent.init)(jax.random.key(1), state.time_step.observation)
+    step = jax.jit(lambda state: rollout(Actor(environment, agent, greedy_policy, 9), params, state, 3))
+    trajectories = []
+    for _ in range(3):
+        state, trajectory, _ = step(state)
+        trajectories.append(jax.tree.map(np.asarray, trajectory))
+    check_exploration(trajectories, 3)
+    assert restart(environment, agent, state).num_steps == 0
 
 
 @pytest.fixture(scope="module")
@@ -386,6 +415,20 @@ def test_host_actions_are_drawn_anew_and_go_on_from_the_key():
     (again,) = iterations(first.key, 1)
     np.testing.assert_array_equal(again.trajectories.action, second.trajectories.action)
     assert np.mean(first.trajectories.action != second.trajectories.action) > 0.3
+
+
+def test_host_actors_explore_at_first_and_go_on_from_a_number_of_steps():
+    agent, environment = make(core=0), catch_batch()
+    params = agent.init(jax.random.key(1), environment.reset().observation)
+
+    def trajectories(num_steps):
+        start = (params, jax.random.key(2), 9, num_steps)
+        with HostActor(environment, agent, greedy_policy, Schedule(3, 3), *start) as actor:
+            return trajectories_of(actor.get())
+
+    check_exploration(trajectories(0), 3)
+    (greedy, *_) = trajectories(9)
+    assert not np.any(greedy.action)
 
 
 def test_a_validation_trajectory_follows_and_has_its_own_length():

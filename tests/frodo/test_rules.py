@@ -17,6 +17,7 @@ from agents.td import TDLambdaConfig, td_lambda
 from frodo import files
 from frodo.rules import RULES, RuleConfig, make_update_rule, replace
 from meta.disco import DiscoConfig
+from meta.programs import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig
 from meta.scalar import FrodoConfig, LearnedLossConfig
 from tests.trajectories import random_trajectory
 
@@ -32,6 +33,11 @@ SETTINGS = {  # none at its default
     "ppo": PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
+    "program": DQNRegConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
+    "dqn": ProgramConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
+    "double_dqn": DoubleDQNConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
+    "dqn_reg": DQNRegConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
+    "dqn_clipped": DQNClippedConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
 }
 
 
@@ -130,7 +136,7 @@ def test_settings_are_the_same_after_a_file(name):
 def test_an_unknown_rule_is_named_with_the_nearest_one():
     with pytest.raises(ValueError, match=r"^rule is 'frdo', expected one of frodo, .* \(did you mean 'frodo'\?\)$"):
         RuleConfig("frdo")
-    with pytest.raises(ValueError, match=r"^rule is 'zzzz', expected one of frodo, learned_loss, disco, .*td_lambda$"):
+    with pytest.raises(ValueError, match=r"^rule is 'zzzz', expected one of frodo, learned_loss, disco, .*clipped$"):
         files.from_plain(RuleConfig, {"name": "zzzz", "settings": {}})
 
 

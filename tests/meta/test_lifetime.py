@@ -201,19 +201,19 @@ def test_loss_without_meta_moves_the_parameters_and_carries_no_meta_gradient(spl
 # Target networks
 
 
-def target_rule(target_decay) -> UpdateRule:
+def target_rule(target_decay, target_period=1) -> UpdateRule:
     """Move v(S) to 1 + v(S) of the target parameters, and log what that is."""
 
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         return 1 + target_predictions["value"][:-1], rule_state
 
-    return td_lambda(TD)._replace(apply=apply, target_decay=target_decay)
+    return td_lambda(TD)._replace(apply=apply, target_decay=target_decay, target_period=target_period)
 
 
-@pytest.mark.parametrize("decay", [None, 0.75, 0.0])
-def test_target_parameters_are_a_moving_average_of_those_that_updates_started_from(decay):
+@pytest.mark.parametrize("decay,period", [(None, 1), (0.75, 1), (0.0, 1), (0.0, 4), (0.75, 2)])
+def test_target_parameters_are_a_moving_average_of_those_that_updates_started_from(decay, period):
     with jax.enable_x64(True):
-        rule, optimizer = target_rule(decay), optax.sgd(0.3)
+        rule, optimizer = target_rule(decay, period), optax.sgd(0.3)
         setup, _, state, trajectories, _ = problem(rule, optimizer, MLP)
         agent = setup.agent
         assert (state.target_params == ()) == (decay is None)
@@ -229,10 +229,11 @@ def test_target_parameters_are_a_moving_average_of_those_that_updates_started_fr
             return jnp.sum(loss * trajectory.valid) / jnp.sum(trajectory.valid)
 
         params = average = state.params
-        for m in [*range(M), *range(M)]:
+        for update, m in enumerate([*range(M), *range(M)]):
             grads = gradient(params, params if decay is None else average, at(trajectories, m))
             # Used first, then moved towards the parameters that were in force.
-            average = jax.tree.map(lambda a, p: (decay or 0) * a + (1 - (decay or 0)) * p, average, params)
+            if update % period == 0:
+                average = jax.tree.map(lambda a, p: (decay or 0) * a + (1 - (decay or 0)) * p, average, params)
             params = jax.tree.map(lambda p, g: p - 0.3 * g, params, grads)
         check_close(after.params, params, 1e-10)
         if decay is not None:

@@ -1,0 +1,95 @@
+"""Programs as update rules of value-based agents: the loss is what the program computes (Co-Reyes et al. 2021).
+
+η is the program's constants, if it has any: the k of δ² + k Q, say.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from agents.action_values import epsilon_greedy_logits
+from agents.rule import UpdateRule
+from agents.types import Array, PredictionSpec
+from agents.validation import check_fractions
+from meta.program_evaluation import Transition, constants_of, draw, evaluate, has_gradient, lists_of
+from meta.program_language import FORMULAS, LOSSES, parse
+
+
+@dataclasses.dataclass
+class ProgramConfig:
+    formula: str = FORMULAS["dqn"]  # of the loss of a transition (`meta.program_language`)
+    discount: float = 0.99  # γ
+    epsilon: float = 0.05  # of the ε-greedy policy, when exploration is over
+    target_period: int = 100  # updates from one hard copy of the agent's parameters to the next
+
+    def validate(self) -> None:
+        _check_formula(self.formula)
+        check_fractions(self, "discount", "epsilon")
+        if self.target_period < 1:
+            raise ValueError(f"target_period is {self.target_period}, expected an integer of at least 1")
+
+
+@functools.cache
+def _check_formula(formula: str) -> None:
+    if not has_gradient(parse(LOSSES, formula)):
+        raise ValueError(f"the formula {formula!r} has no gradient to Q: nothing would be learned")
+
+
+@dataclasses.dataclass
+class DoubleDQNConfig(ProgramConfig):
+    formula: str = FORMULAS["double_dqn"]
+
+
+@dataclasses.dataclass
+class DQNRegConfig(ProgramConfig):
+    formula: str = FORMULAS["dqn_reg"]
+
+
+@dataclasses.dataclass
+class DQNClippedConfig(ProgramConfig):
+    formula: str = FORMULAS["dqn_clipped"]
+
+
+def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
+    """A loss for each transition, averaged: replayed trajectories of one step are DQN's transitions.
+
+    A step whose successor is unknown, as at a time limit, has no loss. Constants are η if it is to be learned.
+    """
+    parsed = parse(LOSSES, config.formula)
+    lists, constants = lists_of(LOSSES, parsed), constants_of(LOSSES, parsed) if is_learned else []
+    is_random = any(node.operator in ("Normal", "Uniform") for node in parsed)
+
+    def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
+        def flat(x: Array) -> Array:
+            return jnp.reshape(x, (-1, *x.shape[2:]))
+
+        sources = {"Q": predictions["q"], "QTarget": target_predictions["q"]}
+        at = {"s": lambda x: flat(x[:-1]), "s_next": lambda x: flat(x[1:])}
+        observation = jnp.reshape(trajectory.observation, (*trajectory.observation.shape[:2], -1)).astype(float)
+        transition = Transition(
+            lists={(network, state): at[state](sources[network]) for network, state in lists},
+            action=flat(trajectory.action),
+            reward=flat(trajectory.reward),
+            gamma=config.discount * flat(trajectory.discount),
+            state=at["s"](observation),
+            next_state=at["s_next"](observation),
+        )
+        key, draw_key = jax.random.split(rule_state) if is_random else ((), jax.random.key(0))
+        draws = draw(draw_key, LOSSES.max_nodes)
+        loss = evaluate(LOSSES, parsed, transition, draws, meta_params["constants"] if constants else None)
+        return jnp.reshape(loss, trajectory.action.shape), key
+
+    return UpdateRule(
+        spec=lambda num_actions: {"q": PredictionSpec(is_per_action=True)},
+        apply=apply,
+        loss=lambda targets, predictions, trajectory: targets,
+        policy=lambda predictions: epsilon_greedy_logits(predictions["q"], config.epsilon),
+        random_meta_params=lambda key, num_actions: {"constants": jnp.array(constants)} if constants else {},
+        init=lambda: jax.random.key(0) if is_random else (),
+        target_decay=0.0,
+        target_period=config.target_period,
+        reduction="mean",
+        is_target_constant=False,
+    )
