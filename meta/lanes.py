@@ -1,0 +1,181 @@
+"""Lanes: value-based agents that learn by programs, one beside the other in one compiled program.
+
+A lane is an agent, its replay and its environment for as many episodes as an evaluation has (Co-Reyes et al. 2021,
+Algorithm 1): ε-greedy acting, one update by replayed transitions for each step, and a hard copy of Q every so many.
+Its program is data (`program_evaluation.Instructions`). Lanes share nothing: what one computes does not depend on the
+others.
+
+Unlike in trajectories, `s_next` of a transition that ended its episode is the episode's own last state.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents.networks import NetworkConfig, make_agent
+from agents.types import Array, Params, PredictionSpec
+from meta.program_evaluation import LISTS, Draws, Instructions, ListName, Transition, draw, features, interpret
+from meta.program_language import LOSSES
+from toy_envs.base import Environment
+
+
+@dataclasses.dataclass
+class LaneConfig:
+    """How an agent learns by a program; the defaults are those of Co-Reyes et al. 2021 for classical control."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    learning_rate: float = 1e-4  # of Adam
+    discount: float = 0.99  # γ
+    epsilon: float = 0.05  # at the end of the exploration
+    exploration: int = 1000  # steps over which ε falls from 1
+    target_period: int = 100  # updates from one copy of Q to the next
+    capacity: int = 100_000  # transitions that are replayed
+    batch_size: int = 32
+    num_episodes: int = 400
+    max_steps: int = 1_000_000  # at most, whatever the number of episodes
+
+
+class Replayed(NamedTuple):
+    """Transitions, [capacity, ...] each."""
+
+    state: Array
+    action: Array
+    reward: Array
+    discount: Array  # 0 where the episode terminated, else 1
+    next_state: Array
+
+
+class Lane(NamedTuple):
+    """One evaluation under way.
+
+    Attributes:
+      params, slow, opt_state: Q, its copy, and Adam's moments.
+      num_steps: environment steps.
+      episode_return: of the episode under way.
+      num_episodes, return_sum: of the episodes that ended.
+      is_over: whether there were enough episodes or steps, or parameters were not finite; counts then stay.
+    """
+
+    key: Array
+    params: Params
+    slow: Params
+    opt_state: optax.OptState
+    env_state: Any
+    replayed: Replayed
+    num_steps: Array
+    episode_return: Array
+    num_episodes: Array
+    return_sum: Array
+    is_over: Array
+    is_finite: Array
+
+
+class Lanes(NamedTuple):
+    """The functions of a lane, to be mapped over lanes.
+
+    Attributes:
+      init: key -> Lane.
+      run: Instructions, the most instructions of any lane, Lane, number of steps (static) -> Lane.
+    """
+
+    init: Callable[[Array], Lane]
+    run: Callable[[Instructions, Array | int, Lane, int], Lane]
+
+
+def make_lanes(
+    environment: Environment, config: LaneConfig, lists: tuple[ListName, ...] = LISTS, has_draws: bool = True
+) -> Lanes:
+    """Make the functions of a lane in an environment.
+
+    They are for programs that use these outputs of networks, or fewer, and random numbers only if there are draws: what
+    no program uses would take a third of the time and more.
+    """
+    spec = {"q": PredictionSpec(is_per_action=True)}
+    agent = make_agent(NetworkConfig("mlp", config.hidden), spec, environment.num_actions)
+    optimizer = optax.adam(config.learning_rate)
+
+    def q_of(params: Params, states: Array) -> Array:
+        return agent.step(params, states, jnp.zeros(len(states), bool), ())[0]["q"]
+
+    def init(key: Array) -> Lane:
+        key, env_key, agent_key = jax.random.split(key, 3)
+        env_state = environment.initial_state(env_key)
+        state = environment.observe(env_state)
+        params = agent.init(agent_key, state[None])
+        rows = lambda *shape: jnp.zeros((config.capacity, *shape))
+        replayed = Replayed(rows(*state.shape), rows().astype(jnp.int32), rows(), rows(), rows(*state.shape))
+        none, zero, no = jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros((), bool)
+        return Lane(key, params, params, optimizer.init(params), env_state, replayed, none, zero, none, zero, no, ~no)
+
+    def lists_of(params: Params, slow: Params, state: Array, next_state: Array) -> dict[ListName, Array]:
+        found: dict[ListName, Array] = {}
+        for network, own in (("Q", params), ("QTarget", slow)):
+            where = [name for name in lists if name[0] == network]
+            states = [{"s": state, "s_next": next_state}[name[1]] for name in where]
+            if states:
+                found |= dict(zip(where, jnp.split(q_of(own, jnp.concatenate(states)), len(states)), strict=True))
+        return {name: found[name] for name in lists}
+
+    def update(instructions: Instructions, num: Array | int, lane: Lane, batch: Replayed, draws: Draws):
+        def loss(params: Params) -> Array:
+            flat = lambda x: jnp.reshape(x, (len(x), -1))
+            transition = Transition(
+                lists_of(params, lane.slow, batch.state, batch.next_state),
+                batch.action,
+                batch.reward,
+                config.discount * batch.discount,
+                flat(batch.state),
+                flat(batch.next_state),
+            )
+            return jnp.mean(interpret(instructions, draws, features(transition), num))
+
+        updates, opt_state = optimizer.update(jax.grad(loss)(lane.params), lane.opt_state)
+        return optax.apply_updates(lane.params, updates), opt_state
+
+    def step(instructions: Instructions, num: Array | int, lane: Lane) -> Lane:
+        key, chance_key, action_key, batch_key, draw_key = jax.random.split(lane.key, 5)
+        state = environment.observe(lane.env_state)
+        share = jnp.maximum(0.0, 1 - lane.num_steps / config.exploration)
+        is_random = jax.random.uniform(chance_key) < share + (1 - share) * config.epsilon
+        at_random = jax.random.randint(action_key, (), 0, environment.num_actions)
+        action = jnp.where(is_random, at_random, jnp.argmax(q_of(lane.params, state[None])[0])).astype(jnp.int32)
+        env_state, reward, terminated, truncated = environment.transition(lane.env_state, action)
+        is_end = terminated | truncated
+        new = Replayed(state, action, reward, 1.0 - terminated, environment.observe(env_state))
+        row = lane.num_steps % config.capacity
+        replayed = jax.tree.map(lambda rows, x: rows.at[row].set(x), lane.replayed, new)
+        env_state = jax.tree.map(lambda x, y: jnp.where(is_end, x, y), environment.restart(env_state), env_state)
+        num_steps = lane.num_steps + 1
+        drawn = jax.random.randint(batch_key, (config.batch_size,), 0, jnp.minimum(num_steps, config.capacity))
+        batch = jax.tree.map(lambda x: x[drawn], replayed)
+        none = jnp.zeros(LOSSES.max_nodes)
+        draws = draw(draw_key, LOSSES.max_nodes) if has_draws else Draws(none, none)
+        params, opt_state = update(instructions, num, lane, batch, draws)
+        slow = optax.periodic_update(params, lane.slow, num_steps, config.target_period)
+        episode_return = lane.episode_return + reward
+        is_counted = is_end & ~lane.is_over
+        num_episodes = lane.num_episodes + is_counted
+        return lane._replace(
+            key=key,
+            params=params,
+            slow=slow,
+            opt_state=opt_state,
+            env_state=env_state,
+            replayed=replayed,
+            num_steps=num_steps,
+            episode_return=jnp.where(is_end, 0.0, episode_return),
+            num_episodes=num_episodes,
+            return_sum=lane.return_sum + jnp.where(is_counted, episode_return, 0.0),
+            is_over=lane.is_over | (num_episodes >= config.num_episodes) | (num_steps >= config.max_steps),
+        )
+
+    def run(instructions: Instructions, num: Array | int, lane: Lane, num_steps: int) -> Lane:
+        lane, _ = jax.lax.scan(lambda lane, _: (step(instructions, num, lane), None), lane, length=num_steps)
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(lane.params)]))
+        return lane._replace(is_over=lane.is_over | ~finite, is_finite=lane.is_finite & finite)
+
+    return Lanes(init, run)
