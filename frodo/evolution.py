@@ -1,0 +1,342 @@
+"""The evolution regime: programs are varied, and kept by how well fresh agents learn by them (Co-Reyes et al. 2021).
+
+Regularised evolution (Real et al. 2019; Algorithm 2 of the paper): the best of a few members drawn at random is varied,
+its child becomes a member, and the oldest member goes. Children are evaluated in *lanes* (`meta.lanes`), which run in
+chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as data. The
+first environment is the hurdle: a program that does too badly there sees no other.
+
+A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.types import Array
+from frodo.devices import share, shared_out
+from meta.lanes import Lane, LaneConfig, make_lanes
+from meta.program_evaluation import LISTS, Instructions, assemble, fingerprint, lists_of, registers_of
+from meta.program_generation import mutate, random_program
+from meta.program_language import LOSSES, Program, compact, parse
+from toy_envs.base import Environment
+
+BASIC = (("Q", "s"), ("QTarget", "s_next"))  # the outputs of networks that most programs use
+SAME = 1e-4  # fingerprints that differ by less are of one program
+
+
+class Task(NamedTuple):
+    """An environment, and the returns between which those of agents are normalised."""
+
+    environment: Environment
+    lowest: float
+    highest: float
+
+
+@dataclasses.dataclass
+class EvolutionConfig:
+    """Settings of a search; population, tournament and mutation are the paper's."""
+
+    population_size: int = 300
+    tournament_size: int = 25
+    mutation_share: float = 0.95  # of proposals; the others are new random programs
+    start: str = "Q(s)[a]"  # a formula that all first programs begin with, or ""
+    num_frozen: int = 2  # nodes of it that no mutation changes
+    hurdle: float = 0.6  # the score in the first environment from which a program sees the others
+    num_seeds: int = 1  # agents of an evaluation in an environment
+    num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
+    num_full_lanes: int = 8  # of an environment, for all programs
+    chunk: int = 1000  # steps of all lanes between two looks at them
+    lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        for name in ("population_size", "tournament_size", "num_seeds", "num_lanes", "num_full_lanes", "chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if self.tournament_size > self.population_size:
+            raise ValueError(
+                f"tournament_size is {self.tournament_size}, expected at most population_size ({self.population_size})"
+            )
+        if not 0 <= self.mutation_share <= 1:
+            raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
+        num = len(parse_start(self.start))
+        if not 0 <= self.num_frozen <= num:
+            raise ValueError(f"num_frozen is {self.num_frozen}, expected at most the {num} nodes of start")
+
+
+def parse_start(formula: str) -> Program:
+    return parse(LOSSES, formula) if formula else ()
+
+
+class Outcome(NamedTuple):
+    """What an evaluation came to: the mean normalised return of all its episodes, 0 if parameters were not finite."""
+
+    score: float
+    num_steps: int
+    is_finite: bool
+
+
+class Job(NamedTuple):
+    """An evaluation to be done: which record's program, in which task, with which seed."""
+
+    record: int
+    task: int
+    seed: int
+
+
+@dataclasses.dataclass
+class Record:
+    """A program that was evaluated, or is being so.
+
+    Attributes:
+      number: in the order of proposals.
+      scores: of each task that it saw, so far a score for each seed.
+      score: the sum over tasks of the mean scores; None until all are known.
+      num_steps: environment steps of its agents.
+      is_finite: whether the parameters of all its agents were.
+      waiting: equal programs that will be members when the score is known.
+    """
+
+    number: int
+    program: Program
+    scores: dict[int, list[float]] = dataclasses.field(default_factory=dict)
+    score: float | None = None
+    num_steps: int = 0
+    is_finite: bool = True
+    waiting: list[Program] = dataclasses.field(default_factory=list)
+
+
+class Pool:
+    """The lanes of one environment that share a compiled program."""
+
+    def __init__(self, task: Task, config: LaneConfig, num: int, lists=LISTS, has_draws: bool = True):
+        self._task, self._config, self._num = task, config, num
+        self.lists, self._has_draws = lists, has_draws
+        functions = make_lanes(task.environment, config, lists, has_draws)
+        init = shared_out(jax.vmap(functions.init), num)
+
+        def run(instructions: Instructions, longest: Array, lanes: Lane, num_steps: int) -> Lane:
+            longest = jnp.broadcast_to(longest, (num,))
+
+            def of_share(given):
+                instructions, longest, lanes = given
+                step = lambda one, lane: functions.run(one, longest[0], lane, num_steps)
+                return jax.vmap(step)(instructions, lanes)
+
+            return shared_out(of_share, num)((instructions, longest, lanes))
+
+        def renew(lanes: Lane, keys: Array, is_new: Array) -> Lane:
+            choose = lambda new, old: jnp.where(jnp.reshape(is_new, (-1, *[1] * (old.ndim - 1))), new, old)
+            return jax.tree.map(choose, init(keys), lanes)
+
+        self._run = jax.jit(run, static_argnums=3, donate_argnums=2)
+        self._renew = jax.jit(renew, donate_argnums=0)
+        self.jobs: list[Job | None] = [None] * num
+        self._programs: list[Program] = [()] * num
+        self._new: dict[int, Array] = {}
+        nothing = assemble(LOSSES, parse(LOSSES, "Q(s)[a] + 0"), registers_of(lists))
+        self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), nothing)
+        self.lanes: Lane = share(jax.jit(init)(jax.random.split(jax.random.key(0), num)), num)
+
+    def fits(self, program: Program) -> bool:
+        is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
+        return set(lists_of(LOSSES, program)) <= set(self.lists) and (self._has_draws or not is_random)
+
+    @property
+    def free(self) -> list[int]:
+        return [i for i, job in enumerate(self.jobs) if job is None]
+
+    def assign(self, i: int, job: Job, program: Program, key: Array) -> None:
+        """Begin an evaluation in a free lane."""
+        self.jobs[i], self._new[i] = job, key
+        self._program(i, program)
+
+    def _program(self, i: int, program: Program) -> None:
+        self._programs[i] = program
+        one = assemble(LOSSES, program, registers_of(self.lists))
+        for rows, row in zip(self._instructions, one, strict=True):
+            np.asarray(rows)[i] = row
+
+    def run(self, num_steps: int, hurdle: float = -np.inf) -> list[tuple[Job, Outcome]]:
+        """Run all lanes, and return the evaluations that ended, in order.
+
+        One that cannot reach the hurdle any more, even with the best returns from now on, ends with what it has.
+        """
+        if all(job is None for job in self.jobs):
+            return []
+        if self._new:
+            is_new = np.isin(np.arange(self._num), list(self._new))
+            some = next(iter(self._new.values()))
+            keys = jnp.stack([self._new.get(i, some) for i in range(self._num)])
+            self.lanes = self._renew(self.lanes, keys, is_new)
+            self._new = {}
+        longest = max(int(self._instructions.num[i]) for i, job in enumerate(self.jobs) if job)
+        self.lanes = self._run(self._instructions, longest, self.lanes, num_steps)
+        num, total, steps, is_over, is_finite = jax.device_get(
+            [getattr(self.lanes, x) for x in ("num_episodes", "return_sum", "num_steps", "is_over", "is_finite")]
+        )
+        lowest, highest, wanted = self._task.lowest, self._task.highest, self._config.num_episodes
+        ended = []
+        for i, job in enumerate(self.jobs):
+            if job is None:
+                continue
+            scores = (total[i] - num[i] * lowest) / (highest - lowest)  # a sum
+            is_hopeless = (scores + wanted - num[i]) / wanted < hurdle
+            if is_over[i] or is_hopeless or not is_finite[i]:
+                score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
+                ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
+                self.jobs[i] = None
+        return ended
+
+
+class Evaluator:
+    """Evaluations of programs in several tasks, as many at once as there are lanes.
+
+    Args:
+      tasks: the first is the hurdle.
+      seed: of the agents; all programs get the same keys.
+    """
+
+    def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
+        self._config, self._seed = config, seed
+        self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
+        basic = functools.partial(Pool, num=config.num_lanes, lists=BASIC, has_draws=False)
+        full = functools.partial(Pool, num=config.num_full_lanes)
+        self.pools = [[basic(task, config.lane), full(task, config.lane)] for task in tasks]
+
+    def submit(self, job: Job, program: Program) -> None:
+        self.queues[job.task].append((job, program))
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(self.queues) and all(job is None for own in self.pools for pool in own for job in pool.jobs)
+
+    def has_room(self, task: int) -> bool:
+        """Give lanes what waits for one; say whether a lane is left."""
+        self._fill(self.queues[task], self.pools[task])
+        return any(pool.free for pool in self.pools[task])
+
+    def run(self, hurdle: float) -> list[tuple[Job, Outcome]]:
+        """Fill the lanes, run a chunk, and return the evaluations that ended."""
+        ended = []
+        for task, (queue, pools) in enumerate(zip(self.queues, self.pools, strict=True)):
+            self._fill(queue, pools)
+            for pool in pools:
+                ended += pool.run(self._config.chunk, hurdle if task == 0 else -np.inf)
+        return ended
+
+    def _fill(self, queue: collections.deque[tuple[Job, Program]], pools: Sequence[Pool]) -> None:
+        waiting = list(queue)
+        queue.clear()
+        free = {id(pool): pool.free for pool in pools}
+        for job, program in waiting:
+            fits = [pool for pool in pools if free[id(pool)] and pool.fits(program)]
+            if fits:
+                key = jax.random.fold_in(jax.random.key(self._seed), job.task * 2**16 + job.seed)
+                fits[0].assign(free[id(fits[0])].pop(0), job, program, key)
+            else:
+                queue.append((job, program))
+
+
+class Evolution:
+    """A search under way.
+
+    Attributes:
+      records: all programs that were evaluated, or are being so.
+      members: the population, the oldest first: programs, each with the number of the record that has its score.
+      counts: proposals, of them duplicates and those without a gradient; evaluations, of them cut at the hurdle.
+    """
+
+    def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
+        config.validate()
+        self.config, self._tasks = config, list(tasks)
+        self._rng = np.random.default_rng(seed)
+        self._evaluator = Evaluator(tasks, config, seed)
+        self._start = parse_start(config.start)
+        self._fingerprints = np.zeros((0, 0))
+        self.records: list[Record] = []
+        self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
+        self.counts = collections.Counter[str]()
+
+    @property
+    def best(self) -> Record | None:
+        scored = [record for record in self.records if record.score is not None]
+        return max(scored, key=lambda record: (record.score, -record.number), default=None)
+
+    def step(self, num_programs: int) -> None:
+        """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk."""
+        while len(self.records) < num_programs and self._evaluator.has_room(0):
+            self._propose()
+        for job, outcome in self._evaluator.run(self.config.hurdle if len(self._tasks) > 1 else -np.inf):
+            self._collect(job, outcome)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._evaluator.is_idle
+
+    def _propose(self) -> None:
+        self.counts["proposals"] += 1
+        is_first = self.counts["proposals"] <= self.config.population_size or not self.members
+        if is_first or self._rng.random() >= self.config.mutation_share:
+            program = random_program(LOSSES, self._rng, self._start)
+        else:
+            drawn = self._rng.choice(len(self.members), min(self.config.tournament_size, len(self.members)), False)
+            parent = max((self.members[i] for i in drawn), key=self._score_of)[0]
+            program = mutate(LOSSES, self._rng, parent, self.config.num_frozen)
+        own = np.asarray(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
+        if not own.any():
+            self.counts["without gradient"] += 1
+            self.members.append((program, None))
+            return
+        if len(self._fingerprints):
+            distance = np.max(np.abs(self._fingerprints - own), axis=1)
+            if distance[nearest := int(np.argmin(distance))] < SAME:
+                self.counts["duplicates"] += 1
+                self._join(program, self.records[nearest])
+                return
+        self._fingerprints = np.concatenate([self._fingerprints.reshape(-1, len(own)), own[None]])
+        record = Record(len(self.records), program, waiting=[program])
+        self.records.append(record)
+        self._submit(record, 0)
+
+    def _score_of(self, member: tuple[Program, int | None]) -> float:
+        score = None if member[1] is None else self.records[member[1]].score
+        return -np.inf if score is None else score
+
+    def _join(self, program: Program, record: Record) -> None:
+        if record.score is None:
+            record.waiting.append(program)
+        else:
+            self.members.append((program, record.number))
+
+    def _submit(self, record: Record, task: int) -> None:
+        record.scores[task] = []
+        for seed in range(self.config.num_seeds):
+            self._evaluator.submit(Job(record.number, task, seed), record.program)
+
+    def _collect(self, job: Job, outcome: Outcome) -> None:
+        record = self.records[job.record]
+        record.scores[job.task].append(outcome.score)
+        record.num_steps += outcome.num_steps
+        record.is_finite &= outcome.is_finite
+        if any(len(scores) < self.config.num_seeds for scores in record.scores.values()):
+            return
+        total = sum(float(np.mean(scores)) for scores in record.scores.values())
+        is_at_hurdle = len(record.scores) == 1 and len(self._tasks) > 1
+        if is_at_hurdle and total >= self.config.hurdle:
+            for task in range(1, len(self._tasks)):
+                self._submit(record, task)
+            return
+        self.counts["evaluated"] += 1
+        self.counts["cut at the hurdle"] += is_at_hurdle
+        self.counts["not finite"] += not record.is_finite
+        record.score = total
+        for program in record.waiting:
+            self.members.append((program, record.number))
+        record.waiting = []

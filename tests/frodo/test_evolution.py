@@ -1,0 +1,143 @@
+"""Searches for programs: what is evaluated, what joins the population; the number of devices does not matter."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from frodo import evolution
+from frodo.evolution import Evaluator, Evolution, EvolutionConfig, Job, Task
+from meta.lanes import LaneConfig, make_lanes
+from meta.program_evaluation import LISTS, assemble, fingerprint, registers_of
+from meta.program_language import FORMULAS, LOSSES, parse
+from toy_envs.catch import Catch
+
+CATCH = Task(Catch(5, 5), -1.0, 1.0)
+TASKS = [CATCH, CATCH._replace(environment=Catch(4, 3))]
+ROOT = Path(__file__).parents[2]
+LANE = LaneConfig(hidden=(8,), learning_rate=3e-3, exploration=50, capacity=100, batch_size=8, num_episodes=20)
+CONFIG = EvolutionConfig(
+    population_size=10, tournament_size=4, num_lanes=8, num_full_lanes=8, chunk=20, hurdle=0.2, lane=LANE
+)
+
+
+def search(tasks, config=CONFIG, seed=0, num_programs=25):
+    found = Evolution(tasks, config, seed)
+    while len(found.records) < num_programs or not found.is_idle:
+        found.step(num_programs)
+    return found
+
+
+def text_of(found):
+    return f"{[dataclasses.asdict(record) for record in found.records]} {list(found.members)}"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return search(TASKS)
+
+
+def test_every_program_is_scored_once_and_sees_the_other_tasks_if_it_takes_the_hurdle(found):
+    assert len(found.records) == 25
+    cut = 0
+    for record in found.records:
+        means = [np.mean(scores) for scores in record.scores.values()]
+        assert record.score == pytest.approx(sum(means)) and all(len(x) == 1 for x in record.scores.values())
+        assert set(record.scores) == ({0, 1} if means[0] >= 0.2 else {0})
+        cut += means[0] < 0.2
+    assert 0 < cut < 25 and found.counts["cut at the hurdle"] == cut
+    assert found.best.score == max(record.score for record in found.records)
+    sum_of_parts = ("without gradient", "duplicates", "evaluated")
+    assert found.counts["proposals"] == sum(found.counts[x] for x in sum_of_parts)
+
+
+def test_the_oldest_members_go(found):
+    assert len(found.members) == 10
+    numbers = {number for _, number in found.members if number is not None}
+    assert max(numbers) >= 20
+
+
+def test_records_differ_in_their_gradients_and_equal_programs_get_the_score_of_the_first(found):
+    prints = [fingerprint(assemble(LOSSES, record.program, registers_of(LISTS))) for record in found.records]
+    distance = np.max(np.abs(np.array(prints)[:, None] - np.array(prints)), axis=-1)
+    assert np.min(distance + np.eye(len(prints))) >= evolution.SAME
+    for program, number in found.members:
+        own = fingerprint(assemble(LOSSES, program, registers_of(LISTS)))
+        if number is None:
+            assert not np.any(own)
+        else:
+            np.testing.assert_allclose(own, prints[number], atol=evolution.SAME)
+
+
+@pytest.mark.parametrize(
+    "one,other,is_same",
+    [
+        ("(Q(s)[a] - r)**2", "0.5 * (r - Q(s)[a])**2 + gamma", True),
+        (FORMULAS["dqn_reg"], "y = r + gamma * max(Q_targ(s_next)); (y - Q(s)[a])**2 + tenth(Q(s)[a]) - r", True),
+        (FORMULAS["dqn"], FORMULAS["dqn_reg"], False),
+        (FORMULAS["dqn"], FORMULAS["double_dqn"], False),
+        ("(Q(s)[a] - r)**2", "0 - (Q(s)[a] - r)**2", False),
+    ],
+)
+def test_programs_are_equal_where_their_gradients_are_but_for_a_positive_factor(one, other, is_same):
+    first, second = (fingerprint(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS))) for x in (one, other))
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
+    assert (np.max(np.abs(first - second)) < evolution.SAME) == is_same
+
+
+def test_a_search_is_the_same_on_one_device_and_on_eight(found):
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
+    code = "from tests.frodo.test_evolution import *; print(jax.device_count(), text_of(search(TASKS)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"XLA_FLAGS": flags}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == f"8 {text_of(found)}", done.stderr
+
+
+def test_an_evaluation_is_what_its_lane_alone_gives():
+    evaluator = Evaluator([CATCH], CONFIG, seed=3)
+    programs = [parse(LOSSES, FORMULAS[name]) for name in ("dqn", "double_dqn", "dqn_reg")]
+    for i, program in enumerate(programs):
+        for seed in (0, 1):
+            evaluator.submit(Job(i, 0, seed), program)
+    outcomes = {}
+    while not evaluator.is_idle:
+        outcomes |= dict(evaluator.run(-np.inf))
+    assert len(outcomes) == 6
+    lanes = make_lanes(CATCH.environment, LANE)
+    run = jax.jit(lanes.run, static_argnums=3)
+    for job, outcome in outcomes.items():
+        instructions = assemble(LOSSES, programs[job.record], registers_of(LISTS))
+        lane = run(instructions, 20, lanes.init(jax.random.fold_in(jax.random.key(3), job.seed)), 80)
+        assert outcome.score == pytest.approx(float(lane.return_sum + 20) / 40, abs=0.05)
+        assert (outcome.num_steps, outcome.is_finite) == (80, True)
+    assert outcomes[Job(0, 0, 0)] != outcomes[Job(0, 0, 1)]
+
+
+def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
+    evaluator = Evaluator([CATCH], CONFIG, seed=0)
+    evaluator.submit(Job(0, 0, 0), parse(LOSSES, "Q(s)[a] + 0"))
+    while not evaluator.is_idle:
+        ended = evaluator.run(0.99)
+    ((_, outcome),) = ended
+    assert outcome.num_steps < 80 and 0 <= outcome.score < 0.99
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        ({"tournament_size": 11}, r"^tournament_size is 11, expected at most population_size \(10\)$"),
+        ({"chunk": 0}, "^chunk is 0, expected an integer of at least 1$"),
+        ({"mutation_share": 1.5}, "^mutation_share is 1.5, expected a number from 0 to 1$"),
+        ({"num_frozen": 3}, "^num_frozen is 3, expected at most the 2 nodes of start$"),
+        ({"start": "Q(s)[b]"}, "^'b' is no name"),
+    ],
+)
+def test_bad_settings_are_refused_in_a_line(settings, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, **settings).validate()
