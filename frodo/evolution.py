@@ -11,8 +11,9 @@ A program whose gradient is that of an earlier one, whatever its formula, gets t
 import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from frodo.devices import share, shared_out
 from meta.lanes import Lane, LaneConfig, make_lanes
 from meta.program_evaluation import LISTS, Instructions, assemble, fingerprint, lists_of, registers_of
 from meta.program_generation import mutate, random_program
-from meta.program_language import LOSSES, Program, compact, parse
+from meta.program_language import LOSSES, Node, Program, compact, parse
 from toy_envs.base import Environment
 
 BASIC = (("Q", "s"), ("QTarget", "s_next"))  # the outputs of networks that most programs use
@@ -96,6 +97,7 @@ class Record:
 
     Attributes:
       number: in the order of proposals.
+      parent: the number of the record whose program was varied; None for a random program.
       scores: of each task that it saw, so far a score for each seed.
       score: the sum over tasks of the mean scores; None until all are known.
       num_steps: environment steps of its agents.
@@ -105,6 +107,7 @@ class Record:
 
     number: int
     program: Program
+    parent: int | None = None
     scores: dict[int, list[float]] = dataclasses.field(default_factory=dict)
     score: float | None = None
     num_steps: int = 0
@@ -138,10 +141,11 @@ class Pool:
         self._run = jax.jit(run, static_argnums=3, donate_argnums=2)
         self._renew = jax.jit(renew, donate_argnums=0)
         self.jobs: list[Job | None] = [None] * num
-        self._programs: list[Program] = [()] * num
+        nothing = parse(LOSSES, "Q(s)[a] + 0")
+        self.programs = [nothing] * num
         self._new: dict[int, Array] = {}
-        nothing = assemble(LOSSES, parse(LOSSES, "Q(s)[a] + 0"), registers_of(lists))
-        self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), nothing)
+        rows = assemble(LOSSES, nothing, registers_of(lists))
+        self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
         self.lanes: Lane = share(jax.jit(init)(jax.random.split(jax.random.key(0), num)), num)
 
     def fits(self, program: Program) -> bool:
@@ -155,10 +159,16 @@ class Pool:
     def assign(self, i: int, job: Job, program: Program, key: Array) -> None:
         """Begin an evaluation in a free lane."""
         self.jobs[i], self._new[i] = job, key
-        self._program(i, program)
+        self._set(i, program)
 
-    def _program(self, i: int, program: Program) -> None:
-        self._programs[i] = program
+    def restore(self, lanes: Lane, jobs: list[Job | None], programs: Sequence[Program]) -> None:
+        """Go on with the lanes, jobs and programs of another pool."""
+        self.lanes, self.jobs = share(lanes, self._num), list(jobs)
+        for i, program in enumerate(programs):
+            self._set(i, program)
+
+    def _set(self, i: int, program: Program) -> None:
+        self.programs[i] = program
         one = assemble(LOSSES, program, registers_of(self.lists))
         for rows, row in zip(self._instructions, one, strict=True):
             np.asarray(rows)[i] = row
@@ -244,6 +254,15 @@ class Evaluator:
                 queue.append((job, program))
 
 
+def _fingerprint(program: Program) -> np.ndarray:
+    return np.asarray(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
+
+
+def _program(nodes: Sequence[Sequence[Any]]) -> Program:
+    """Read a program from what JSON made of it."""
+    return tuple(Node(operator, tuple(arguments), value) for operator, arguments, value in nodes)
+
+
 class Evolution:
     """A search under way.
 
@@ -284,12 +303,12 @@ class Evolution:
         self.counts["proposals"] += 1
         is_first = self.counts["proposals"] <= self.config.population_size or not self.members
         if is_first or self._rng.random() >= self.config.mutation_share:
-            program = random_program(LOSSES, self._rng, self._start)
+            program, parent = random_program(LOSSES, self._rng, self._start), None
         else:
             drawn = self._rng.choice(len(self.members), min(self.config.tournament_size, len(self.members)), False)
-            parent = max((self.members[i] for i in drawn), key=self._score_of)[0]
-            program = mutate(LOSSES, self._rng, parent, self.config.num_frozen)
-        own = np.asarray(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
+            varied, parent = max((self.members[i] for i in drawn), key=self._score_of)
+            program = mutate(LOSSES, self._rng, varied, self.config.num_frozen)
+        own = _fingerprint(program)
         if not own.any():
             self.counts["without gradient"] += 1
             self.members.append((program, None))
@@ -301,9 +320,38 @@ class Evolution:
                 self._join(program, self.records[nearest])
                 return
         self._fingerprints = np.concatenate([self._fingerprints.reshape(-1, len(own)), own[None]])
-        record = Record(len(self.records), program, waiting=[program])
+        record = Record(len(self.records), program, parent, waiting=[program])
         self.records.append(record)
         self._submit(record, 0)
+
+    def state(self) -> tuple[list[list[Lane]], dict[str, Any]]:
+        """Return all that the search goes on from: the lanes, and the rest as what JSON can hold."""
+        evaluator = self._evaluator
+        told = {
+            "rng": self._rng.bit_generator.state,
+            "records": [dataclasses.asdict(record) for record in self.records],
+            "members": list(self.members),
+            "counts": dict(self.counts),
+            "queues": [list(queue) for queue in evaluator.queues],
+            "pools": [[(pool.jobs, pool.programs) for pool in own] for own in evaluator.pools],
+        }
+        return [[pool.lanes for pool in own] for own in evaluator.pools], json.loads(json.dumps(told))
+
+    def restore(self, lanes: list[list[Lane]], told: Mapping[str, Any]) -> None:
+        """Go on from a state of a search with the same tasks and settings."""
+        self._rng.bit_generator.state = told["rng"]
+        self.counts = collections.Counter(told["counts"])
+        for record in told["records"]:
+            scores = {int(task): scores for task, scores in record["scores"].items()}
+            programs = {"program": _program(record["program"]), "waiting": [_program(x) for x in record["waiting"]]}
+            self.records.append(Record(**record | programs | {"scores": scores}))
+        self._fingerprints = np.array([_fingerprint(record.program) for record in self.records])
+        self.members.extend((_program(program), number) for program, number in told["members"])
+        for queue, jobs in zip(self._evaluator.queues, told["queues"], strict=True):
+            queue.extend((Job(*job), _program(program)) for job, program in jobs)
+        for pools, all_lanes, own in zip(self._evaluator.pools, lanes, told["pools"], strict=True):
+            for pool, of_pool, (jobs, programs) in zip(pools, all_lanes, own, strict=True):
+                pool.restore(of_pool, [job and Job(*job) for job in jobs], [_program(x) for x in programs])
 
     def _score_of(self, member: tuple[Program, int | None]) -> float:
         score = None if member[1] is None else self.records[member[1]].score

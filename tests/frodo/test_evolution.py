@@ -1,6 +1,7 @@
 """Searches for programs: what is evaluated, what joins the population; the number of devices does not matter."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -30,6 +31,19 @@ def search(tasks, config=CONFIG, seed=0, num_programs=25):
     found = Evolution(tasks, config, seed)
     while len(found.records) < num_programs or not found.is_idle:
         found.step(num_programs)
+    return found
+
+
+def stopped_and_resumed(tasks, times, seed=0, num_programs=25):
+    """Search, each chunk for `times` chunks by a new search that goes on from the state of the one before."""
+    found = Evolution(tasks, CONFIG, seed)
+    while len(found.records) < num_programs or not found.is_idle:
+        found.step(num_programs)
+        if times:
+            times -= 1
+            lanes, told = found.state()
+            found = Evolution(tasks, CONFIG, seed)
+            found.restore(jax.device_get(lanes), json.loads(json.dumps(told)))
     return found
 
 
@@ -97,6 +111,25 @@ def test_a_search_is_the_same_on_one_device_and_on_eight(found):
         [sys.executable, "-c", code], env=os.environ | {"XLA_FLAGS": flags}, cwd=ROOT, capture_output=True, text=True
     )
     assert done.stdout.strip() == f"8 {text_of(found)}", done.stderr
+
+
+def test_a_search_that_is_stopped_twice_is_one_that_never_was(found):
+    resumed = stopped_and_resumed(TASKS, 2)
+    assert text_of(resumed) == text_of(found) and resumed.counts == found.counts
+
+
+def test_the_best_of_a_tournament_is_varied(found):
+    config = dataclasses.replace(CONFIG, tournament_size=10, mutation_share=1.0)  # of all members
+    more = Evolution(TASKS, config, 0)
+    more.restore(*found.state())
+    best = max(found.records[number].score for _, number in found.members if number is not None)
+    more.step(num_programs=30)
+    assert len(more.records) == 30
+    for record in more.records[25:]:
+        parent = more.records[record.parent]
+        assert parent.score == best
+        programs = [program for program, number in found.members if number == parent.number]
+        assert min(sum(x != y for x, y in zip(record.program, one, strict=True)) for one in programs) >= 1
 
 
 def test_an_evaluation_is_what_its_lane_alone_gives():
