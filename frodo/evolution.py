@@ -28,6 +28,7 @@ from meta.program_language import LOSSES, Node, Program, compact, parse
 from toy_envs.base import Environment
 
 BASIC = (("Q", "s"), ("QTarget", "s_next"))  # the outputs of networks that most programs use
+COUNTED = ("proposals", "duplicates", "without gradient", "evaluated", "cut at the hurdle", "not finite")
 SAME = 1e-4  # fingerprints that differ by less are of one program
 
 
@@ -263,6 +264,22 @@ def _program(nodes: Sequence[Sequence[Any]]) -> Program:
     return tuple(Node(operator, tuple(arguments), value) for operator, arguments, value in nodes)
 
 
+def rescore(
+    tasks: Sequence[Task], config: EvolutionConfig, programs: Sequence[Program], seeds: Sequence[int]
+) -> np.ndarray:
+    """Evaluate programs in all tasks with these seeds; returns scores [programs, tasks, seeds]."""
+    evaluator = Evaluator(tasks, config, seed=0)
+    scores = np.full((len(programs), len(tasks), len(seeds)), np.nan)
+    for i, program in enumerate(programs):
+        for task in range(len(tasks)):
+            for seed in seeds:
+                evaluator.submit(Job(i, task, seed), program)
+    while not evaluator.is_idle:
+        for job, outcome in evaluator.run(-np.inf):
+            scores[job.record, job.task, list(seeds).index(job.seed)] = outcome.score
+    return scores
+
+
 class Evolution:
     """A search under way.
 
@@ -287,6 +304,11 @@ class Evolution:
     def best(self) -> Record | None:
         scored = [record for record in self.records if record.score is not None]
         return max(scored, key=lambda record: (record.score, -record.number), default=None)
+
+    @property
+    def all_counts(self) -> dict[str, int]:
+        """The counts by name, 0 where nothing was counted yet."""
+        return {name: self.counts[name] for name in COUNTED}
 
     def step(self, num_programs: int) -> None:
         """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk."""

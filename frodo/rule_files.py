@@ -259,7 +259,7 @@ def _flat(config: RuleConfig) -> dict[str, Any]:
 
 
 def _arrays(rule: Rule) -> dict[str, np.ndarray]:
-    if not rule.meta_params:
+    if rule.meta_params is None or not (rule.meta_params or rule.config.rule.entry.is_learned):
         raise ValueError(f"the rule {rule.name!r} has no meta-parameters, expected one that was discovered or loaded")
     return {f"{module}/{x}": np.asarray(w) for module, own in rule.meta_params.items() for x, w in own.items()}
 

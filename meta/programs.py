@@ -78,7 +78,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
         )
         key, draw_key = jax.random.split(rule_state) if is_random else ((), jax.random.key(0))
         draws = draw(draw_key, LOSSES.max_nodes)
-        loss = evaluate(LOSSES, parsed, transition, draws, meta_params["constants"] if constants else None)
+        loss = evaluate(LOSSES, parsed, transition, draws, meta_params["program"]["constants"] if constants else None)
         return jnp.reshape(loss, trajectory.action.shape), key
 
     return UpdateRule(
@@ -86,7 +86,9 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
         apply=apply,
         loss=lambda targets, predictions, trajectory: targets,
         policy=lambda predictions: epsilon_greedy_logits(predictions["q"], config.epsilon),
-        random_meta_params=lambda key, num_actions: {"constants": jnp.array(constants)} if constants else {},
+        random_meta_params=lambda key, num_actions: (
+            {"program": {"constants": jnp.array(constants)}} if constants else {}
+        ),
         init=lambda: jax.random.key(0) if is_random else (),
         target_decay=0.0,
         target_period=config.target_period,

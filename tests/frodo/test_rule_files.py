@@ -8,7 +8,7 @@ import pytest
 
 from frodo import files, presets
 from frodo.rule_files import CONFIG, ORIGIN, Origin, Rule, config_for, load_meta_params, load_origin, load_rule
-from frodo.rules import RuleConfig
+from frodo.rules import RuleConfig, make_update_rule
 from meta.outer import OuterConfig
 
 SMALL = {"prediction_size": 4, "max_value": 2, "lstm": 4, "lifetime_lstm": 3, "action_embedding": (5, 3)}
@@ -93,3 +93,14 @@ def test_what_is_no_file_of_a_rule_is_said_so(tmp_path):
 
 def test_infinity_survives_the_file():
     assert files.from_plain(OuterConfig, files.plain(dataclasses.asdict(OuterConfig()))) == OuterConfig()
+
+
+@pytest.mark.parametrize(("formula", "constants"), [("(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]", [0.3]), ("Q(s)[a] - r", [])])
+def test_the_file_of_a_program_holds_its_formula_and_its_constants(tmp_path, formula, constants):
+    config = presets.dqn("toy/catch", "program").agent_only()
+    config = config.replace(rule=config.rule.replace(formula=formula))
+    meta_params = make_update_rule(config.rule).random_meta_params(jax.random.key(0), 3)
+    Rule("program", config, meta_params, Origin(("toy/catch",), 10, 1.0)).save(tmp_path / "rule.npz")
+    found = load_rule(tmp_path / "rule.npz")
+    assert found.config == config
+    np.testing.assert_allclose(found.meta_params["program"]["constants"] if constants else [], constants)

@@ -118,14 +118,16 @@ def problem():
 def test_the_meta_gradient_of_constants_is_that_of_central_differences(mode):
     setup, state, trajectories, validation = problem()
     meta_params = setup.rule.random_meta_params(jax.random.key(0), 3)
-    np.testing.assert_allclose(meta_params["constants"], [0.8, 0.3])
+    constants = meta_params["program"]["constants"]
+    np.testing.assert_allclose(constants, [0.8, 0.3])
     step = jax.jit(make_agent_step(setup, mode))
     _, gradient, _ = step(meta_params, state, trajectories, validation)
     for i in range(2):
-        at = lambda h, i=i: {"constants": meta_params["constants"].at[i].add(h)}
+        at = lambda h, i=i: {"program": {"constants": constants.at[i].add(h)}}
         low, high = (step(at(h), state, trajectories, validation)[2]["outer_loss"] for h in (-1e-4, 1e-4))
-        assert abs(gradient["constants"][i]) > 1e-4
-        np.testing.assert_allclose(gradient["constants"][i], (high - low) / 2e-4, rtol=1e-5)
+        found = gradient["program"]["constants"][i]
+        assert abs(found) > 1e-4
+        np.testing.assert_allclose(found, (high - low) / 2e-4, rtol=1e-5)
 
 
 def test_a_formula_without_constants_has_no_meta_parameters():

@@ -1,0 +1,218 @@
+"""Evolve a loss: programs are varied and selected by how well fresh agents learn by them (Co-Reyes et al. 2021).
+
+    python -m experiments.evolve --steps=2000
+    python -m experiments.evolve --envs=gymnax/CartPole-v1,gymnax/Acrobot-v1,toy/catch --config.start="dqn"
+
+--steps are programs that are evaluated. The first environment is the hurdle. Writes one run folder, results/evolve/.
+metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
+with formula, parent and scores; finalists.csv the best ones again, with fresh seeds; rule.npz is the best of these,
+summary.json its scores. best.png is the best score over programs.
+
+Returns are normalised by the bounds of the paper's code, elsewhere by random and by best play.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from agents.environments.names import is_pure, make_environment
+from experiments.results import plots, reading
+from experiments.results.scores import reference_scores
+from experiments.runs import command_line, settings, training
+from experiments.runs.errors import UsageError, caused_by
+from experiments.runs.options import RunOptions
+from experiments.runs.run import Run
+from frodo import presets
+from frodo.evolution import Evolution, EvolutionConfig, Record, Task, rescore
+from frodo.files import writing
+from frodo.logs import Progress, table
+from frodo.rule_files import Origin, Rule
+from meta.optimizers import adam
+from meta.program_language import FORMULAS, LOSSES, to_formula
+from toy_envs.base import Environment
+
+BOUNDS = {
+    "gymnax/CartPole-v1": (0.0, 500.0),
+    "gymnax/Acrobot-v1": (-500.0, -50.0),
+    "gymnax/MountainCar-v0": (-200.0, -110.0),
+}
+SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
+
+
+@dataclasses.dataclass
+class EvolveConfig(EvolutionConfig):
+    """A search, where its agents live, and how its best programs are told apart."""
+
+    envs: tuple[str, ...] = ()
+    num_finalists: int = 10
+    num_final_seeds: int = 5
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("num_finalists", "num_final_seeds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+
+
+def task_of(env: str) -> Task:
+    """Return an environment with the bounds of its returns.
+
+    Raises:
+      UsageError: if it is no pure one, or its bounds are not known.
+    """
+    environment = make_environment(env, 1, 0) if is_pure(env) else None
+    if not isinstance(environment, Environment):
+        raise UsageError(f"--envs: {env} is stepped on the host, expected toy/..., gymnax/... or changing/...")
+    return Task(environment, *(BOUNDS.get(env) or reference_scores(env)))
+
+
+def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
+    """Search, and write what was found into the run folder; returns the summary."""
+    config.validate()
+    if len(options.seeds) != 1:
+        raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a search has one seed")
+    tasks = [task_of(env) for env in config.envs]
+    search = Evolution(tasks, config, options.seeds[0])
+    with Run(options, experiment="evolve", name="losses", config=config, is_extensible=False) as run:
+        lanes, start = run.restore(search.state()[0])
+        if start:
+            search.restore(lanes, json.loads((run.folder / "search" / f"{start}.json").read_bytes()))
+        _search(run, search, start)
+        best = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
+        finalists = best[: config.num_finalists]
+        seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
+        again = rescore(tasks, config, [record.program for record in finalists], seeds)
+        write_finalists(run.folder / "finalists.csv", config, finalists, again)
+        first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
+        winner = finalists[first]
+        rule_of(config, winner, search, run.cpu_seconds()).save(run.folder / "rule.npz")
+        summary = {
+            "formula": to_formula(LOSSES, winner.program),
+            "score": winner.score,
+            **{f"score/{env}": float(np.mean(again[first, i])) for i, env in enumerate(config.envs)},
+            **search.counts,
+            "programs_per_cpu_hour": search.counts["evaluated"] / run.cpu_seconds() * 3600,
+        }
+        run.finish(summary)
+    draw(run.folder)
+    return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
+
+
+def _search(run: Run, search: Evolution, chunk: int) -> None:
+    """Go on to the end of the search; `chunk` chunks of steps are done."""
+    num_programs = run.options.steps
+    progress = Progress(num_programs, search.counts["evaluated"])
+    while len(search.records) < num_programs or not search.is_idle:
+        search.step(num_programs)
+        chunk += 1
+        best = search.best
+        env_steps = sum(record.num_steps for record in search.records)
+        first = {"seed": run.options.seeds[0], "update": chunk, "env_steps": env_steps, "env_frames": env_steps}
+        score = np.nan if best is None else best.score
+        run.log([first | {"best_score": score} | training.cost(run) | search.all_counts])
+        text = "" if best is None else f"best {score:.3f}: {to_formula(LOSSES, best.program)}"
+        progress.update(search.counts["evaluated"], text)
+        if run.is_due() or run.interrupted or (search.is_idle and len(search.records) >= num_programs):
+            lanes, told = search.state()
+            write_programs(run.folder / "programs.csv", search)
+            _write_told(run.folder / "search", told, chunk)
+            run.save(lanes, chunk)
+            run.stop_if_interrupted(lanes, chunk)
+
+
+def _write_told(folder: Path, told: dict[str, Any], chunk: int) -> None:
+    """Write what belongs to the lanes of a checkpoint; that of the one before stays, as the checkpoint does."""
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        earlier = sorted(int(path.stem) for path in folder.glob("*.json"))
+        (folder / f"{chunk}.json").write_text(json.dumps(told))
+        for other in earlier[:-1]:
+            (folder / f"{other}.json").unlink()
+
+
+def write_programs(path: Path, search: Evolution) -> None:
+    """Write all records, in the order of their proposals."""
+    rows = [
+        [x.number, x.parent, x.score, x.num_steps, x.is_finite, len(x.scores), to_formula(LOSSES, x.program)]
+        for x in search.records
+    ]
+    _write(path, ["number", "parent", "score", "env_steps", "is_finite", "tasks", "formula"], rows)
+
+
+def write_finalists(path: Path, config: EvolveConfig, finalists: list[Record], again: np.ndarray) -> None:
+    """Write scores [finalists, tasks, seeds] with fresh seeds, a row for each finalist, environment and seed."""
+    rows = [
+        [record.number, env, seed, again[i, j, seed], to_formula(LOSSES, record.program)]
+        for i, record in enumerate(finalists)
+        for j, env in enumerate(config.envs)
+        for seed in range(again.shape[-1])
+    ]
+    _write(path, ["number", "env", "seed", "score", "formula"], rows)
+
+
+def _write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    with writing(path):
+        path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def rule_of(config: EvolveConfig, record: Record, search: Evolution, cpu_seconds: float) -> Rule:
+    """Return a program as a rule, with the agents of the search."""
+    lane = config.lane
+    agent = presets.dqn(config.envs[0], "program").agent_only()
+    rule = agent.rule.replace(
+        formula=to_formula(LOSSES, record.program),
+        discount=lane.discount,
+        epsilon=lane.epsilon,
+        target_period=lane.target_period,
+    )
+    agent = agent.replace(
+        rule=rule,
+        network=dataclasses.replace(agent.network, hidden=lane.hidden),
+        optimizer=adam(lane.learning_rate),
+        exploration=lane.exploration,
+        replay=dataclasses.replace(agent.replay, capacity=lane.capacity, batch_size=lane.batch_size),
+    )
+    found = Rule("program", agent)
+    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
+    origin = Origin(config.envs, sum(x.num_steps for x in search.records), cpu_seconds)
+    return dataclasses.replace(found, meta_params=meta_params, origin=origin)
+
+
+def draw(folder: Path) -> None:
+    """Draw the best score so far over programs that were evaluated."""
+    results = reading.read(folder)
+    best = reading.curve(results, "best_score")._replace(label="best of the search", x=results.columns["evaluated"])
+    plots.curves(
+        folder / "best.png",
+        [best],
+        title="Evolution of losses",
+        xlabel="programs evaluated",
+        ylabel="best sum of normalised returns",
+    )
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    envs = settings.parse_envs(FLAGS.envs)
+    with caused_by("--envs"):
+        for env in envs:
+            task_of(env)
+    config, options = command_line.parse_options(argv, EvolveConfig(envs=envs))
+    if config.start in FORMULAS:
+        config = dataclasses.replace(config, start=FORMULAS[config.start])
+    print(table([{"": name, "value": value} for name, value in run(config, options).items()]))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
+    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs",))
+    command_line.start(main)

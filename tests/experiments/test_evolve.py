@@ -1,0 +1,110 @@
+"""The search as a program: its files, exact resume, a rule that others read, and what bad input says."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import evolve
+from experiments.evolve import EvolveConfig
+from experiments.runs.errors import UsageError
+from experiments.runs.options import RunOptions
+from frodo.rule_files import load_rule
+from meta.lanes import LaneConfig
+from meta.program_language import LOSSES, parse
+
+LANE = LaneConfig(hidden=(8,), learning_rate=3e-3, exploration=50, capacity=100, batch_size=8, num_episodes=20)
+CONFIG = EvolveConfig(
+    population_size=10,
+    tournament_size=4,
+    num_lanes=4,
+    num_full_lanes=2,
+    chunk=20,
+    lane=LANE,
+    envs=("toy/catch/5x5",),
+    num_finalists=2,
+    num_final_seeds=2,
+)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return [
+            {k: v for k, v in row.items() if "seconds" not in k and "memory" not in k} for row in csv.DictReader(file)
+        ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, evolve.run(CONFIG, RunOptions((0,), 12, out=str(folder)))
+
+
+def test_files(whole):
+    folder, summary = whole
+    programs = rows(folder / "programs.csv")
+    assert len(programs) == summary["evaluated"] == 12
+    best = sorted(programs, key=lambda row: (-float(row["score"]), int(row["number"])))[:2]
+    finalists = rows(folder / "finalists.csv")
+    assert [(row["number"], row["seed"]) for row in finalists] == [(x["number"], y) for x in best for y in "01"]
+    means = {x["number"]: np.mean([float(y["score"]) for y in finalists if y["number"] == x["number"]]) for x in best}
+    assert summary["score/toy/catch/5x5"] == pytest.approx(max(means.values()))
+    assert json.loads((folder / "summary.json").read_text())["formula"] == summary["formula"]
+    assert float(rows(folder / "metrics.csv")[-1]["best_score"]) == pytest.approx(float(best[0]["score"]))
+    assert (folder / "best.png").is_file()
+
+
+def test_the_rule_is_the_best_program_and_is_read_by_its_file(whole):
+    folder, summary = whole
+    rule = load_rule(folder / "rule.npz")
+    assert rule.config.rule.settings.formula == summary["formula"]
+    assert rule.origin.envs == ("toy/catch/5x5",) and rule.origin.env_steps > 12 * 40
+    assert rule.config.network.hidden == (8,) and rule.config.replay.batch_size == 8
+    parse(LOSSES, summary["formula"])
+
+
+def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, tmp_path, monkeypatch):
+    folder, _ = whole
+    stop = evolve.Run.stop_if_interrupted
+    monkeypatch.setattr(evolve.Run, "is_due", lambda self: True)
+
+    def stop_at_3(self, state, step):
+        self.interrupted = 2 if step == 3 else 0
+        stop(self, state, step)
+
+    monkeypatch.setattr(evolve.Run, "stop_if_interrupted", stop_at_3)
+    with pytest.raises(SystemExit):
+        evolve.run(CONFIG, RunOptions((0,), 12, out=str(tmp_path)))
+    monkeypatch.setattr(evolve.Run, "stop_if_interrupted", stop)
+    evolve.run(CONFIG, RunOptions((0,), 12, out=str(tmp_path), resume=True))
+    for name in ("metrics.csv", "programs.csv", "finalists.csv"):
+        assert rows(tmp_path / name) == rows(folder / name)
+    expected, found = (load_rule(x / "rule.npz") for x in (folder, tmp_path))
+    assert expected.config == found.config
+    jax.tree.map(np.testing.assert_array_equal, expected.meta_params, found.meta_params)
+    assert len(list((tmp_path / "search").glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--envs=envpool/CartPole-v1"], "--envs: envpool/CartPole-v1 is stepped on the host, expected toy/..."),
+        (["--envs=gymnax/FourRooms-misc"], "no scores of random and of best play are known for gymnax/FourRooms-misc"),
+        (["--config.tournament_size=500"], "tournament_size is 500, expected at most population_size (300)"),
+        (["--config.start=Q(s)[b]"], "'b' is no name"),
+        (["--config.num_finalists=0"], "num_finalists is 0, expected an integer of at least 1"),
+        (["--seeds=0,1"], "--seeds=0,1: a search has one seed"),
+    ],
+)
+def test_bad_input_is_one_line(start, tmp_path, arguments, message):
+    done = start("experiments.evolve", f"--out={tmp_path / 'run'}", *arguments)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_search_is_refused(whole):
+    folder, _ = whole
+    with pytest.raises(UsageError, match=r"--resume: config.chunk was 20 in .* and is 30 now"):
+        evolve.run(EvolveConfig(**vars(CONFIG) | {"chunk": 30}), RunOptions((0,), 12, out=str(folder), resume=True))
