@@ -5,7 +5,8 @@ its child becomes a member, and the oldest member goes. Children are evaluated i
 chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as data. The
 first environment is the hurdle: a program that does too badly there sees no other.
 
-A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score.
+A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score; or, as in the
+paper, one whose outputs are.
 """
 
 import collections
@@ -20,16 +21,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Array
+from agents.validation import check_choice
 from frodo.devices import share, shared_out
 from meta.lanes import Lane, LaneConfig, make_lanes
-from meta.program_evaluation import LISTS, Instructions, assemble, fingerprint, lists_of, registers_of
+from meta.program_evaluation import LISTS, Instructions, assemble, fingerprint, lists_of, outputs, registers_of
 from meta.program_generation import mutate, random_program
 from meta.program_language import LOSSES, Node, Program, compact, parse
 from toy_envs.base import Environment
 
 BASIC = (("Q", "s"), ("QTarget", "s_next"))  # the outputs of networks that most programs use
-COUNTED = ("proposals", "duplicates", "without gradient", "evaluated", "cut at the hurdle", "not finite")
+COUNTED = (
+    "proposals",
+    "equal gradients",
+    "equal outputs",
+    "without gradient",
+    "evaluated",
+    "cut at the hurdle",
+    "not finite",
+)
 SAME = 1e-4  # fingerprints that differ by less are of one program
+EQUIVALENCES = {"gradient": fingerprint, "output": outputs}  # what programs are told apart by
 
 
 class Task(NamedTuple):
@@ -50,6 +61,7 @@ class EvolutionConfig:
     start: str = "Q(s)[a]"  # a formula that all first programs begin with, or ""
     num_frozen: int = 2  # nodes of it that no mutation changes
     hurdle: float = 0.6  # the score in the first environment from which a program sees the others
+    equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
     num_seeds: int = 1  # agents of an evaluation in an environment
     num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
     num_full_lanes: int = 8  # of an environment, for all programs
@@ -67,6 +79,7 @@ class EvolutionConfig:
             )
         if not 0 <= self.mutation_share <= 1:
             raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
+        check_choice("equivalence", self.equivalence, EQUIVALENCES)
         num = len(parse_start(self.start))
         if not 0 <= self.num_frozen <= num:
             raise ValueError(f"num_frozen is {self.num_frozen}, expected at most the {num} nodes of start")
@@ -255,8 +268,10 @@ class Evaluator:
                 queue.append((job, program))
 
 
-def _fingerprint(program: Program) -> np.ndarray:
-    return np.asarray(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
+def _fingerprints(program: Program) -> dict[str, np.ndarray]:
+    """Return all that a program is told apart by."""
+    instructions = assemble(LOSSES, program, registers_of(LISTS))
+    return {name: np.asarray(of(instructions)) for name, of in EQUIVALENCES.items()}
 
 
 def _program(nodes: Sequence[Sequence[Any]]) -> Program:
@@ -286,7 +301,8 @@ class Evolution:
     Attributes:
       records: all programs that were evaluated, or are being so.
       members: the population, the oldest first: programs, each with the number of the record that has its score.
-      counts: proposals, of them duplicates and those without a gradient; evaluations, of them cut at the hurdle.
+      counts: proposals, of them those equal to a record in their gradients, in their outputs, and those without a
+        gradient; evaluations, of them cut at the hurdle.
     """
 
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
@@ -295,7 +311,7 @@ class Evolution:
         self._rng = np.random.default_rng(seed)
         self._evaluator = Evaluator(tasks, config, seed)
         self._start = parse_start(config.start)
-        self._fingerprints = np.zeros((0, 0))
+        self._fingerprints: dict[str, list[np.ndarray]] = {name: [] for name in EQUIVALENCES}
         self.records: list[Record] = []
         self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
         self.counts = collections.Counter[str]()
@@ -330,21 +346,33 @@ class Evolution:
             drawn = self._rng.choice(len(self.members), min(self.config.tournament_size, len(self.members)), False)
             varied, parent = max((self.members[i] for i in drawn), key=self._score_of)
             program = mutate(LOSSES, self._rng, varied, self.config.num_frozen)
-        own = _fingerprint(program)
-        if not own.any():
+        own = _fingerprints(program)
+        if not own["gradient"].any():
             self.counts["without gradient"] += 1
             self.members.append((program, None))
             return
-        if len(self._fingerprints):
-            distance = np.max(np.abs(self._fingerprints - own), axis=1)
-            if distance[nearest := int(np.argmin(distance))] < SAME:
-                self.counts["duplicates"] += 1
-                self._join(program, self.records[nearest])
-                return
-        self._fingerprints = np.concatenate([self._fingerprints.reshape(-1, len(own)), own[None]])
+        equal = {name: self._equal(name, own[name]) for name in EQUIVALENCES}
+        for name, found in equal.items():
+            self.counts[f"equal {name}s"] += found is not None
+        if (found := equal[self.config.equivalence]) is not None:
+            self._join(program, found)
+            return
+        self._remember(own)
         record = Record(len(self.records), program, parent, waiting=[program])
         self.records.append(record)
         self._submit(record, 0)
+
+    def _equal(self, equivalence: str, own: np.ndarray) -> Record | None:
+        """Return the record that is nearest, if it counts as the same."""
+        if not self.records:
+            return None
+        distance = np.max(np.abs(np.array(self._fingerprints[equivalence]) - own), axis=1)
+        nearest = int(np.argmin(distance))
+        return self.records[nearest] if distance[nearest] < SAME else None
+
+    def _remember(self, own: Mapping[str, np.ndarray]) -> None:
+        for name, known in self._fingerprints.items():
+            known.append(own[name])
 
     def state(self) -> tuple[list[list[Lane]], dict[str, Any]]:
         """Return all that the search goes on from: the lanes, and the rest as what JSON can hold."""
@@ -367,7 +395,7 @@ class Evolution:
             scores = {int(task): scores for task, scores in record["scores"].items()}
             programs = {"program": _program(record["program"]), "waiting": [_program(x) for x in record["waiting"]]}
             self.records.append(Record(**record | programs | {"scores": scores}))
-        self._fingerprints = np.array([_fingerprint(record.program) for record in self.records])
+            self._remember(_fingerprints(self.records[-1].program))
         self.members.extend((_program(program), number) for program, number in told["members"])
         for queue, jobs in zip(self._evaluator.queues, told["queues"], strict=True):
             queue.extend((Job(*job), _program(program)) for job, program in jobs)

@@ -296,6 +296,23 @@ def fingerprint(instructions: Instructions) -> Array:
     return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
 
 
+@jax.jit
+def outputs(instructions: Instructions) -> Array:
+    """Return a program's losses on fixed transitions, in units of the largest, and the logarithm of that unit.
+
+    What the paper tells programs apart by (Co-Reyes et al. 2021, section 3.3: a hash of outputs); a tolerance is thus
+    relative. 0 where all losses are.
+
+    Returns:
+      [NUM_PROBES + 1].
+    """
+    transition, draws = _probe()
+    losses = interpret(instructions, draws, features(transition))
+    largest = jnp.max(jnp.abs(losses))
+    unit = jnp.where(largest > 0, largest, 1.0)
+    return jnp.append(losses / unit, jnp.log(unit))
+
+
 def has_gradient(program: Program) -> bool:
     """Say whether a loss moves Q at all."""
     return bool(np.any(fingerprint(assemble(LOSSES, program, registers_of(LISTS)))))

@@ -14,7 +14,7 @@ import pytest
 from frodo import evolution
 from frodo.evolution import Evaluator, Evolution, EvolutionConfig, Job, Task
 from meta.lanes import LaneConfig, make_lanes
-from meta.program_evaluation import LISTS, assemble, fingerprint, registers_of
+from meta.program_evaluation import LISTS, assemble, fingerprint, outputs, registers_of
 from meta.program_language import FORMULAS, LOSSES, parse
 from toy_envs.catch import Catch
 
@@ -66,7 +66,7 @@ def test_every_program_is_scored_once_and_sees_the_other_tasks_if_it_takes_the_h
         cut += means[0] < 0.2
     assert 0 < cut < 25 and found.counts["cut at the hurdle"] == cut
     assert found.best.score == max(record.score for record in found.records)
-    sum_of_parts = ("without gradient", "duplicates", "evaluated")
+    sum_of_parts = ("without gradient", "equal gradients", "evaluated")
     assert found.counts["proposals"] == sum(found.counts[x] for x in sum_of_parts)
 
 
@@ -102,6 +102,30 @@ def test_programs_are_equal_where_their_gradients_are_but_for_a_positive_factor(
     first, second = (fingerprint(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS))) for x in (one, other))
     assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
     assert (np.max(np.abs(first - second)) < evolution.SAME) == is_same
+
+
+@pytest.mark.parametrize(
+    "one,other,is_same",
+    [
+        ("(Q(s)[a] - r)**2", "(r - Q(s)[a])**2", True),
+        (FORMULAS["dqn_reg"], "y = r + gamma * max(Q_targ(s_next)); (y - Q(s)[a])**2 + tenth(Q(s)[a])", True),
+        ("(Q(s)[a] - r)**2", "0.5 * (r - Q(s)[a])**2", False),
+        ("(Q(s)[a] - r)**2", "(r - Q(s)[a])**2 + gamma", False),
+        ("Q(s)[a] - Q(s)[a]", "0 * Q(s)[a]", True),
+    ],
+)
+def test_programs_are_equal_by_their_outputs_as_in_the_paper_where_all_losses_are(one, other, is_same):
+    first, second = (outputs(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS))) for x in (one, other))
+    assert np.all(np.isfinite(first)) and (np.max(np.abs(first - second)) < evolution.SAME) == is_same
+
+
+def test_a_search_by_outputs_evaluates_what_its_gradient_alone_would_not_tell_apart():
+    found = search(TASKS[:1], dataclasses.replace(CONFIG, equivalence="output"), num_programs=40)
+    assert found.counts["proposals"] == sum(found.counts[x] for x in ("without gradient", "equal outputs", "evaluated"))
+    assert found.counts["equal gradients"] > found.counts["equal outputs"] > 0
+    prints = [outputs(assemble(LOSSES, record.program, registers_of(LISTS))) for record in found.records]
+    distance = np.max(np.abs(np.array(prints)[:, None] - np.array(prints)), axis=-1)
+    assert np.min(distance + np.eye(len(prints))) >= evolution.SAME
 
 
 def test_a_search_is_the_same_on_one_device_and_on_eight(found):
@@ -165,6 +189,10 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
     "settings,message",
     [
         ({"tournament_size": 11}, r"^tournament_size is 11, expected at most population_size \(10\)$"),
+        (
+            {"equivalence": "outputs"},
+            r"^equivalence is 'outputs', expected one of gradient, output \(did you mean 'output'\?\)$",
+        ),
         ({"chunk": 0}, "^chunk is 0, expected an integer of at least 1$"),
         ({"mutation_share": 1.5}, "^mutation_share is 1.5, expected a number from 0 to 1$"),
         ({"num_frozen": 3}, "^num_frozen is 3, expected at most the 2 nodes of start$"),
