@@ -182,7 +182,8 @@ def common_agent(env: str) -> OnlineConfig:
 def fitted(env: str) -> OnlineConfig:
     """FRODO from an η that is fitted to a hand-made target, with the common agent.
 
-    Targets are relative, so that they fit rewards of any size, and every trajectory trains.
+    Targets are relative, so that they fit rewards of any size, and every trajectory trains. The outer objective has no
+    critic's loss, and normalised advantages: what disturbs a good η least (docs/fidelity.md).
     """
     agent = common_agent(env)
     rule = FrodoConfig(
@@ -197,7 +198,7 @@ def fitted(env: str) -> OnlineConfig:
         num_updates=5,
         is_validation_kept=True,
         rule=RuleConfig("frodo", rule),
-        outer=OuterConfig(lambda_=0.95),
+        outer=OuterConfig(lambda_=0.95, value_cost=0.0, is_advantage_normalised=True),
         optimizer=dataclasses.replace(agent.optimizer, learning_rate=3e-3),
     )
 

@@ -26,7 +26,7 @@ from toy_envs import names
 VALUE_COST = 0.5  # of every critic's loss
 LAMBDA = 0.95  # λ of every return
 NUM_UPDATES = 5  # M, where η is learned
-SCALAR_OUTER = OuterConfig(lambda_=LAMBDA, value_cost=VALUE_COST)
+OUTER = OuterConfig(lambda_=LAMBDA, value_cost=VALUE_COST)  # of scalar rules that begin with a random η
 
 
 class Method(NamedTuple):
@@ -56,13 +56,11 @@ def _hand_made(name: str, of_rule: A2CConfig, **own: int) -> Callable[[OnlineCon
 
 def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
     rule = RuleConfig("frodo", FrodoConfig(reduction="mean", lstm=64, vtrace_lambda=LAMBDA, value_cost=VALUE_COST))
-    return agent.replace(rule=rule, outer=SCALAR_OUTER, num_updates=NUM_UPDATES)
+    return agent.replace(rule=rule, outer=OUTER, num_updates=NUM_UPDATES)
 
 
 def _fitted(agent: OnlineConfig, _: str) -> OnlineConfig:
-    of = presets.fitted(agent.env)
-    learned = _learned(agent, of)
-    return learned.replace(init_meta_params="vtrace", is_validation_kept=of.is_validation_kept)
+    return _learned(agent, presets.fitted(agent.env)).replace(init_meta_params="vtrace", is_validation_kept=True)
 
 
 def _fitted_frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
@@ -73,12 +71,12 @@ def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
     """The common agent with a learned rule, and the predictions and the outer objective that go with it.
 
     What is of the agent, not of the targets, is common to all: the weight of the critic's loss, and the outer objective
-    of scalar rules.
+    of scalar rules that begin with an η which is known to be good.
     """
     network = dataclasses.replace(agent.network, action_model=of.network.action_model)
     rule, outer = of.rule, of.outer
     if rule.name == "frodo":
-        rule, outer = rule.replace(value_cost=VALUE_COST), SCALAR_OUTER
+        rule, outer = rule.replace(value_cost=VALUE_COST), presets.fitted(agent.env).outer
     return agent.replace(rule=rule, outer=outer, network=network, num_updates=NUM_UPDATES)
 
 
@@ -87,7 +85,7 @@ def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
 
 
 def _adapted(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule)
+    return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule, is_validation_kept=True)
 
 
 def _frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
