@@ -39,7 +39,7 @@ setup(
     extras_require={
         "compare": ["pandas<3", "rliable>=1.2"],
         "dev": [
-            "frodo-rl[compare,gymnax]",
+            "frodo-rl[compare,gymnax,navix]",
             "ipykernel>=7",
             "mypy>=1.15",
             "nbclient>=0.10",
@@ -48,6 +48,7 @@ setup(
             "ruff>=0.9",
         ],
         "gymnax": ["gymnax>=1.0"],
+        "navix": ["navix>=0.7.4"],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },

@@ -24,7 +24,7 @@ from absl import flags
 
 from agents.environments.names import is_pure, make_environment
 from experiments.results import plots, reading
-from experiments.results.scores import reference_scores
+from experiments.results.scores import bounds
 from experiments.runs import command_line, settings, training
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.options import RunOptions
@@ -38,11 +38,6 @@ from meta.optimizers import adam
 from meta.program_language import FORMULAS, LOSSES, to_formula
 from toy_envs.base import Environment
 
-BOUNDS = {
-    "gymnax/CartPole-v1": (0.0, 500.0),
-    "gymnax/Acrobot-v1": (-500.0, -50.0),
-    "gymnax/MountainCar-v0": (-200.0, -110.0),
-}
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
 
 
@@ -69,8 +64,10 @@ def task_of(env: str) -> Task:
     """
     environment = make_environment(env, 1, 0) if is_pure(env) else None
     if not isinstance(environment, Environment):
-        raise UsageError(f"--envs: {env} is stepped on the host, expected toy/..., gymnax/... or changing/...")
-    return Task(environment, *(BOUNDS.get(env) or reference_scores(env)))
+        raise UsageError(
+            f"--envs: {env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/..."
+        )
+    return Task(environment, *bounds(env))
 
 
 def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:

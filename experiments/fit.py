@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     no_arguments(argv)
     envs = settings.parse_envs(flags.FLAGS.envs)
     if others := [env for env in envs if not is_pure(env)]:
-        raise UsageError(f"--envs: {others[0]} is none in JAX: give those of toy/ or gymnax/")
+        raise UsageError(f"--envs: {others[0]} is none in JAX: give those of toy/, gymnax/ or navix/")
     num_steps = parse_steps(flags.FLAGS.steps)
     with caused_by("--target"):
         rule = frodo.fit_rule(flags.FLAGS.target)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from agents.environments.host import HostEnvironment, check_supported, environment_seeds, first_step
+from agents.environments.navix import LARGEST
 from toy_envs.base import TimeStep, host_time_step
 
 # Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3
@@ -37,6 +38,9 @@ ATARI_PREPROCESSING = dict(
 class EnvpoolEnvironment(HostEnvironment):
     """An envpool environment. Observations come as envpool has them: Atari is [B, 4, 84, 84] uint8, channels first.
 
+    Of MiniGrid's dictionary of view, direction and mission, the view of the agent alone is shown: [B, 7, 7, 3] float32,
+    kind, colour and state of what is at a place, each in [0, 1].
+
     Args:
       env_id: an id that envpool lists, for example 'CartPole-v1'.
       num_envs: B.
@@ -54,7 +58,7 @@ class EnvpoolEnvironment(HostEnvironment):
         with warnings.catch_warnings():  # gymnasium on the precision of the spaces' bounds
             warnings.simplefilter("ignore")
             spec: Any = envpool.make_spec(env_id)  # to refuse an environment before it is made
-            observation, action = spec.gymnasium_observation_space, spec.gymnasium_action_space
+            observation, action = _seen(spec.gymnasium_observation_space), spec.gymnasium_action_space
             is_single_array = isinstance(observation, spaces.Box) and spec.config.max_num_players == 1
             check_supported(
                 f"envpool/{env_id}", is_single_array, isinstance(action, spaces.Discrete), observation, action
@@ -64,21 +68,24 @@ class EnvpoolEnvironment(HostEnvironment):
             self._envpool: Any = envpool.make(env_id, env_type="gymnasium", **options)
             observation, action = self._envpool.observation_space, self._envpool.action_space  # made once, here
         self.num_envs = num_envs
-        self.observation_shape, self.observation_dtype = observation.shape, observation.dtype
+        self._is_minigrid = isinstance(observation, spaces.Dict)
+        seen = _seen(observation)
+        self.observation_shape = seen.shape
+        self.observation_dtype = np.dtype(np.float32) if self._is_minigrid else seen.dtype
         self.num_actions = int(action.n)
         self._is_over = np.zeros(num_envs, bool)
 
     def reset(self) -> TimeStep:
         observation, _ = self._envpool.reset()
         self._is_over = np.zeros(self.num_envs, bool)
-        return first_step(observation)
+        return first_step(self._shown(observation))
 
     def step(self, actions: np.ndarray) -> TimeStep:
         # envpool never sets both, and it resets by itself, with a reward of 0.
         observation, reward, terminated, truncated, _ = self._envpool.step(actions)
         is_first, self._is_over = self._is_over, terminated | truncated
         return host_time_step(
-            observation=observation,
+            observation=self._shown(observation),
             reward=reward,
             discount=(~terminated).astype(np.float32),
             truncated=truncated,
@@ -86,8 +93,17 @@ class EnvpoolEnvironment(HostEnvironment):
             is_first=is_first,
         )
 
+    def _shown(self, observation: Any) -> np.ndarray:
+        return observation["image"] / np.array(LARGEST, np.float32) if self._is_minigrid else observation
+
     def close(self) -> None:
         self._envpool.close()
+
+
+def _seen(space: Any) -> Any:
+    """Return the space of what is shown: of a dictionary with an "image" (MiniGrid's), this one."""
+    spaces = getattr(space, "spaces", {})
+    return spaces.get("image", space)
 
 
 def envpool_ids() -> list[str]:

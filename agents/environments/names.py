@@ -1,7 +1,7 @@
 """Environments by name.
 
-The toys and gymnax's environments are pure functions, which the actor batches by `jax.vmap`; all others are batches on
-the host, a `HostEnvironment`. Both show a `TimeStep`.
+The toys, gymnax's and navix's environments are pure functions, which the actor batches by `jax.vmap`; all others are
+batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
 import difflib
@@ -14,6 +14,7 @@ from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment, envpool_ids
 from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
+from agents.environments.navix import make_navix, navix_ids
 from toy_envs import names as toys
 from toy_envs.base import Environment
 from toy_envs.changing import CHANGES, Changing
@@ -21,6 +22,7 @@ from toy_envs.changing import CHANGES, Changing
 _FORMS = {
     "toy": "toy/<name>",
     "gymnax": "gymnax/<Id>",
+    "navix": "navix/<Id>",
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
     "changing": "changing/<rewards or actions>/<steps>/<environment>",
@@ -29,6 +31,7 @@ _FORMS = {
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,
     "gymnax": gymnax_ids,
+    "navix": navix_ids,
     "bsuite": bsuite_ids,
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
@@ -41,6 +44,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
 
     - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
     - `gymnax/<Id>`, as `gymnax/Breakout-MinAtar`: a pure one, too, with discrete actions and gymnax's own defaults.
+    - `navix/<Id>`, as `navix/Navix-DoorKey-5x5-v0`: MiniGrid as pure functions, seen whole, 100 steps at most.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
       run to run, and `mnist` with its variants downloads its data.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.
@@ -54,7 +58,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       seed: non-negative; every environment of the batch gets its own, derived from it.
     Raises:
       ValueError: if there is no such environment, or `num_envs` is below 1.
-      ImportError: if gymnax or envpool is needed and is not installed, or envpool misses a system library.
+      ImportError: if gymnax, navix or envpool is needed and is not installed, or envpool misses a system library.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, expected at least 1")
@@ -63,6 +67,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
         return toy
     if suite == "gymnax" and rest in gymnax_ids():
         return make_gymnax(rest)
+    if suite == "navix" and rest in navix_ids():
+        return make_navix(rest)
     if suite == "bsuite" and rest in bsuite_ids():
         return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
     if suite == "envpool" and rest in envpool_ids():
@@ -79,7 +85,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
 
 def is_pure(name: str) -> bool:
     """Say whether an environment of that name is made of pure functions, not a batch on the host."""
-    return name.partition("/")[0] in ("toy", "gymnax", "changing")
+    return name.partition("/")[0] in ("toy", "gymnax", "navix", "changing")
 
 
 def _unknown_name(name: str) -> ValueError:

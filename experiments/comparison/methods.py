@@ -307,4 +307,4 @@ def _identity(env: str) -> object:
         return names.make(name) or env
     if suite == "bsuite":
         return BSUITE_CATCH if name.startswith("catch/") else (suite, name.partition("/")[0])
-    return name.lower() if suite in ("gymnax", "envpool") else env.lower()  # CartPole-v1 is one in both
+    return name.lower() if suite in ("gymnax", "navix", "envpool") else env.lower()  # CartPole-v1 is one in both

@@ -30,6 +30,15 @@ GYMNAX = {
     "Freeway-MinAtar": (0.39, 61.8),
     "SpaceInvaders-MinAtar": (4.18, 180.9),
 }
+OF_EVOLUTION = {
+    "CartPole": (0.0, 500.0),  # of v1; the code has v0
+    "Acrobot": (-500.0, -50.0),
+    "MountainCar": (-200.0, -110.0),
+    "LunarLander": (-500.0, 250.0),
+    "MiniGrid-Dynamic-Obstacles": (-1.0, 1.0),
+    "MiniGrid": (0.0, 1.0),
+    "Navix": (0.0, 1.0),  # without a reward for what is hit
+}
 BSUITE_CATCH = Catch(rows=10, columns=5)
 
 
@@ -41,6 +50,19 @@ def normalised(env: str, returns: np.ndarray) -> np.ndarray:
     """
     random, best = reference_scores(env)
     return (np.asarray(returns) - random) / (best - random)
+
+
+def bounds(env: str) -> tuple[float, float]:
+    """Return the returns that count as 0 and as 1 in a search for programs.
+
+    They are those of the public code of Co-Reyes et al. 2021, elsewhere `reference_scores`.
+
+    Raises:
+      UsageError: if there are neither.
+    """
+    name = env.partition("/")[2]
+    own = [found for prefix, found in OF_EVOLUTION.items() if name.startswith(prefix)]
+    return own[0] if own else reference_scores(env)
 
 
 def reference_scores(env: str) -> tuple[float, float]:

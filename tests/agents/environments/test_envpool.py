@@ -73,7 +73,7 @@ def test_envpool_seeds_are_not_shared_between_environments_or_runs():
 
 
 def test_envpool_refuses_what_agents_cannot_act_in():
-    for env_id in ("Pendulum-v1", "MiniGrid-Empty-8x8-v0", "FrozenLake-v1", "Backgammon-v1"):
+    for env_id in ("Pendulum-v1", "FrozenLake-v1", "Backgammon-v1"):
         with pytest.raises(ValueError, match=f"envpool/{env_id}.*single-array observation and discrete") as error:
             make_environment(f"envpool/{env_id}", 1, 0)
         assert "\n" not in str(error.value)
@@ -136,3 +136,20 @@ def test_atari_is_truncated_at_its_time_limit():
     environment.close()
     check_next_step_reset(steps)
     np.testing.assert_array_equal(steps.truncated[:, 0], [False, False, False, True, False])
+
+
+def test_of_minigrids_dictionary_the_view_alone_is_shown():
+    environment = make_environment("envpool/MiniGrid-DoorKey-5x5-v0", 2, 0)
+    own = envpool.make(
+        "MiniGrid-DoorKey-5x5-v0", env_type="gymnasium", num_envs=2, seed=environment_seeds(0, 2), num_threads=1
+    )
+    assert environment.observation_shape == (7, 7, 3) and environment.observation_dtype == np.float32
+    seen = [(environment.reset().observation, own.reset()[0]["image"])]
+    for action in (2, 1, 3):
+        actions = np.full(2, action, np.int32)
+        seen.append((environment.step(actions).observation, own.step(actions)[0]["image"]))
+    for shown, image in seen:
+        assert shown.dtype == np.float32 and 0 <= shown.min() and 0 < shown.max() <= 1
+        np.testing.assert_allclose(shown * [10, 5, 3], image, atol=1e-5)
+    for one in (environment, own):
+        one.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.environments.names import make_environment
-from experiments.results.scores import normalised, reference_scores
+from experiments.results.scores import bounds, normalised, reference_scores
 from experiments.runs.errors import UsageError
 from toy_envs.grid_worlds import GridWorld, make_world
 
@@ -80,3 +80,18 @@ def test_random_play_of_gymnax_is_what_acting_gives(env):
     start = (state, jax.random.key(4), jnp.zeros(num), jnp.ones(num, bool))
     returns = np.asarray(jax.jit(lambda x: jax.lax.while_loop(lambda x: jnp.any(x[3]), body, x))(start)[2])
     assert abs(returns.mean() - reference_scores(f"gymnax/{env}")[0]) < 4 * returns.std() / np.sqrt(num)
+
+
+@pytest.mark.parametrize(
+    "env,found",
+    [
+        ("gymnax/CartPole-v1", (0.0, 500.0)),
+        ("envpool/LunarLander-v2", (-500.0, 250.0)),
+        ("navix/Navix-DoorKey-5x5-v0", (0.0, 1.0)),
+        ("envpool/MiniGrid-Dynamic-Obstacles-5x5-v0", (-1.0, 1.0)),
+        ("envpool/MiniGrid-Unlock-v0", (0.0, 1.0)),
+        ("gymnax/Breakout-MinAtar", reference_scores("gymnax/Breakout-MinAtar")),
+    ],
+)
+def test_bounds_of_a_search_are_the_papers_where_it_has_them(env, found):
+    assert bounds(env) == found
