@@ -27,7 +27,15 @@ from absl import flags
 
 from agents.validation import did_you_mean
 from experiments.comparison import cells, report
-from experiments.comparison.methods import DISCOVERIES, METHODS, Comparison, check, check_names, refuse_seen
+from experiments.comparison.methods import (
+    DISCOVERIES,
+    METHODS,
+    RULE_FLAGS,
+    Comparison,
+    check,
+    check_names,
+    refuse_seen,
+)
 from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse_numbers
 from experiments.results import statistics
 from experiments.runs import command_line, settings
@@ -39,7 +47,8 @@ from frodo.logs import quantity
 from frodo.rule_files import PUBLISHED, SHIPPED, shipped_rules
 
 ENVS = "toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,gymnax/CartPole-v1,gymnax/Acrobot-v1"
-BY_DEFAULT = [name for name in METHODS if METHODS[name].rule != PUBLISHED]  # Disco103 takes too long for most
+# Disco103 takes too long for most, and the loss of DQN an update for each step.
+BY_DEFAULT = [name for name in METHODS if METHODS[name].rule != PUBLISHED and METHODS[name].batch is None]
 
 
 def path_of(rule: str) -> Path:
@@ -99,9 +108,9 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     if options.is_discovering:
         for found in DISCOVERIES.values():
             refuse_seen(comparison, found.rule, settings.parse_envs(found.envs), options.allow_seen)
-        no_files = dict.fromkeys(comparison.files, "")
-        check(dataclasses.replace(comparison, files=no_files), options.allow_seen, is_discovering=True)
-        given = []
+        others = dict(comparison.files) | dict.fromkeys(DISCOVERIES, "")
+        check(dataclasses.replace(comparison, files=others), options.allow_seen, is_discovering=True)
+        given = [rule for rule in others.values() if rule]
     else:
         seen = check(comparison, options.allow_seen)
         given = [rule for rule in comparison.files.values() if rule not in ("", PUBLISHED)]
@@ -167,11 +176,11 @@ def main(argv: list[str]) -> None:
             hint = did_you_mean(name, METHODS) or f": give some of {', '.join(METHODS)}"
             raise UsageError(f"--methods={FLAGS.methods}: {name!r} is no method{hint}")
     out = Path(FLAGS.out)
-    rule_files = {name: str(FLAGS[name].value) for name in DISCOVERIES}
+    rule_files = {name: str(FLAGS[name].value) for name in RULE_FLAGS}
     if FLAGS.discover:
-        if given := [name for name, path in rule_files.items() if path]:
+        if given := [name for name in DISCOVERIES if rule_files[name]]:
             raise UsageError(f"--discover makes the file of --{given[0]}: give one of the two")
-        rule_files = {name: str(out / "rules" / found.rule / "rule.npz") for name, found in DISCOVERIES.items()}
+        rule_files |= {name: str(out / "rules" / found.rule / "rule.npz") for name, found in DISCOVERIES.items()}
     grid = Grid(
         parse_numbers("learning_rates", FLAGS.learning_rates),
         parse_numbers("entropy_costs", FLAGS.entropy_costs),
@@ -218,6 +227,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("methods", ",".join(BY_DEFAULT), f"What to compare, of {', '.join(METHODS)}.")
     flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
     flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
+    flags.DEFINE_string("program_rule", "", "A program that `evolve` found: its file.")
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Runs at a time.", lower_bound=1)

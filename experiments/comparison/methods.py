@@ -1,7 +1,8 @@
 """What `experiments.compare` compares: methods, each a choice of targets and of a regime, in environments.
 
 Every method has the agent of `presets.common_agent`, and adds to it what it is: rule and outer objective, how η is
-learned, PPO's passes, DiscoRL's action model. A cell is a method in an environment.
+learned, PPO's passes, DiscoRL's action model, and of programs the way in which DQN uses experience. A cell is a method
+in an environment.
 """
 
 import dataclasses
@@ -20,12 +21,16 @@ from frodo.rule_files import PUBLISHED, load_origin, load_rule
 from frodo.rules import RuleConfig
 from meta.fitting import TARGETS
 from meta.outer import OuterConfig
+from meta.program_language import FORMULAS
 from meta.scalar import FrodoConfig
 from toy_envs import names
 
 VALUE_COST = 0.5  # of every critic's loss
 LAMBDA = 0.95  # λ of every return
 NUM_UPDATES = 5  # M, where η is learned
+TRANSITIONS = (1, 1)  # an update for each step of one environment
+EXPLORATION = 0.1  # share of a lifetime in which random actions become fewer, where there are such
+DQN_REG_OF_THE_CODE = FORMULAS["dqn_reg"].replace("0.1", "0.2")
 OUTER = OuterConfig(lambda_=LAMBDA, value_cost=VALUE_COST)  # of scalar rules that begin with a random η
 
 
@@ -39,6 +44,7 @@ class Method(NamedTuple):
       configure: the common agent, rule -> settings.
       frozen: where it learns η, the method with the same agent that does not: of FRODO's it has no meta-network.
       is_tuned: whether its settings are chosen from the grid; else they are its own.
+      batch: environments and steps of a trajectory, where they are not from the grid.
     """
 
     label: str
@@ -48,6 +54,7 @@ class Method(NamedTuple):
     configure: Callable[[OnlineConfig, str], OnlineConfig]
     frozen: str = ""
     is_tuned: bool = True
+    batch: tuple[int, int] | None = None
 
 
 def _hand_made(name: str, of_rule: A2CConfig, **own: int) -> Callable[[OnlineConfig, str], OnlineConfig]:
@@ -98,10 +105,27 @@ def _as_published(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return config.replace(rule=config.rule.replace(skips_first_steps=True))
 
 
+def _program(name: str, **own: str) -> Callable[[OnlineConfig, str], OnlineConfig]:
+    """The common agent with a loss that is a program: of action values, by replayed transitions, as DQN learns."""
+
+    def configure(agent: OnlineConfig, rule: str) -> OnlineConfig:
+        of = presets.dqn(agent.env, name)
+        program = of.rule.replace(**own)
+        if rule:
+            program = program.replace(formula=load_rule(rule).config.rule.settings.formula)
+            agent = agent.replace(init_meta_params=rule, is_frozen=True)
+        return agent.replace(
+            rule=program, exploration=of.exploration, replay=of.replay, is_acting_interleaved=of.is_acting_interleaved
+        )
+
+    return configure
+
+
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
 FITTED, FITTED_ONLINE = "fitted to V-trace, frozen", "fitted to V-trace, then online"
-HAND_MADE, SCALAR, DISCO, OF_DISCO103 = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103"
-BASELINES = ("impala", "ppo")  # what differences are to
+EVOLVED, PUBLISHED_PROGRAM = "evolution", "evolution, by Co-Reyes et al. 2021"
+HAND_MADE, SCALAR, DISCO, OF_DISCO103, PROGRAM = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103", "program"
+BASELINES = ("impala", "ppo", "dqn")  # what differences are to
 METHODS = {
     "impala": Method(
         "IMPALA",
@@ -133,7 +157,21 @@ METHODS = {
     "disco103_published": Method(
         "Disco103, frozen, as published", OF_DISCO103, FROZEN, PUBLISHED, _as_published, is_tuned=False
     ),
+    "dqn": Method("DQN", HAND_MADE, NONE, "", _program("dqn"), batch=TRANSITIONS),
+    "double_dqn": Method("double DQN", HAND_MADE, NONE, "", _program("double_dqn"), batch=TRANSITIONS),
+    "dqn_reg": Method("DQNReg", PROGRAM, PUBLISHED_PROGRAM, "", _program("dqn_reg"), batch=TRANSITIONS),
+    "dqn_reg_of_the_code": Method(
+        "DQNReg, δ² + 0.2 Q",
+        PROGRAM,
+        PUBLISHED_PROGRAM,
+        "",
+        _program("dqn_reg", formula=DQN_REG_OF_THE_CODE),
+        batch=TRANSITIONS,
+    ),
+    "dqn_clipped": Method("DQNClipped", PROGRAM, PUBLISHED_PROGRAM, "", _program("dqn_clipped"), batch=TRANSITIONS),
+    "evolved": Method("evolved program", PROGRAM, EVOLVED, "program_rule", _program("program"), batch=TRANSITIONS),
 }
+RULE_FLAGS = {"scalar_rule": "frodo", "disco_rule": "disco", "program_rule": "program"}  # a rule's file, what it holds
 
 
 class Discovery(NamedTuple):
@@ -161,7 +199,7 @@ class Comparison:
     seeds: tuple[int, ...]
     tuning_seeds: tuple[int, ...]
     methods: tuple[str, ...]
-    files: Mapping[str, str]  # rules, of the flags scalar_rule and disco_rule: a name or a path; "" for none
+    files: Mapping[str, str]  # of RULE_FLAGS: a rule's name or path; "" for none
     grid: Grid = Grid()
     discount: float | None = None  # γ of rules that were not discovered, instead of theirs
     lambda_: float | None = None  # their λ
@@ -172,7 +210,7 @@ class Comparison:
     def rule(self, method: str) -> str | None:
         """Return the source of a method's η: a rule's name or path, "" for none, None if it is missing."""
         name = METHODS[method].rule
-        return self.files[name] or None if name in self.files else name
+        return self.files.get(name) or None if name in RULE_FLAGS else name
 
     def missing(self, method: str) -> str:
         """Say why a method cannot be run, or ""."""
@@ -198,15 +236,21 @@ class Comparison:
             config = config.replace(batch_size=batch_size, unroll=unroll, validation_unroll=unroll)
             if program.entropy_cost is not None:
                 config = _with_entropy_cost(config, program.entropy_cost)
+        if config.exploration:
+            config = config.replace(exploration=int(EXPLORATION * self.budget(env)))
         return config.replace(annealing=self.budget(env))
 
     def programs(self, env: str, method: str) -> list[Program]:
         """Return the part of the grid that a method has, without learning rates."""
-        return self.grid.programs(bool(_entropy_costs(self.configure(env, method))))
+        return self._grid(method).programs(bool(_entropy_costs(self.configure(env, method))))
 
     def points(self, env: str, method: str) -> list[Point]:
         """Return the grid that a method has."""
-        return self.grid.points(bool(_entropy_costs(self.configure(env, method))))
+        return self._grid(method).points(bool(_entropy_costs(self.configure(env, method))))
+
+    def _grid(self, method: str) -> Grid:
+        own = METHODS[method].batch
+        return dataclasses.replace(self.grid, batches=(own,)) if own else self.grid
 
 
 def _with_returns(config: OnlineConfig, discount: float | None, lambda_: float | None) -> OnlineConfig:
@@ -262,14 +306,14 @@ def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False
             raise UsageError(f"--budgets: {name!r} is no family: give some of {', '.join(FAMILIES)}")
     for env in comparison.envs:
         reference_scores(env)
-    for flag, discovery in DISCOVERIES.items():
-        if path := comparison.files[flag]:
+    for flag, expected in RULE_FLAGS.items():
+        if path := comparison.files.get(flag, ""):
             if path in TARGETS:
                 raise UsageError(f"--{flag}={path} was not discovered: --methods=fitted_frozen,fitted_online have it")
             with caused_by(f"--{flag}"):
                 found = load_rule(path).config.rule.name
-            if found != discovery.rule:
-                raise UsageError(f"--{flag}={path} holds a rule named {found}, expected {discovery.rule}")
+            if found != expected:
+                raise UsageError(f"--{flag}={path} holds a rule named {found}, expected {expected}")
     seen: dict[str, list[str]] = {}
     for method in comparison.methods:
         if rule := comparison.rule(method):

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from experiments.comparison import cells
-from experiments.comparison.methods import Comparison
+from experiments.comparison.methods import RULE_FLAGS, Comparison
 from experiments.comparison.protocol import FAMILIES, Grid, Point
 from experiments.runs.jobs import failure
 from frodo import files, presets
@@ -17,7 +17,7 @@ POINT = Point(1e-2, 0.01, (2, 20))  # what `write_tuning` makes the best
 
 
 def one(envs=ENVS, methods=("impala", "frodo", "scalar_frozen"), grid=GRID, budget=1000, **rules) -> Comparison:
-    rules = {"scalar_rule": "", "disco_rule": ""} | rules
+    rules = dict.fromkeys(RULE_FLAGS, "") | rules
     return Comparison(envs, dict.fromkeys(FAMILIES, budget), (0, 3), (7,), methods, rules, grid)
 
 

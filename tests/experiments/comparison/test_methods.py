@@ -3,14 +3,16 @@
 import dataclasses
 import os
 
+import jax
 import pytest
 
 from experiments.comparison import methods
 from experiments.comparison.methods import METHODS
 from experiments.comparison.protocol import Grid, Program
+from experiments.runs import settings
 from experiments.runs.errors import UsageError
 from frodo import presets
-from frodo.rule_files import load_rule
+from frodo.rule_files import Origin, Rule, load_rule
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
 # What a rule may differ in: what it is, how η is learned, and PPO's passes.
@@ -24,7 +26,8 @@ OF_THE_RULE = {
     "epochs",
     "minibatches",
 }
-NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule != "disco103"]
+NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule not in ("disco103", "program_rule")]
+PROGRAMS = [name for name in METHODS if METHODS[name].batch]
 
 
 @pytest.mark.parametrize("env", ["toy/catch", "gymnax/Breakout-MinAtar", "atari/Pong"])
@@ -37,6 +40,9 @@ def test_a_rule_differs_only_in_what_it_is(env):
         config = compared.configure(env, method)
         differing = {x.name for x in dataclasses.fields(config) if getattr(config, x.name) != getattr(agent, x.name)}
         differing -= OF_THE_RULE | {"annealing"}
+        if method in PROGRAMS:  # DQN's way to use experience
+            assert config.exploration == 100 and config.replay == presets.dqn(env, "dqn").replay
+            differing -= {"exploration", "replay", "is_acting_interleaved"}
         if config.rule.name == "disco":  # predictions of actions need a model of them
             assert dataclasses.replace(config.network, action_model=0) == agent.network
             differing -= {"network"}
@@ -45,7 +51,10 @@ def test_a_rule_differs_only_in_what_it_is(env):
         settings = config.rule.settings
         assert settings.discount == 0.99 and getattr(settings, "reduction", "mean") == "mean"
         assert getattr(settings, "lambda_", 0.95) == 0.95
-        if config.rule.name != "disco":  # of its critic, the action values, the cost is part of the rule
+        if config.rule.name not in (
+            "disco",
+            *presets.PROGRAMS,
+        ):  # of its critic, the action values, the cost is part of the rule
             assert settings.value_cost == 0.5
         if config.rule.name == "frodo" and method != "frodo":  # those that begin with an η which is known to be good
             assert config.outer == presets.fitted(env).outer and config.is_validation_kept
@@ -67,7 +76,7 @@ def test_rules_have_another_discount_and_lambda_where_they_are_given_and_outer_o
         settings = after.rule.settings
         assert settings.discount == 0.5
         lambdas = {name: getattr(settings, name) for name in ("lambda_", "vtrace_lambda") if hasattr(settings, name)}
-        assert set(lambdas.values()) <= {0.2} and bool(lambdas) == (method != "a2c")
+        assert set(lambdas.values()) <= {0.2} and bool(lambdas) == (method not in ("a2c", *PROGRAMS))
         assert after.replace(rule=before.rule) == before
     with pytest.raises(
         UsageError, match="impala on toy/catch/4x3 with .*: rule.discount is 1.5, expected a number from"
@@ -79,6 +88,9 @@ def test_a_point_of_the_grid_is_in_every_method():
     compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
     for method in NOT_PUBLISHED:
         (program,) = compared.programs(ENVS[0], method)
+        if method in PROGRAMS:
+            assert program == Program(None, (1, 1))
+            continue
         has_entropy = method != "disco_frozen"  # its targets say what the policy is, and there is no outer objective
         assert program == Program(0.01 if has_entropy else None, (2, 20))
         config = compared.configure(ENVS[0], method, Program(0.07 if has_entropy else None, (3, 4)))
@@ -140,6 +152,24 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
     with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
         methods.check(published, allow_seen=False)
+
+
+def test_an_evolved_program_learns_as_dqn_does(tmp_path):
+    config = presets.dqn("toy/catch", "program").agent_only()
+    found = Rule("program", config.replace(rule=config.rule.replace(formula="(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]")))
+    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
+    dataclasses.replace(found, meta_params=meta_params, origin=Origin(("toy/catch",), 5, 6.0)).save(tmp_path / "x.npz")
+    compared = one(methods=("dqn", "evolved"), program_rule=str(tmp_path / "x.npz"))
+    assert methods.check(compared, allow_seen=False) == {}
+    dqn, evolved = (compared.configure(ENVS[0], method, Program(None, (1, 1))) for method in compared.methods)
+    assert evolved.rule.settings.formula == "(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]"
+    assert evolved.is_frozen and (evolved.batch_size, evolved.unroll) == (1, 1)
+    same = {"rule": dqn.rule, "is_frozen": False, "init_meta_params": ""}
+    assert evolved.replace(**same) == dqn
+    (constant,) = jax.tree.leaves(settings.initial_meta_params(evolved))
+    assert constant == pytest.approx(0.3)
+    with pytest.raises(UsageError, match="holds a rule named frodo, expected program"):
+        methods.check(one(program_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
 
 
 def test_rules_that_ship_are_compared_by_their_names():
