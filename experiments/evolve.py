@@ -6,7 +6,8 @@
 --steps are programs that are evaluated. The first environment is the hurdle. Writes one run folder, results/evolve/.
 metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
 with formula, parent and scores; finalists.csv the best ones again, with fresh seeds; rule.npz is the best of these,
-summary.json its scores. best.png is the best score over programs.
+summary.json its scores. best.png is the best score over programs, program.png the program of rule.npz as a graph, and
+family.png shows all programs that were evaluated, and the ancestors of the best one.
 
 Returns are normalised by the bounds of the paper's code, elsewhere by random and by best play.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from absl import flags
 
 from agents.environments.names import is_pure, make_environment
-from experiments.results import plots, reading
+from experiments.results import plots, program_plots, reading
 from experiments.results.scores import bounds
 from experiments.runs import command_line, settings, training
 from experiments.runs.errors import UsageError, caused_by
@@ -99,6 +100,10 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         }
         run.finish(summary)
     draw(run.folder)
+    program_plots.draw_program(run.folder / "program.png", LOSSES, winner.program)
+    scores = [np.nan if x.score is None else x.score for x in search.records]
+    parents = [x.parent for x in search.records]
+    program_plots.draw_family(run.folder / "family.png", LOSSES, [x.program for x in search.records], scores, parents)
     return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
 
 

@@ -53,7 +53,7 @@ def test_files(whole):
     assert summary["score/toy/catch/5x5"] == pytest.approx(max(means.values()))
     assert json.loads((folder / "summary.json").read_text())["formula"] == summary["formula"]
     assert float(rows(folder / "metrics.csv")[-1]["best_score"]) == pytest.approx(float(best[0]["score"]))
-    assert (folder / "best.png").is_file()
+    assert all((folder / f"{name}.png").is_file() for name in ("best", "program", "family"))
 
 
 def test_the_rule_is_the_best_program_and_is_read_by_its_file(whole):
