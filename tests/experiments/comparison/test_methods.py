@@ -20,6 +20,7 @@ OF_THE_RULE = {
     "rule",
     "outer",
     "num_updates",
+    "meta_optimizer",
     "is_validation_kept",
     "is_frozen",
     "init_meta_params",
@@ -47,6 +48,8 @@ def test_a_rule_differs_only_in_what_it_is(env):
             assert dataclasses.replace(config.network, action_model=0) == agent.network
             differing -= {"network"}
         assert not differing, method
+        rate = 1e-3 if method == "fitted_fast" else agent.meta_optimizer.learning_rate
+        assert config.meta_optimizer == dataclasses.replace(agent.meta_optimizer, learning_rate=rate)
         assert config.annealing == compared.budget(env) == 1000
         settings = config.rule.settings
         assert settings.discount == 0.99 and getattr(settings, "reduction", "mean") == "mean"
@@ -57,7 +60,8 @@ def test_a_rule_differs_only_in_what_it_is(env):
         ):  # of its critic, the action values, the cost is part of the rule
             assert settings.value_cost == 0.5
         if config.rule.name == "frodo" and method != "frodo":  # those that begin with an η which is known to be good
-            assert config.outer == presets.fitted(env).outer and config.is_validation_kept
+            own = {"value_cost": 0.5} if method == "fitted_fast" else {}
+            assert config.outer == dataclasses.replace(presets.fitted(env).outer, **own) and config.is_validation_kept
         assert config.num_updates == (5 if "learn" in kind(config) else 1)
 
 
