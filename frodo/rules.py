@@ -20,6 +20,7 @@ from agents.validation import check_choice, did_you_mean
 from meta.disco import DiscoConfig, disco
 from meta.programs import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig, program
 from meta.scalar import FrodoConfig, LearnedLossConfig, frodo, learned_loss
+from meta.target_programs import TargetProgramConfig, target_program
 
 
 class RuleEntry(NamedTuple):
@@ -48,6 +49,7 @@ RULES: dict[str, RuleEntry] = {
     "ppo": RuleEntry(ppo, PPOConfig),
     "q_learning": RuleEntry(q_learning, QLearningConfig, ("value_based",)),
     "td_lambda": RuleEntry(td_lambda, TDLambdaConfig, ("prediction",)),
+    "target_program": RuleEntry(target_program, TargetProgramConfig, is_learned=True),
     "program": RuleEntry(program, DQNRegConfig, ("value_based",), is_learned=True),
     "dqn": RuleEntry(functools.partial(program, is_learned=False), ProgramConfig, ("value_based",)),
     "double_dqn": RuleEntry(functools.partial(program, is_learned=False), DoubleDQNConfig, ("value_based",)),

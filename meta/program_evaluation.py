@@ -13,7 +13,7 @@ interpreter clips what each argument of an operator gets of the gradient, too, s
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class Transition(NamedTuple):
     next_state: Array
 
     @property
-    def inputs(self) -> dict[str, Array]:
+    def inputs(self) -> Mapping[str, Array]:
         """The inputs of a program of `program_language.LOSSES`."""
         return dict(zip(LOSSES.inputs, (self.state, *self[1:4], self.next_state), strict=True))
 
@@ -338,22 +338,29 @@ def constants_of(language: Language, program: Program) -> list[float]:
     return [node.value for node in compact(language, program) if node.operator == "Constant"]
 
 
-def evaluate(
-    language: Language, program: Program, transition: Transition, draws: Draws, constants: Array | None = None
-) -> Array:
+class Given(Protocol):
+    """What a program is computed from: its inputs by their names, [N] where they are numbers, and networks' outputs."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]: ...
+    @property
+    def lists(self) -> Mapping[ListName, Array]: ...
+
+
+def evaluate(language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None) -> Array:
     """Compute a program node by node: straight code, for one program; returns [N].
 
     Gradients flow to lists and constants; those that are given, [constants], take the place of the program's.
     """
     program = compact(language, program)
     own = iter(constants_of(language, program) if constants is None else constants)
-    names, values = list(language.inputs), list(transition.inputs.values())
-    like = transition.reward
+    names, values = list(language.inputs), [given.inputs[name] for name in language.inputs]
+    like = given.inputs["r"]
     for i, node in enumerate(program):
         arguments = [values[x] for x in node.arguments]
         match node.operator:
             case "Q" | "QTarget":
-                values.append(transition.lists[node.operator, names[node.arguments[0]]])
+                values.append(given.lists[node.operator, names[node.arguments[0]]])
             case "Constant":
                 values.append(jnp.full_like(like, next(own)))
             case "Normal" | "Uniform":

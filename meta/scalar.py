@@ -102,10 +102,13 @@ class Kind(NamedTuple):
     loss: Callable[[Array, Predictions, Trajectory, FrodoConfig], Array]  # of targets G [T, B] -> [T, B]
 
 
-def _actor_critic_inner_loss(targets: Array, predictions: Predictions, trajectory: Trajectory, c: FrodoConfig) -> Array:
+def actor_critic_inner_loss(
+    targets: Array, predictions: Predictions, trajectory: Trajectory, value_cost: float, entropy_cost: float
+) -> Array:
+    """Eq. 10 of Xu et al. 2020, of targets G [T, B] -> [T, B]."""
     advantage = targets - jax.lax.stop_gradient(predictions["value"][:-1])
     pair = impala.ActorCriticTargets(targets, advantage)
-    return impala.actor_critic_loss(pair, predictions, trajectory, c.value_cost, c.entropy_cost)
+    return impala.actor_critic_loss(pair, predictions, trajectory, value_cost, entropy_cost)
 
 
 KINDS: dict[str, Kind] = {
@@ -114,7 +117,9 @@ KINDS: dict[str, Kind] = {
         policy=lambda p, c: p["policy"],
         values=lambda p, logits: p["value"],
         moved=lambda p, trajectory: p["value"][:-1],
-        loss=_actor_critic_inner_loss,
+        loss=lambda targets, p, trajectory, c: actor_critic_inner_loss(
+            targets, p, trajectory, c.value_cost, c.entropy_cost
+        ),
     ),
     "value_based": Kind(
         spec=lambda num_actions: {"q": PredictionSpec(is_per_action=True)},
@@ -144,9 +149,7 @@ def frodo(config: FrodoConfig) -> UpdateRule:
     def metrics(targets, predictions, trajectory):
         if config.kind != "actor_critic":
             return {}
-        canonical = impala.vtrace_targets(predictions, trajectory, config.discount, config.vtrace_lambda).value
-        difference = masked_reduce(jnp.square(targets - canonical), trajectory.valid, "mean")
-        return {"target_difference": difference, "target": masked_reduce(targets, trajectory.valid, "mean")}
+        return difference_from_vtrace(targets, predictions, trajectory, config.discount, config.vtrace_lambda)
 
     rule = _with_meta_network(
         config,
@@ -163,6 +166,15 @@ def frodo(config: FrodoConfig) -> UpdateRule:
         metrics=metrics,
         is_target_constant=config.next_value_gradient != "literal",
     )
+
+
+def difference_from_vtrace(
+    targets: Array, predictions: Predictions, trajectory: Trajectory, discount: float, lambda_: float
+) -> dict[str, Array]:
+    """Return the mean squared difference of an actor-critic's targets from V-trace's, and their mean: metrics."""
+    canonical = impala.vtrace_targets(predictions, trajectory, discount, lambda_).value
+    difference = masked_reduce(jnp.square(targets - canonical), trajectory.valid, "mean")
+    return {"target_difference": difference, "target": masked_reduce(targets, trajectory.valid, "mean")}
 
 
 def learned_loss(config: LearnedLossConfig) -> UpdateRule:

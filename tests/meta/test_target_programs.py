@@ -1,0 +1,100 @@
+"""Programs as targets: the hand-made ones at every kind of episode end, η, and its gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.returns import importance_ratios, lambda_returns, vtrace
+from meta.program_language import parse
+from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, target_program, targets
+from tests.trajectories import random_trajectory
+
+GAMMA = 0.9
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def drawn(num_steps=8, batch_size=4):
+    rng = np.random.default_rng(3)
+    values, logits = rng.normal(size=(num_steps + 1, batch_size)), rng.normal(size=(num_steps + 1, batch_size, 3))
+    return random_trajectory(2, num_steps, batch_size), jnp.asarray(values), jnp.asarray(logits)
+
+
+@pytest.mark.parametrize("name", list(FORMULAS))
+def test_formulas_of_hand_made_targets_are_these_at_ends_of_episodes_too(name):
+    trajectory, values, logits = drawn()
+    found = targets(parse(TARGETS, FORMULAS[name]), trajectory, values, logits, GAMMA)
+    expected = {
+        "n_step_return": lambda: lambda_returns(trajectory, values, GAMMA, 1.0),
+        "lambda_return": lambda: lambda_returns(trajectory, values, GAMMA, 0.95),
+        "vtrace": lambda: vtrace(trajectory, values, importance_ratios(logits, trajectory), GAMMA, 0.95),
+    }[name]()[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert found.dtype == np.float64
+
+
+def test_a_program_without_gamma_sees_nothing_of_what_follows_an_end():
+    trajectory, values, logits = drawn()
+    program = parse(TARGETS, "r + v_next + G_next")
+    found = targets(program, trajectory, values, logits, GAMMA)
+    np.testing.assert_allclose(found[1, 0], trajectory.reward[1, 0])  # terminates
+    np.testing.assert_allclose(found[2, 1], trajectory.reward[2, 1] + 2 * values[3, 1])  # truncated, its own last state
+    np.testing.assert_allclose(found[3, 1], values[3, 1])  # the reset step
+    by_hand = trajectory.reward[0, 0] + values[1, 0] + found[1, 0]
+    np.testing.assert_allclose(found[0, 0], by_hand)
+    np.testing.assert_allclose(found[-1, 1], trajectory.reward[-1, 1] + 2 * values[-1, 1])
+
+
+def test_constants_are_eta_and_the_metagradient_reaches_them():
+    trajectory, values, logits = drawn()
+    rule = target_program(TargetProgramConfig(FORMULAS["lambda_return"], GAMMA))
+    predictions = {"value": values, "policy": logits}
+    meta_params = rule.random_meta_params(jax.random.key(0), 3)
+    assert meta_params == {"program": {"constants": jnp.array([0.95])}}
+
+    def total(lambda_):
+        given = {"program": {"constants": jnp.reshape(lambda_, 1)}}
+        return jnp.sum(rule.apply(given, (), trajectory, predictions, predictions)[0])
+
+    for lambda_ in (0.95, 0.3):
+        np.testing.assert_allclose(
+            total(lambda_), jnp.sum(lambda_returns(trajectory, values, GAMMA, lambda_)[0]), rtol=1e-9
+        )
+    slope = (total(0.5 + 1e-5) - total(0.5 - 1e-5)) / 2e-5
+    assert abs(slope) > 0.1
+    np.testing.assert_allclose(jax.grad(total)(0.5), slope, rtol=1e-6)
+
+
+def test_losses_are_frodos():
+    trajectory, values, logits = drawn()
+    rule = target_program(TargetProgramConfig(value_cost=0.3, entropy_cost=0.2))
+    predictions = {"value": values, "policy": logits}
+    found, _ = rule.apply(rule.random_meta_params(None, 3), (), trajectory, predictions, predictions)
+    loss = rule.loss(found, predictions, trajectory)
+    log_pi = np.asarray(jax.nn.log_softmax(logits))
+    for t, b in np.ndindex(loss.shape):
+        delta = found[t, b] - values[t, b]
+        own = log_pi[t, b]
+        entropy = -np.sum(np.exp(own) * own)
+        expected = -delta * own[trajectory.action[t, b]] + 0.3 * 0.5 * delta**2 - 0.2 * entropy
+        np.testing.assert_allclose(loss[t, b], expected, rtol=1e-9)
+    assert rule.metrics(found, predictions, trajectory)["target_difference"] > 0  # γ is the rule's, 0.99
+    assert rule.is_target_constant
+
+
+@pytest.mark.parametrize(
+    "formula,message",
+    [
+        ("Q(v)", "no operator|no name"),
+        ("r + gama * G_next", "'gama' is no name"),
+        ("max(r, normal())", "'normal' is no operator: there are max, min,"),
+    ],
+)
+def test_a_bad_formula_is_refused(formula, message):
+    with pytest.raises(ValueError, match=message):
+        TargetProgramConfig(formula).validate()
