@@ -348,11 +348,17 @@ class Given(Protocol):
 
 
 def evaluate(language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None) -> Array:
-    """Compute a program node by node: straight code, for one program; returns [N].
+    """Compute a program: straight code, for one; returns [N].
 
     Gradients flow to lists and constants; those that are given, [constants], take the place of the program's.
     """
-    program = compact(language, program)
+    return evaluate_nodes(language, compact(language, program), given, draws, constants)[-1]
+
+
+def evaluate_nodes(
+    language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None
+) -> list[Array]:
+    """Compute all of a compact program: its inputs, then node by node."""
     own = iter(constants_of(language, program) if constants is None else constants)
     names, values = list(language.inputs), [given.inputs[name] for name in language.inputs]
     like = given.inputs["r"]
@@ -370,4 +376,4 @@ def evaluate(language: Language, program: Program, given: Given, draws: Draws, c
                 values.append(_arithmetic(operator, arguments[0], arguments[-1]))
             case operator:
                 values.append(_OF_LISTS[operator](*arguments))
-    return values[-1]
+    return values

@@ -5,16 +5,20 @@
 
 import dataclasses
 import functools
+import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.action_values import epsilon_greedy_logits
-from agents.rule import UpdateRule
+from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, PredictionSpec
 from agents.validation import check_fractions
-from meta.program_evaluation import Transition, constants_of, draw, evaluate, has_gradient, lists_of
-from meta.program_language import FORMULAS, LOSSES, parse
+from meta.program_evaluation import Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
+from meta.program_language import FORMULAS, LOSSES, compact, parse
+
+MOST_MAXIMA = 2  # that cases are told apart by
 
 
 @dataclasses.dataclass
@@ -52,12 +56,26 @@ class DQNClippedConfig(ProgramConfig):
     formula: str = FORMULAS["dqn_clipped"]
 
 
+class ProgramTargets(NamedTuple):
+    """What a program makes of a trajectory.
+
+    Attributes:
+      loss: [T, B].
+      cases: 1 where it is this case, else 0, [T, B]: in "case_12" the program's first Max takes the first of its two
+        numbers, its second Max the second.
+    """
+
+    loss: Array
+    cases: dict[str, Array]
+
+
 def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
     """A loss for each transition, averaged: replayed trajectories of one step are DQN's transitions.
 
-    A step whose successor is unknown, as at a time limit, has no loss. Constants are η if it is to be learned.
+    A step whose successor is unknown, as at a time limit, has no loss. Constants are η if it is to be learned. Metrics
+    say which cases of its maxima are active, as in Figure 6 of the paper.
     """
-    parsed = parse(LOSSES, config.formula)
+    parsed = compact(LOSSES, parse(LOSSES, config.formula))
     lists, constants = lists_of(LOSSES, parsed), constants_of(LOSSES, parsed) if is_learned else []
     is_random = any(node.operator in ("Normal", "Uniform") for node in parsed)
 
@@ -78,13 +96,32 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
         )
         key, draw_key = jax.random.split(rule_state) if is_random else ((), jax.random.key(0))
         draws = draw(draw_key, LOSSES.max_nodes)
-        loss = evaluate(LOSSES, parsed, transition, draws, meta_params["program"]["constants"] if constants else None)
-        return jnp.reshape(loss, trajectory.action.shape), key
+        given = meta_params["program"]["constants"] if constants else None
+        values = evaluate_nodes(LOSSES, parsed, transition, draws, given)
+        found = ProgramTargets(values[-1], _cases(values))
+        return jax.tree.map(lambda x: jnp.reshape(x, trajectory.action.shape), found), key
+
+    def _cases(values: list[Array]) -> dict[str, Array]:
+        """Say for each transition which case it is of those that the maxima of two numbers make, 1 and 2 for either."""
+        maxima = [node.arguments for node in parsed if node.operator == "Max"][:MOST_MAXIMA]
+        if not maxima:
+            return {}
+        larger = [jax.lax.stop_gradient(values[x] < values[y]) for x, y in maxima]
+        cases = itertools.product((False, True), repeat=len(maxima))
+        return {
+            "case_" + "".join("12"[is_second] for is_second in case): jnp.all(
+                jnp.stack([one == is_second for one, is_second in zip(larger, case, strict=True)]), axis=0
+            ).astype(values[-1].dtype)
+            for case in cases
+        }
 
     return UpdateRule(
         spec=lambda num_actions: {"q": PredictionSpec(is_per_action=True)},
         apply=apply,
-        loss=lambda targets, predictions, trajectory: targets,
+        loss=lambda targets, predictions, trajectory: targets.loss,
+        metrics=lambda targets, predictions, trajectory: {
+            name: masked_reduce(case, trajectory.valid, "mean") for name, case in targets.cases.items()
+        },
         policy=lambda predictions: epsilon_greedy_logits(predictions["q"], config.epsilon),
         random_meta_params=lambda key, num_actions: (
             {"program": {"constants": jnp.array(constants)}} if constants else {}

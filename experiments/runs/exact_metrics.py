@@ -1,6 +1,7 @@
 """Metrics of pure environments that no episode of training shows.
 
-They are exact returns on Catch, errors of values on the random walk, and episodes of the greedy policy in gymnax.
+They are exact returns on Catch, errors of values on the random walk, episodes of the greedy policy in gymnax, and what
+agents with action values think of the start of an episode.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.environments.gymnax import GymnaxEnvironment
-from agents.types import Array, Params, Predictions
+from agents.types import Array, Params, Predictions, PredictionSpec
 from frodo.learner import Learner
 from frodo.online import Evaluate, OnlineState
 from toy_envs.base import Environment
@@ -18,6 +19,7 @@ from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
 GREEDY_EPISODES = 64
+STARTS = 64
 
 
 def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
@@ -44,8 +46,21 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineS
 
     Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
     probable actions. gymnax: `greedy_return`, the mean return of GREEDY_EPISODES episodes of those actions, the same
-    starts at every log point.
+    starts at every log point. Everywhere, of agents with Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as
+    in Figure 5 of Co-Reyes et al. 2021).
     """
+
+    def of_q(state: OnlineState) -> dict[str, Any]:
+        if learner.setup.rule.spec(environment.num_actions).get("q") != PredictionSpec(is_per_action=True):
+            return {}
+        observations = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), STARTS))[1].observation
+        return {"start_q": jnp.mean(_predictions(learner, state, observations)["q"][..., 0])}
+
+    own = _of_environment(environment, learner)
+    return lambda state: own(state) | of_q(state)
+
+
+def _of_environment(environment: Environment, learner: Learner) -> Callable[[OnlineState], dict[str, Any]]:
     if isinstance(environment, GymnaxEnvironment):
         return lambda state: {"greedy_return": _greedy_return(environment, learner, state.learner.params)}
     if not isinstance(environment, Catch):

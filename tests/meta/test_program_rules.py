@@ -95,7 +95,7 @@ def test_draws_are_new_in_every_update():
     trajectory, predictions, slow = drawn()
     first, state = rule.apply({}, rule.init(), trajectory, predictions, slow)
     second, _ = rule.apply({}, state, trajectory, predictions, slow)
-    assert np.min(np.abs(first - second)) > 1e-3
+    assert np.min(np.abs(first.loss - second.loss)) > 1e-3
 
 
 # η
@@ -146,3 +146,20 @@ def test_a_formula_without_constants_has_no_meta_parameters():
 def test_bad_settings_are_refused_in_a_line(settings, message):
     with pytest.raises(ValueError, match=message):
         ProgramConfig(**settings).validate()
+
+
+def test_cases_of_dqn_clipped_are_those_of_its_two_maxima():
+    rule = program(DQNClippedConfig(discount=GAMMA))
+    trajectory, predictions, slow = drawn(num_steps=8, batch_size=30)
+    meta_params = rule.random_meta_params(jax.random.key(0), 3)
+    targets, _ = rule.apply(meta_params, rule.init(), trajectory, predictions, slow)
+    metrics = rule.metrics(targets, predictions, trajectory)
+    counts = dict.fromkeys(("case_11", "case_12", "case_21", "case_22"), 0)
+    for t, b in np.argwhere(trajectory.valid):
+        best = max(slow["q"][t + 1, b])
+        q, gamma = predictions["q"][t, b, trajectory.action[t, b]], GAMMA * trajectory.discount[t, b]
+        y = trajectory.reward[t, b] + gamma * best
+        counts[f"case_{1 + (q < (q - y) ** 2 + y)}{1 + (q - y < gamma * best**2)}"] += 1
+    assert min(counts.values()) > 0
+    assert metrics == {name: pytest.approx(count / trajectory.valid.sum()) for name, count in counts.items()}
+    assert program(ProgramConfig()).metrics(targets._replace(cases={}), predictions, trajectory) == {}

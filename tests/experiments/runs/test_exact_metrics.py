@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("gymnax")
 
 from agents.environments.gymnax import make_gymnax  # noqa: E402
+from agents.environments.names import make_environment  # noqa: E402
 from agents.networks import NetworkConfig  # noqa: E402
 from experiments.runs import exact_metrics  # noqa: E402
 from frodo import presets  # noqa: E402
@@ -38,3 +39,17 @@ def test_the_greedy_return_is_that_of_whole_first_episodes(core, monkeypatch):
         returns.append(total)
     assert set(found) == {"greedy_return"} and len(set(returns)) > 1
     np.testing.assert_allclose(found["greedy_return"], np.mean(returns))
+
+
+@pytest.mark.parametrize(("rule", "has_q"), [("dqn", True), ("disco", False), ("impala", False)])
+def test_the_value_of_the_start_is_that_of_action_0(rule, has_q):
+    environment = make_environment("toy/catch/4x3", 1, 0)
+    config = presets.for_rule("toy/catch/4x3", rule)
+    learner = build_learner(config, environment.num_actions)
+    state = jax.jit(make_online_program(learner, environment).init)(jax.random.key(5))
+    found = exact_metrics.log_metrics(environment, learner)(state)
+    assert ("start_q" in found) == has_q
+    if has_q:
+        starts = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), exact_metrics.STARTS))[1].observation
+        predictions, _ = learner.setup.agent.step(state.learner.params, starts, jnp.ones(len(starts), bool), ())
+        np.testing.assert_allclose(found["start_q"], np.mean(predictions["q"][:, 0]), rtol=1e-6)
