@@ -2,8 +2,10 @@
 
     python -m experiments.evolve --steps=2000
     python -m experiments.evolve --envs=gymnax/CartPole-v1,gymnax/Acrobot-v1,toy/catch --config.start="dqn"
+    python -m experiments.evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
---steps are programs that are evaluated. The first environment is the hurdle. Writes one run folder, results/evolve/.
+--steps are programs that are evaluated, --language says of what: losses of value-based agents, or targets of
+actor-critics. The first environment is the hurdle. Writes one run folder, results/evolve/.
 metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
 with formula, parent and scores; finalists.csv the best ones again, with fresh seeds; rule.npz is the best of these,
 summary.json its scores. best.png is the best score over programs, program.png the program of rule.npz as a graph, and
@@ -31,12 +33,14 @@ from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import presets
-from frodo.evolution import Evolution, EvolutionConfig, Record, Task, rescore
+from frodo.config import AgentConfig
+from frodo.evolution import KINDS, Evolution, EvolutionConfig, Record, Task, rescore
 from frodo.files import writing
 from frodo.logs import Progress, table
 from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
-from meta.program_language import FORMULAS, LOSSES, to_formula
+from meta.program_language import FORMULAS, to_formula
+from meta.target_programs import FORMULAS as OF_TARGETS
 from toy_envs.base import Environment
 
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
@@ -71,6 +75,12 @@ def task_of(env: str) -> Task:
     return Task(environment, *bounds(env))
 
 
+def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:
+    """Return the settings of a search: losses begin with Q(s)[a], targets with nothing."""
+    config = EvolveConfig(language=language, envs=envs)
+    return config if language == "losses" else dataclasses.replace(config, start="", num_frozen=0, chunk=25_600)
+
+
 def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     """Search, and write what was found into the run folder; returns the summary."""
     config.validate()
@@ -91,8 +101,9 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
         winner = finalists[first]
         rule_of(config, winner, search, run.cpu_seconds()).save(run.folder / "rule.npz")
+        language = config.kind.language
         summary = {
-            "formula": to_formula(LOSSES, winner.program),
+            "formula": to_formula(language, winner.program),
             "score": winner.score,
             **{f"score/{env}": float(np.mean(again[first, i])) for i, env in enumerate(config.envs)},
             **search.counts,
@@ -100,10 +111,10 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         }
         run.finish(summary)
     draw(run.folder)
-    program_plots.draw_program(run.folder / "program.png", LOSSES, winner.program)
+    program_plots.draw_program(run.folder / "program.png", language, winner.program)
     scores = [np.nan if x.score is None else x.score for x in search.records]
     parents = [x.parent for x in search.records]
-    program_plots.draw_family(run.folder / "family.png", LOSSES, [x.program for x in search.records], scores, parents)
+    program_plots.draw_family(run.folder / "family.png", language, [x.program for x in search.records], scores, parents)
     return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
 
 
@@ -119,7 +130,7 @@ def _search(run: Run, search: Evolution, chunk: int) -> None:
         first = {"seed": run.options.seeds[0], "update": chunk, "env_steps": env_steps, "env_frames": env_steps}
         score = np.nan if best is None else best.score
         run.log([first | {"best_score": score} | training.cost(run) | search.all_counts])
-        text = "" if best is None else f"best {score:.3f}: {to_formula(LOSSES, best.program)}"
+        text = "" if best is None else f"best {score:.3f}: {to_formula(search.config.kind.language, best.program)}"
         progress.update(search.counts["evaluated"], text)
         if run.is_due() or run.interrupted or (search.is_idle and len(search.records) >= num_programs):
             lanes, told = search.state()
@@ -141,8 +152,9 @@ def _write_told(folder: Path, told: dict[str, Any], chunk: int) -> None:
 
 def write_programs(path: Path, search: Evolution) -> None:
     """Write all records, in the order of their proposals."""
+    language = search.config.kind.language
     rows = [
-        [x.number, x.parent, x.score, x.num_steps, x.is_finite, len(x.scores), to_formula(LOSSES, x.program)]
+        [x.number, x.parent, x.score, x.num_steps, x.is_finite, len(x.scores), to_formula(language, x.program)]
         for x in search.records
     ]
     _write(path, ["number", "parent", "score", "env_steps", "is_finite", "tasks", "formula"], rows)
@@ -151,7 +163,7 @@ def write_programs(path: Path, search: Evolution) -> None:
 def write_finalists(path: Path, config: EvolveConfig, finalists: list[Record], again: np.ndarray) -> None:
     """Write scores [finalists, tasks, seeds] with fresh seeds, a row for each finalist, environment and seed."""
     rows = [
-        [record.number, env, seed, again[i, j, seed], to_formula(LOSSES, record.program)]
+        [record.number, env, seed, again[i, j, seed], to_formula(config.kind.language, record.program)]
         for i, record in enumerate(finalists)
         for j, env in enumerate(config.envs)
         for seed in range(again.shape[-1])
@@ -168,25 +180,29 @@ def _write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
 
 def rule_of(config: EvolveConfig, record: Record, search: Evolution, cpu_seconds: float) -> Rule:
     """Return a program as a rule, with the agents of the search."""
+    formula = to_formula(config.kind.language, record.program)
+    if config.language == "targets":
+        found = Rule("target_program", config.target_lane.agent(formula))
+    else:
+        found = Rule("program", _dqn(config, formula))
+    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
+    origin = Origin(config.envs, sum(x.num_steps for x in search.records), cpu_seconds)
+    return dataclasses.replace(found, meta_params=meta_params, origin=origin)
+
+
+def _dqn(config: EvolveConfig, formula: str) -> AgentConfig:
     lane = config.lane
     agent = presets.dqn(config.envs[0], "program").agent_only()
     rule = agent.rule.replace(
-        formula=to_formula(LOSSES, record.program),
-        discount=lane.discount,
-        epsilon=lane.epsilon,
-        target_period=lane.target_period,
+        formula=formula, discount=lane.discount, epsilon=lane.epsilon, target_period=lane.target_period
     )
-    agent = agent.replace(
+    return agent.replace(
         rule=rule,
         network=dataclasses.replace(agent.network, hidden=lane.hidden),
         optimizer=adam(lane.learning_rate),
         exploration=lane.exploration,
         replay=dataclasses.replace(agent.replay, capacity=lane.capacity, batch_size=lane.batch_size),
     )
-    found = Rule("program", agent)
-    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
-    origin = Origin(config.envs, sum(x.num_steps for x in search.records), cpu_seconds)
-    return dataclasses.replace(found, meta_params=meta_params, origin=origin)
 
 
 def draw(folder: Path) -> None:
@@ -208,13 +224,14 @@ def main(argv: list[str]) -> None:
     with caused_by("--envs"):
         for env in envs:
             task_of(env)
-    config, options = command_line.parse_options(argv, EvolveConfig(envs=envs))
-    if config.start in FORMULAS:
-        config = dataclasses.replace(config, start=FORMULAS[config.start])
+    config, options = command_line.parse_options(argv, configure(FLAGS.language, envs))
+    named = FORMULAS if config.language == "losses" else OF_TARGETS
+    config = dataclasses.replace(config, start=named.get(config.start, config.start))
     print(table([{"": name, "value": value} for name, value in run(config, options).items()]))
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
-    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs",))
+    flags.DEFINE_enum("language", "losses", list(KINDS), "What programs compute.")
+    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"))
     command_line.start(main)

@@ -11,9 +11,8 @@ paper, one whose outputs are.
 
 import collections
 import dataclasses
-import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,10 +22,23 @@ import numpy as np
 from agents.types import Array
 from agents.validation import check_choice
 from frodo.devices import share, shared_out
-from meta.lanes import Lane, LaneConfig, make_lanes
-from meta.program_evaluation import LISTS, Instructions, assemble, fingerprint, lists_of, outputs, registers_of
+from frodo.target_lanes import TargetLaneConfig, make_target_lanes
+from meta.lanes import LaneConfig, Lanes, make_lanes
+from meta.program_evaluation import (
+    LISTS,
+    Feature,
+    Instructions,
+    ListName,
+    assemble,
+    fingerprint,
+    lists_of,
+    outputs,
+    registers_of,
+)
 from meta.program_generation import mutate, random_program
-from meta.program_language import LOSSES, Node, Program, compact, parse
+from meta.program_language import LOSSES, Language, Node, Program, compact, parse
+from meta.target_programs import TARGETS, assembled
+from meta.target_programs import fingerprint as target_fingerprint
 from toy_envs.base import Environment
 
 BASIC = (("Q", "s"), ("QTarget", "s_next"))  # the outputs of networks that most programs use
@@ -40,7 +52,7 @@ COUNTED = (
     "not finite",
 )
 SAME = 1e-4  # fingerprints that differ by less are of one program
-EQUIVALENCES = {"gradient": fingerprint, "output": outputs}  # what programs are told apart by
+EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
 class Task(NamedTuple):
@@ -55,6 +67,7 @@ class Task(NamedTuple):
 class EvolutionConfig:
     """Settings of a search; population, tournament and mutation are the paper's."""
 
+    language: str = "losses"  # of value-based agents, or "targets" of actor-critics
     population_size: int = 300
     tournament_size: int = 25
     mutation_share: float = 0.95  # of proposals; the others are new random programs
@@ -67,9 +80,15 @@ class EvolutionConfig:
     num_full_lanes: int = 8  # of an environment, for all programs
     chunk: int = 1000  # steps of all lanes between two looks at them
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
+    target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
+
+    @property
+    def kind(self) -> "Kind":
+        return KINDS[self.language]
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        check_choice("language", self.language, KINDS)
         for name in ("population_size", "tournament_size", "num_seeds", "num_lanes", "num_full_lanes", "chunk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
@@ -80,13 +99,12 @@ class EvolutionConfig:
         if not 0 <= self.mutation_share <= 1:
             raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
         check_choice("equivalence", self.equivalence, EQUIVALENCES)
-        num = len(parse_start(self.start))
+        num = len(self.parse_start())
         if not 0 <= self.num_frozen <= num:
             raise ValueError(f"num_frozen is {self.num_frozen}, expected at most the {num} nodes of start")
 
-
-def parse_start(formula: str) -> Program:
-    return parse(LOSSES, formula) if formula else ()
+    def parse_start(self) -> Program:
+        return parse(self.kind.language, self.start) if self.start else ()
 
 
 class Outcome(NamedTuple):
@@ -132,13 +150,29 @@ class Record:
 class Pool:
     """The lanes of one environment that share a compiled program."""
 
-    def __init__(self, task: Task, config: LaneConfig, num: int, lists=LISTS, has_draws: bool = True):
-        self._task, self._config, self._num = task, config, num
-        self.lists, self._has_draws = lists, has_draws
-        functions = make_lanes(task.environment, config, lists, has_draws)
+    def __init__(
+        self,
+        task: Task,
+        functions: Lanes,
+        num: int,
+        language: Language,
+        registers: Mapping[Feature, int],
+        wanted: int = 0,
+        fits: Callable[[Program], bool] = lambda program: True,
+    ):
+        """Make idle lanes.
+
+        Args:
+          task, functions, num: where agents live, what they do, and how many.
+          language, registers: of programs, and what of their inputs is where.
+          wanted: episodes of an evaluation, 0 where it does not end by them.
+          fits: whether a program can be evaluated here.
+        """
+        self._task, self._num, self._wanted, self.fits = task, num, wanted, fits
+        self._assemble = lambda program: assemble(language, program, registers)
         init = shared_out(jax.vmap(functions.init), num)
 
-        def run(instructions: Instructions, longest: Array, lanes: Lane, num_steps: int) -> Lane:
+        def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
             longest = jnp.broadcast_to(longest, (num,))
 
             def of_share(given):
@@ -148,23 +182,19 @@ class Pool:
 
             return shared_out(of_share, num)((instructions, longest, lanes))
 
-        def renew(lanes: Lane, keys: Array, is_new: Array) -> Lane:
+        def renew(lanes: Any, keys: Array, is_new: Array) -> Any:
             choose = lambda new, old: jnp.where(jnp.reshape(is_new, (-1, *[1] * (old.ndim - 1))), new, old)
             return jax.tree.map(choose, init(keys), lanes)
 
         self._run = jax.jit(run, static_argnums=3, donate_argnums=2)
         self._renew = jax.jit(renew, donate_argnums=0)
         self.jobs: list[Job | None] = [None] * num
-        nothing = parse(LOSSES, "Q(s)[a] + 0")
+        nothing = parse(language, "r + r")
         self.programs = [nothing] * num
         self._new: dict[int, Array] = {}
-        rows = assemble(LOSSES, nothing, registers_of(lists))
+        rows = self._assemble(nothing)
         self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
-        self.lanes: Lane = share(jax.jit(init)(jax.random.split(jax.random.key(0), num)), num)
-
-    def fits(self, program: Program) -> bool:
-        is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
-        return set(lists_of(LOSSES, program)) <= set(self.lists) and (self._has_draws or not is_random)
+        self.lanes: Any = share(jax.jit(init)(jax.random.split(jax.random.key(0), num)), num)
 
     @property
     def free(self) -> list[int]:
@@ -175,7 +205,7 @@ class Pool:
         self.jobs[i], self._new[i] = job, key
         self._set(i, program)
 
-    def restore(self, lanes: Lane, jobs: list[Job | None], programs: Sequence[Program]) -> None:
+    def restore(self, lanes: Any, jobs: list[Job | None], programs: Sequence[Program]) -> None:
         """Go on with the lanes, jobs and programs of another pool."""
         self.lanes, self.jobs = share(lanes, self._num), list(jobs)
         for i, program in enumerate(programs):
@@ -183,7 +213,7 @@ class Pool:
 
     def _set(self, i: int, program: Program) -> None:
         self.programs[i] = program
-        one = assemble(LOSSES, program, registers_of(self.lists))
+        one = self._assemble(program)
         for rows, row in zip(self._instructions, one, strict=True):
             np.asarray(rows)[i] = row
 
@@ -205,18 +235,67 @@ class Pool:
         num, total, steps, is_over, is_finite = jax.device_get(
             [getattr(self.lanes, x) for x in ("num_episodes", "return_sum", "num_steps", "is_over", "is_finite")]
         )
-        lowest, highest, wanted = self._task.lowest, self._task.highest, self._config.num_episodes
+        lowest, highest, wanted = self._task.lowest, self._task.highest, self._wanted
         ended = []
         for i, job in enumerate(self.jobs):
             if job is None:
                 continue
             scores = (total[i] - num[i] * lowest) / (highest - lowest)  # a sum
-            is_hopeless = (scores + wanted - num[i]) / wanted < hurdle
+            is_hopeless = wanted > 0 and (scores + wanted - num[i]) / wanted < hurdle
             if is_over[i] or is_hopeless or not is_finite[i]:
                 score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
                 ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
                 self.jobs[i] = None
         return ended
+
+
+def _loss_pools(task: Task, config: "EvolutionConfig") -> list[Pool]:
+    """Lanes for programs that need two outputs of networks, and fewer for all programs."""
+
+    def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
+        def fits(program: Program) -> bool:
+            is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
+            return set(lists_of(LOSSES, program)) <= set(lists) and (has_draws or not is_random)
+
+        functions = make_lanes(task.environment, config.lane, lists, has_draws)
+        return Pool(task, functions, num, LOSSES, registers_of(lists), config.lane.num_episodes, fits)
+
+    return [pool(config.num_lanes, BASIC, has_draws=False), pool(config.num_full_lanes, LISTS, has_draws=True)]
+
+
+def _target_pools(task: Task, config: "EvolutionConfig") -> list[Pool]:
+    functions = make_target_lanes(task.environment, config.target_lane)
+    return [Pool(task, functions, config.num_lanes, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
+
+
+def _loss_fingerprints(program: Program) -> dict[str, Array]:
+    instructions = assemble(LOSSES, program, registers_of(LISTS))
+    return {"gradient": fingerprint(instructions), "output": outputs(instructions)}
+
+
+def _target_fingerprints(program: Program) -> dict[str, Array]:
+    found = target_fingerprint(assembled(program))  # the losses' gradients are made of these errors
+    return {"gradient": found, "output": found}
+
+
+class Kind(NamedTuple):
+    """What is searched for.
+
+    Attributes:
+      language: of the programs.
+      pools: task, settings -> lanes, those that fit fewest programs first.
+      fingerprints: program -> what it is told apart by, of EQUIVALENCES; "gradient" is 0 where nothing is learned.
+    """
+
+    language: Language
+    pools: Callable[[Task, EvolutionConfig], list[Pool]]
+    fingerprints: Callable[[Program], dict[str, Array]]
+
+
+KINDS = {
+    "losses": Kind(LOSSES, _loss_pools, _loss_fingerprints),
+    "targets": Kind(TARGETS, _target_pools, _target_fingerprints),
+}
 
 
 class Evaluator:
@@ -230,9 +309,7 @@ class Evaluator:
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
         self._config, self._seed = config, seed
         self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
-        basic = functools.partial(Pool, num=config.num_lanes, lists=BASIC, has_draws=False)
-        full = functools.partial(Pool, num=config.num_full_lanes)
-        self.pools = [[basic(task, config.lane), full(task, config.lane)] for task in tasks]
+        self.pools = [config.kind.pools(task, config) for task in tasks]
 
     def submit(self, job: Job, program: Program) -> None:
         self.queues[job.task].append((job, program))
@@ -266,12 +343,6 @@ class Evaluator:
                 fits[0].assign(free[id(fits[0])].pop(0), job, program, key)
             else:
                 queue.append((job, program))
-
-
-def _fingerprints(program: Program) -> dict[str, np.ndarray]:
-    """Return all that a program is told apart by."""
-    instructions = assemble(LOSSES, program, registers_of(LISTS))
-    return {name: np.asarray(of(instructions)) for name, of in EQUIVALENCES.items()}
 
 
 def _program(nodes: Sequence[Sequence[Any]]) -> Program:
@@ -310,7 +381,8 @@ class Evolution:
         self.config, self._tasks = config, list(tasks)
         self._rng = np.random.default_rng(seed)
         self._evaluator = Evaluator(tasks, config, seed)
-        self._start = parse_start(config.start)
+        self._start = config.parse_start()
+        self._kind = config.kind
         self._fingerprints: dict[str, list[np.ndarray]] = {name: [] for name in EQUIVALENCES}
         self.records: list[Record] = []
         self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
@@ -341,12 +413,12 @@ class Evolution:
         self.counts["proposals"] += 1
         is_first = self.counts["proposals"] <= self.config.population_size or not self.members
         if is_first or self._rng.random() >= self.config.mutation_share:
-            program, parent = random_program(LOSSES, self._rng, self._start), None
+            program, parent = random_program(self._kind.language, self._rng, self._start), None
         else:
             drawn = self._rng.choice(len(self.members), min(self.config.tournament_size, len(self.members)), False)
             varied, parent = max((self.members[i] for i in drawn), key=self._score_of)
-            program = mutate(LOSSES, self._rng, varied, self.config.num_frozen)
-        own = _fingerprints(program)
+            program = mutate(self._kind.language, self._rng, varied, self.config.num_frozen)
+        own = self._fingerprints_of(program)
         if not own["gradient"].any():
             self.counts["without gradient"] += 1
             self.members.append((program, None))
@@ -362,6 +434,9 @@ class Evolution:
         self.records.append(record)
         self._submit(record, 0)
 
+    def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
+        return jax.device_get(self._kind.fingerprints(program))
+
     def _equal(self, equivalence: str, own: np.ndarray) -> Record | None:
         """Return the record that is nearest, if it counts as the same."""
         if not self.records:
@@ -374,7 +449,7 @@ class Evolution:
         for name, known in self._fingerprints.items():
             known.append(own[name])
 
-    def state(self) -> tuple[list[list[Lane]], dict[str, Any]]:
+    def state(self) -> tuple[list[list[Any]], dict[str, Any]]:
         """Return all that the search goes on from: the lanes, and the rest as what JSON can hold."""
         evaluator = self._evaluator
         told = {
@@ -387,7 +462,7 @@ class Evolution:
         }
         return [[pool.lanes for pool in own] for own in evaluator.pools], json.loads(json.dumps(told))
 
-    def restore(self, lanes: list[list[Lane]], told: Mapping[str, Any]) -> None:
+    def restore(self, lanes: list[list[Any]], told: Mapping[str, Any]) -> None:
         """Go on from a state of a search with the same tasks and settings."""
         self._rng.bit_generator.state = told["rng"]
         self.counts = collections.Counter(told["counts"])
@@ -395,7 +470,7 @@ class Evolution:
             scores = {int(task): scores for task, scores in record["scores"].items()}
             programs = {"program": _program(record["program"]), "waiting": [_program(x) for x in record["waiting"]]}
             self.records.append(Record(**record | programs | {"scores": scores}))
-            self._remember(_fingerprints(self.records[-1].program))
+            self._remember(self._fingerprints_of(self.records[-1].program))
         self.members.extend((_program(program), number) for program, number in told["members"])
         for queue, jobs in zip(self._evaluator.queues, told["queues"], strict=True):
             queue.extend((Job(*job), _program(program)) for job, program in jobs)

@@ -78,12 +78,12 @@ class Lanes(NamedTuple):
     """The functions of a lane, to be mapped over lanes.
 
     Attributes:
-      init: key -> Lane.
-      run: Instructions, the most instructions of any lane, Lane, number of steps (static) -> Lane.
+      init: key -> lane, a NamedTuple with the counts that `Lane` has.
+      run: Instructions, the most instructions of any lane, lane, number of steps (static) -> lane.
     """
 
-    init: Callable[[Array], Lane]
-    run: Callable[[Instructions, Array | int, Lane, int], Lane]
+    init: Callable[[Array], Any]
+    run: Callable[[Instructions, Array | int, Any, int], Any]
 
 
 def make_lanes(

@@ -2,24 +2,35 @@
 
 A program is one step of a scan from the last step of a trajectory to the first. From reward, discount, v(S), v(S′),
 π(A|S), μ(A|S) and the target of the next step it makes that of this one; the scan begins with v(S′). The language's
-operators are the numerical ones of `program_language`. η is the program's constants: the λ of a λ-return, say.
+operators are the numerical ones of `program_language`. η is the program's constants: the λ of a λ-return, say. Or η is
+the program as a whole, as data: one compiled program then serves all, and agents can be mapped over programs.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.action_values import taken
 from agents.categorical import log_probability
 from agents.impala import actor_critic_spec
 from agents.rule import REDUCTIONS, UpdateRule
-from agents.types import Array, Trajectory
+from agents.types import Array, Params, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
-from meta.program_evaluation import ARITHMETIC, Draws, ListName, constants_of, evaluate
+from meta.program_evaluation import (
+    ARITHMETIC,
+    Draws,
+    Instructions,
+    ListName,
+    assemble,
+    constants_of,
+    evaluate,
+    interpret,
+)
 from meta.program_language import Language, Program, parse
 from meta.scalar import actor_critic_inner_loss, difference_from_vtrace
 
@@ -29,6 +40,9 @@ FORMULAS = {  # with λ = 0.95
     "lambda_return": "r + gamma * (v_next + 0.95 * (G_next - v_next))",
     "vtrace": "rho = min(pi / mu, 1.0); v + rho * (r + gamma * (v_next + 0.95 * (G_next - v_next)) - v)",
 }
+
+
+NUM_PROBES = 20
 
 
 class Step(NamedTuple):
@@ -46,6 +60,7 @@ class TargetProgramConfig:
     value_cost: float = 0.5
     entropy_cost: float = 0.01
     vtrace_lambda: float = 0.95  # of the V-trace that metrics compare targets with
+    is_data: bool = False  # whether η is the program itself, as `assembled` makes it, which nothing is learned of
 
     def validate(self) -> None:
         _program(self.formula)
@@ -67,53 +82,96 @@ def target_program(config: TargetProgramConfig) -> UpdateRule:
     """
     program = _program(config.formula)
     constants = constants_of(TARGETS, program)
+    of_constants: Params = {"program": {"constants": jnp.array(constants)}} if constants else {}
 
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         del target_predictions
-        given = meta_params["program"]["constants"] if constants else None
-        return targets(program, trajectory, predictions["value"], predictions["policy"], config.discount, given), ()
+        if config.is_data:
+            compute = lambda inputs: interpret(
+                meta_params.instructions, _no_draws(), jnp.stack(list(inputs.values())), meta_params.num
+            )
+        else:
+            given = meta_params["program"]["constants"] if constants else None
+            compute = lambda inputs: evaluate(TARGETS, program, Step(inputs), _no_draws(), given)
+        found = targets(compute, trajectory, predictions["value"], predictions["policy"], config.discount)
+        return found, rule_state
 
     return UpdateRule(
         spec=actor_critic_spec,
         apply=apply,
         loss=functools.partial(actor_critic_inner_loss, value_cost=config.value_cost, entropy_cost=config.entropy_cost),
         policy=lambda predictions: predictions["policy"],
-        random_meta_params=lambda key, num_actions: (
-            {"program": {"constants": jnp.array(constants)}} if constants else {}
-        ),
+        random_meta_params=lambda key, num_actions: assembled(program) if config.is_data else of_constants,
         metrics=functools.partial(difference_from_vtrace, discount=config.discount, lambda_=config.vtrace_lambda),
         reduction=config.reduction,
     )
 
 
+class Data(NamedTuple):
+    """A program as η: its instructions, and how many of them are run, which mapped programs share."""
+
+    instructions: Instructions
+    num: Array
+
+
+def assembled(program: Program) -> Data:
+    instructions = assemble(TARGETS, program, {name: i for i, name in enumerate(TARGETS.inputs)})
+    return jax.tree.map(jnp.asarray, Data(instructions, instructions.num))
+
+
 def targets(
-    program: Program,
-    trajectory: Trajectory,
-    values: Array,
-    logits: Array,
-    discount: float,
-    constants: Array | None = None,
+    compute: Callable[[dict[str, Array]], Array], trajectory: Trajectory, values: Array, logits: Array, discount: float
 ) -> Array:
-    """Compute a program's targets, [T, B], of values [T + 1, B] and logits of π [T + 1, B, A]."""
+    """Compute the targets of all steps, [T, B], from the last to the first.
+
+    Args:
+      compute: the program: inputs of a step by their names, in the order of `TARGETS`, [B] each -> target, [B].
+      trajectory, values, logits, discount: V of every observation [T + 1, B], logits of π [T + 1, B, A], γ.
+    """
     gamma = (discount * trajectory.discount).astype(values.dtype)
-    after = jnp.where(gamma > 0, values[1:], 0.0)
     steps = {
         "r": trajectory.reward.astype(values.dtype),
         "gamma": gamma,
         "v": values[:-1],
-        "v_next": after,
+        "v_next": jnp.where(gamma > 0, values[1:], 0.0),
         "pi": jnp.exp(taken(jax.nn.log_softmax(logits), trajectory)),
         "mu": jnp.exp(log_probability(trajectory.behaviour_logits, trajectory.action)).astype(values.dtype),
     }
-    none = jnp.zeros((0,), values.dtype)
 
     def step(following: Array, at: tuple[dict[str, Array], Array, Array]) -> tuple[Array, Array]:
         inputs, is_cut, is_valid = at
         following = jnp.where(is_cut, inputs["v_next"], jnp.where(inputs["gamma"] > 0, following, 0.0))
-        target = evaluate(TARGETS, program, Step(inputs | {"G_next": following}), Draws(none, none), constants)
-        target = jnp.where(is_valid, target, inputs["v"])
+        inputs = {name: (inputs | {"G_next": following})[name] for name in TARGETS.inputs}
+        target = jnp.where(is_valid, compute(inputs), inputs["v"])
         return target, target
 
     is_cut = trajectory.truncated | ~trajectory.valid
     _, found = jax.lax.scan(step, values[-1], (steps, is_cut, trajectory.valid), reverse=True)
     return found
+
+
+def _no_draws() -> Draws:
+    return Draws(jnp.zeros(TARGETS.max_nodes), jnp.zeros(TARGETS.max_nodes))
+
+
+@jax.jit
+def fingerprint(data: Data) -> Array:
+    """Return G − v of single steps, in units of its length: programs with the same are of one.
+
+    0 for a program that leaves values and policies as they are.
+    """
+    rng = np.random.default_rng(0)
+    normal = lambda size: size * jnp.asarray(rng.normal(size=NUM_PROBES))
+    inputs = {
+        "r": normal(1.0),
+        "gamma": jnp.where(jnp.arange(NUM_PROBES) % 5 == 0, 0.0, 0.99),
+        "v": normal(3.0),
+        "v_next": normal(3.0),
+        "pi": jnp.asarray(rng.uniform(size=NUM_PROBES)),
+        "mu": jnp.asarray(rng.uniform(0.05, 1.0, size=NUM_PROBES)),
+        "G_next": normal(3.0),
+    }
+    change = interpret(data.instructions, _no_draws(), jnp.stack(list(inputs.values()))) - inputs["v"]
+    largest = jnp.max(jnp.abs(change))
+    scaled = change / jnp.where(largest > 0, largest, 1.0)
+    return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)

@@ -1,6 +1,7 @@
 """The search as a program: its files, exact resume, a rule that others read, and what bad input says."""
 
 import csv
+import dataclasses
 import json
 
 import jax
@@ -12,6 +13,7 @@ from experiments.evolve import EvolveConfig
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
 from frodo.rule_files import load_rule
+from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig
 from meta.program_language import LOSSES, parse
 
@@ -87,9 +89,23 @@ def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, t
     assert len(list((tmp_path / "search").glob("*.json"))) == 2
 
 
+def test_a_target_is_found_and_is_a_rule_that_others_read(tmp_path):
+    small = TargetLaneConfig(hidden=(8,), batch_size=4, unroll=4, budget=200)
+    config = evolve.configure("targets", ("toy/catch/5x5",))
+    own = {"population_size": 5, "tournament_size": 2, "num_lanes": 4, "chunk": 64, "num_finalists": 2}
+    config = dataclasses.replace(config, target_lane=small, num_final_seeds=2, **own)
+    summary = evolve.run(config, RunOptions((0,), 5, out=str(tmp_path)))
+    rule = load_rule(tmp_path / "rule.npz")
+    assert rule.config.rule.name == "target_program"
+    assert rule.config.rule.settings.formula == summary["formula"]
+    assert rule.config.network.hidden == (8,) and not rule.config.rule.settings.is_data
+    assert all((tmp_path / f"{name}.png").is_file() for name in ("best", "program", "family"))
+
+
 @pytest.mark.parametrize(
     "arguments,message",
     [
+        (["--language=targets", "--config.start=Q(s)[a]"], "'s' is no name: there are r, gamma, v,"),
         (["--envs=envpool/CartPole-v1"], "--envs: envpool/CartPole-v1 is stepped on the host, expected toy/..."),
         (["--envs=gymnax/FourRooms-misc"], "no scores of random and of best play are known for gymnax/FourRooms-misc"),
         (["--config.tournament_size=500"], "tournament_size is 500, expected at most population_size (300)"),

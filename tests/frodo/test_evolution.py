@@ -13,9 +13,13 @@ import pytest
 
 from frodo import evolution
 from frodo.evolution import Evaluator, Evolution, EvolutionConfig, Job, Task
+from frodo.learner import build_learner
+from frodo.online import make_online_program
+from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig, make_lanes
 from meta.program_evaluation import LISTS, assemble, fingerprint, outputs, registers_of
-from meta.program_language import FORMULAS, LOSSES, parse
+from meta.program_language import FORMULAS, LOSSES, parse, to_formula
+from meta.target_programs import TARGETS
 from toy_envs.catch import Catch
 
 CATCH = Task(Catch(5, 5), -1.0, 1.0)
@@ -196,9 +200,54 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
         ({"chunk": 0}, "^chunk is 0, expected an integer of at least 1$"),
         ({"mutation_share": 1.5}, "^mutation_share is 1.5, expected a number from 0 to 1$"),
         ({"num_frozen": 3}, "^num_frozen is 3, expected at most the 2 nodes of start$"),
+        (
+            {"language": "target"},
+            r"^language is 'target', expected one of losses, targets \(did you mean 'targets'\?\)$",
+        ),
         ({"start": "Q(s)[b]"}, "^'b' is no name"),
     ],
 )
 def test_bad_settings_are_refused_in_a_line(settings, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **settings).validate()
+
+
+TARGET_CONFIG = EvolutionConfig(
+    language="targets",
+    start="",
+    num_frozen=0,
+    population_size=8,
+    tournament_size=3,
+    num_lanes=4,
+    chunk=512,
+    target_lane=TargetLaneConfig(hidden=(8,), learning_rate=0.1, batch_size=4, unroll=4, budget=1500),
+)
+
+
+def test_targets_are_searched_for_too_and_programs_as_data_learn_as_their_formulas_do():
+    found = search([CATCH], TARGET_CONFIG, num_programs=10)
+    assert len(found.records) == 10 and len({record.score for record in found.records}) > 3
+    assert all(
+        record.num_steps == 1536 for record in found.records
+    )  # three chunks; what is past the budget is not counted
+    for record in found.records[:3]:
+        agent = TARGET_CONFIG.target_lane.agent(to_formula(TARGETS, record.program))
+        learner = build_learner(agent, CATCH.environment.num_actions, is_frozen=True)
+        program = make_online_program(learner, CATCH.environment)
+        key = jax.random.fold_in(jax.random.key(0), 0)
+        _, metrics, _ = jax.jit(program.run, static_argnums=1)(program.init(key), 93)
+        score = (metrics["return_sum"].sum() / metrics["episodes"].sum() + 1) / 2
+        assert record.score == pytest.approx(float(score), abs=1e-5)
+
+
+def test_a_search_for_targets_goes_on_from_its_state():
+    whole = search([CATCH], TARGET_CONFIG, num_programs=6)
+    part = Evolution([CATCH], TARGET_CONFIG, 0)
+    part.step(6)
+    part.step(6)
+    lanes, told = part.state()
+    resumed = Evolution([CATCH], TARGET_CONFIG, 0)
+    resumed.restore(jax.device_get(lanes), told)
+    while len(resumed.records) < 6 or not resumed.is_idle:
+        resumed.step(6)
+    assert text_of(resumed) == text_of(whole)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from agents.returns import importance_ratios, lambda_returns, vtrace
-from meta.program_language import parse
-from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, target_program, targets
+from meta.program_generation import random_program
+from meta.program_language import parse, to_formula
+from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, assembled, fingerprint, target_program
 from tests.trajectories import random_trajectory
 
 GAMMA = 0.9
@@ -25,10 +26,17 @@ def drawn(num_steps=8, batch_size=4):
     return random_trajectory(2, num_steps, batch_size), jnp.asarray(values), jnp.asarray(logits)
 
 
+def made(formula, trajectory, values, logits, is_data=False):
+    rule = target_program(TargetProgramConfig(formula, GAMMA, is_data=is_data))
+    predictions = {"value": values, "policy": logits}
+    meta_params = rule.random_meta_params(jax.random.key(0), 3)
+    return rule.apply(meta_params, rule.init(), trajectory, predictions, predictions)[0]
+
+
 @pytest.mark.parametrize("name", list(FORMULAS))
 def test_formulas_of_hand_made_targets_are_these_at_ends_of_episodes_too(name):
     trajectory, values, logits = drawn()
-    found = targets(parse(TARGETS, FORMULAS[name]), trajectory, values, logits, GAMMA)
+    found = made(FORMULAS[name], trajectory, values, logits)
     expected = {
         "n_step_return": lambda: lambda_returns(trajectory, values, GAMMA, 1.0),
         "lambda_return": lambda: lambda_returns(trajectory, values, GAMMA, 0.95),
@@ -40,8 +48,7 @@ def test_formulas_of_hand_made_targets_are_these_at_ends_of_episodes_too(name):
 
 def test_a_program_without_gamma_sees_nothing_of_what_follows_an_end():
     trajectory, values, logits = drawn()
-    program = parse(TARGETS, "r + v_next + G_next")
-    found = targets(program, trajectory, values, logits, GAMMA)
+    found = made("r + v_next + G_next", trajectory, values, logits)
     np.testing.assert_allclose(found[1, 0], trajectory.reward[1, 0])  # terminates
     np.testing.assert_allclose(found[2, 1], trajectory.reward[2, 1] + 2 * values[3, 1])  # truncated, its own last state
     np.testing.assert_allclose(found[3, 1], values[3, 1])  # the reset step
@@ -68,6 +75,38 @@ def test_constants_are_eta_and_the_metagradient_reaches_them():
     slope = (total(0.5 + 1e-5) - total(0.5 - 1e-5)) / 2e-5
     assert abs(slope) > 0.1
     np.testing.assert_allclose(jax.grad(total)(0.5), slope, rtol=1e-6)
+
+
+def test_programs_as_data_give_the_same_and_are_mapped_over():
+    trajectory, values, logits = drawn()
+    rng = np.random.default_rng(0)
+    programs = [parse(TARGETS, x) for x in FORMULAS.values()] + [random_program(TARGETS, rng) for _ in range(40)]
+    formulas = [to_formula(TARGETS, program) for program in programs]
+    data = jax.tree.map(lambda *x: jnp.stack(x), *map(assembled, programs))
+    data = data._replace(num=jnp.max(data.num))
+    rule = target_program(TargetProgramConfig(discount=GAMMA, is_data=True))
+    predictions = {"value": values, "policy": logits}
+    axes = data._replace(instructions=0, num=None)
+    apply = jax.vmap(lambda one: rule.apply(one, (), trajectory, predictions, predictions)[0], in_axes=(axes,))
+    for formula, found in zip(formulas, apply(data), strict=True):
+        np.testing.assert_allclose(found, made(formula, trajectory, values, logits), rtol=1e-9, err_msg=formula)
+        assert np.all(np.isfinite(found))
+
+
+@pytest.mark.parametrize(
+    "one,other,is_same",
+    [
+        ("r + gamma * G_next", "G_next * gamma + r", True),
+        ("v + (r - v)", "r + 0 * v", True),
+        ("v + 0.5 * (r - v)", "r + 0 * v", True),  # a positive factor of all errors
+        (FORMULAS["vtrace"], FORMULAS["lambda_return"], False),
+        ("r + 0 * v", "v - (r - v)", False),
+    ],
+)
+def test_targets_are_equal_where_the_errors_are_but_for_a_positive_factor(one, other, is_same):
+    first, second = (fingerprint(assembled(parse(TARGETS, x))) for x in (one, other))
+    assert (np.max(np.abs(first - second)) < 1e-6) == is_same and np.linalg.norm(first) == pytest.approx(1)
+    assert not np.any(fingerprint(assembled(parse(TARGETS, "v + 0 * r"))))
 
 
 def test_losses_are_frodos():

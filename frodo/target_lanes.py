@@ -1,0 +1,95 @@
+"""Lanes of actor-critics: agents that learn by programs for targets, one beside the other in one compiled program.
+
+As `meta.lanes`, but that a lane is a lifetime of the online regime, with a rule that stays as it is, and is as long as
+its budget of environment steps.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.networks import NetworkConfig
+from agents.types import Array
+from frodo.config import AgentConfig
+from frodo.learner import build_learner
+from frodo.online import OnlineState, make_online_program
+from frodo.rules import RuleConfig
+from meta.lanes import Lanes
+from meta.optimizers import OptimizerConfig
+from meta.program_evaluation import Instructions
+from meta.target_programs import Data, TargetProgramConfig
+from toy_envs.base import Environment
+
+
+@dataclasses.dataclass
+class TargetLaneConfig:
+    """How an actor-critic learns by a program; the defaults are the agent of `experiments.compare`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 3e-3  # of Adam, annealed to 0 over the lifetime
+    entropy_cost: float = 0.03
+    discount: float = 0.99  # γ
+    batch_size: int = 16
+    unroll: int = 16
+    budget: int = 100_000  # environment steps
+
+    def agent(self, formula: str = "") -> AgentConfig:
+        """Return the settings of an agent that learns by a formula, "" by one that is data."""
+        own = {"formula": formula} if formula else {"is_data": True}
+        rule = TargetProgramConfig(discount=self.discount, entropy_cost=self.entropy_cost, **own)  # type: ignore[arg-type]
+        return AgentConfig(
+            batch_size=self.batch_size,
+            unroll=self.unroll,
+            validation_unroll=self.unroll,
+            num_updates=1,
+            is_acting_interleaved=True,
+            gradient_mode="reverse",
+            annealing=self.budget,
+            rule=RuleConfig("target_program", rule),
+            network=NetworkConfig("mlp", self.hidden, head_stddev=0.01),
+            optimizer=OptimizerConfig(self.learning_rate, 0.999, 1e-5, max_gradient_norm=0.5, name="adam"),
+        )
+
+
+class TargetLane(NamedTuple):
+    """One evaluation under way; attributes as of `meta.lanes.Lane`."""
+
+    state: OnlineState
+    num_steps: Array
+    num_episodes: Array
+    return_sum: Array
+    is_over: Array
+    is_finite: Array
+
+
+def make_target_lanes(environment: Environment, config: TargetLaneConfig) -> Lanes:
+    """Make the functions of a lane in an environment; steps are those of all environments of its batch."""
+    learner = build_learner(config.agent(), environment.num_actions, is_frozen=True)
+    program = make_online_program(learner, environment)
+
+    def init(key: Array) -> TargetLane:
+        none, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        return TargetLane(program.init(key), none, none, jnp.zeros(()), no, ~no)
+
+    def run(instructions: Instructions, num: Array | int, lane: TargetLane, num_steps: int) -> TargetLane:
+        instructions = jax.tree.map(jnp.asarray, instructions)
+        iterations = max(1, num_steps // program.env_steps)
+        own = lane.state.learner._replace(meta_params=Data(instructions, jnp.asarray(num)))
+        state, metrics, _ = program.run(lane.state._replace(learner=own), iterations)
+        steps = lane.num_steps + program.env_steps * jnp.arange(1, iterations + 1)
+        counts = lambda x: jnp.sum(jnp.where((steps <= config.budget) & ~lane.is_over, x, 0))
+        params: Any = state.learner.params
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
+        kept = state.learner._replace(meta_params=lane.state.learner.meta_params)
+        return TargetLane(
+            state._replace(learner=kept),
+            steps[-1],
+            lane.num_episodes + counts(metrics["episodes"]).astype(jnp.int32),
+            lane.return_sum + counts(metrics["return_sum"]),
+            lane.is_over | ~finite | (steps[-1] >= config.budget // program.env_steps * program.env_steps),
+            lane.is_finite & finite,
+        )
+
+    return Lanes(init, run)
