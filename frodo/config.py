@@ -5,6 +5,7 @@ import numbers
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 
 from agents.networks import NetworkConfig, make_agent
 from agents.types import Array
@@ -123,8 +124,9 @@ def make_setup(
             "actions"
         )
     rule = make_update_rule(config.rule)
-    random_meta_params = lambda: rule.random_meta_params(jax.random.key(0), num_actions)
-    if is_meta and config.rule.entry.is_learned and not jax.eval_shape(random_meta_params):
+    found = jax.tree.leaves(jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), num_actions)))
+    is_differentiable = found and all(jnp.issubdtype(x.dtype, jnp.floating) for x in found)
+    if is_meta and config.rule.entry.is_learned and not is_differentiable:
         raise ValueError(
             f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, frozen"
         )

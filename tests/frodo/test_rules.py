@@ -19,6 +19,7 @@ from frodo.rules import RULES, RuleConfig, make_update_rule, replace
 from meta.disco import DiscoConfig
 from meta.programs import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig
 from meta.scalar import FrodoConfig, LearnedLossConfig
+from meta.target_programs import TargetProgramConfig
 from tests.trajectories import random_trajectory
 
 T, B, A = 6, 4, 3
@@ -33,6 +34,7 @@ SETTINGS = {  # none at its default
     "ppo": PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
+    "target_program": TargetProgramConfig("0.5 * G_next + r", 0.9, "sum", 0.3, 0.2, 0.8, is_data=True),
     "program": DQNRegConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
     "dqn": ProgramConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
     "double_dqn": DoubleDQNConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from agents.returns import importance_ratios, lambda_returns, vtrace
+from frodo import presets
+from frodo.learner import build_learner
 from meta.program_generation import random_program
 from meta.program_language import parse, to_formula
 from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, assembled, fingerprint, target_program
@@ -137,3 +139,9 @@ def test_losses_are_frodos():
 def test_a_bad_formula_is_refused(formula, message):
     with pytest.raises(ValueError, match=message):
         TargetProgramConfig(formula).validate()
+
+
+def test_a_program_as_data_is_not_learned():
+    config = presets.for_rule("toy/catch", "target_program")
+    with pytest.raises(ValueError, match="'target_program' has nothing to learn with these settings: keep it as it is"):
+        build_learner(config.replace(rule=config.rule.replace(is_data=True)), 3)
