@@ -182,7 +182,10 @@ def test_settings_are_the_same_after_a_file(config):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rule": RuleConfig("impala")}, "^rule is 'impala', expected one of frodo, learned_loss, disco, program$"),
+        (
+            {"rule": RuleConfig("impala")},
+            "^rule is 'impala', expected one of frodo, learned_loss, disco, target_program, program$",
+        ),
         ({"budgets": ()}, r"^budgets are \(\), expected at least the 5400 steps of one meta-step$"),
         ({"budgets": (10_000, 5_399)}, r"^budgets are \(10000, 5399\), expected at least the 5400 steps"),
         ({"num_devices": 99}, r"^num_devices is 99, expected at most \d+, or 0 for all$"),

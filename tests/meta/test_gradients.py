@@ -127,7 +127,7 @@ def test_agrees_with_central_differences(name):
 
 
 STOPS = {  # a function that stops a gradient, and a case in which that matters
-    "_actor_critic_inner_loss": "actor_critic-semi",
+    "actor_critic_inner_loss": "actor_critic-semi",
     "consistency_targets": "consistency-multi-step",
     "vtrace": "actor_critic-semi",
     "apply": "actor_critic-stopped",
