@@ -132,7 +132,10 @@ def _train_in_jax(
     def run_lives(states_and_rates):
         return over_lives(lambda both: program_with(both[1]).run(both[0], chunk))(states_and_rates)
 
-    run_chunk = jax.jit(lambda states, rates: shared_out(run_lives)((states, rates)), donate_argnums=0)
+    quick = devices.quick_to_compile() if run.options.learning_rates else {}  # many that run for seconds
+    run_chunk = jax.jit(
+        lambda states, rates: shared_out(run_lives)((states, rates)), donate_argnums=0, compiler_options=quick
+    )
     evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner))))
     init = shared_out(jax.vmap(lambda seed: program.init(jax.random.key(seed), meta_params)))
     init = jax.jit(init, compiler_options=devices.quick_to_compile())
