@@ -99,6 +99,11 @@ def _is_small(config: OnlineConfig) -> bool:
     return batch_size * config.unroll * width**2 < SMALL
 
 
+def _is_quick(config: OnlineConfig, options: RunOptions) -> bool:
+    """Whether to save on compilation: of a grid's programs, which run for seconds; those with minibatches get slow."""
+    return bool(options.learning_rates) and config.minibatches == 1
+
+
 def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironment) -> Learner:
     """Make the learner, or raise a ValueError before anything is written: the network may not suit the observations."""
     learner = build_learner(config, environment.num_actions, config.is_frozen)
@@ -132,9 +137,10 @@ def _train_in_jax(
     def run_lives(states_and_rates):
         return over_lives(lambda both: program_with(both[1]).run(both[0], chunk))(states_and_rates)
 
-    quick = devices.quick_to_compile() if run.options.learning_rates else {}  # many that run for seconds
     run_chunk = jax.jit(
-        lambda states, rates: shared_out(run_lives)((states, rates)), donate_argnums=0, compiler_options=quick
+        lambda states, rates: shared_out(run_lives)((states, rates)),
+        donate_argnums=0,
+        compiler_options=devices.quick_to_compile() if _is_quick(config, run.options) else {},
     )
     evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner))))
     init = shared_out(jax.vmap(lambda seed: program.init(jax.random.key(seed), meta_params)))
