@@ -12,7 +12,6 @@ what it was on the way; discovery.png is the return at the end of lifetimes, or 
 
 import contextlib
 import dataclasses
-import tempfile
 from typing import Any
 
 import jax
@@ -23,9 +22,9 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
 from experiments.runs import command_line, settings, training
-from experiments.runs.devices import join
+from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import check_free, folder_of
+from experiments.runs.folders import check_free, folder_of, of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import devices, logs, presets
@@ -50,12 +49,10 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     config.validate()
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
-    if jax.process_index():  # process 0 has the run's folder
-        folder = tempfile.TemporaryDirectory()
-        out = folder_of(options, "discover", config.rule.name)
-        options = dataclasses.replace(options, out=folder.name, resume=False, resume_out=str(out))
+    names = "discover", config.rule.name
+    options = of_process(options, *names)
     if not options.resume:
-        check_free(folder_of(options, "discover", config.rule.name), options)
+        check_free(folder_of(options, *names), options)
     meta_params = settings.initial_meta_params(config)
     (seed,) = options.seeds
     make = lambda i, step: make_environment(config.envs[i], config.batch_size, environment_seed(seed, i, step))
@@ -157,7 +154,7 @@ def configure(rule: str, envs: tuple[str, ...], preset: str = "small", init_meta
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    join(FLAGS.coordinator, FLAGS.num_processes, FLAGS.process_id, FLAGS.timeout)
+    join()
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
     envs = settings.parse_envs(FLAGS.envs)
@@ -176,9 +173,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
-    flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes run one population.")
-    flags.DEFINE_integer("num_processes", 1, "Processes of the population.")
-    flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
-    flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
+    define_process_flags()
     command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params"))
     command_line.start(main)

@@ -1,11 +1,11 @@
 """Evolve a loss: programs are varied and selected by how well fresh agents learn by them (Co-Reyes et al. 2021).
 
     python -m experiments.evolve --steps=2000
-    python -m experiments.evolve --envs=gymnax/CartPole-v1,gymnax/Acrobot-v1,toy/catch --config.start="dqn"
+    python -m experiments.evolve --envs=gymnax/CartPole-v1,gymnax/Acrobot-v1,toy/catch --config.start=dqn
     python -m experiments.evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
 --steps are programs that are evaluated, --language says of what: losses of value-based agents, or targets of
-actor-critics. The first environment is the hurdle. Writes one run folder, results/evolve/.
+actor-critics. The first environment is the hurdle. Writes one run folder, results/evolve/<language>/.
 metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
 with formula, parent and scores; finalists.csv the best ones again, with fresh seeds; rule.npz is the best of these,
 summary.json its scores. best.png is the best score over programs, program.png the program of rule.npz as a graph, and
@@ -18,6 +18,7 @@ import csv
 import dataclasses
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,19 @@ from agents.environments.names import is_pure, make_environment
 from experiments.results import plots, program_plots, reading
 from experiments.results.scores import bounds
 from experiments.runs import command_line, settings, training
+from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
+from experiments.runs.folders import check_free, folder_of, of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
-from frodo import presets
+from frodo import devices, presets
 from frodo.config import AgentConfig
-from frodo.evolution import KINDS, Evolution, EvolutionConfig, Record, Task, rescore
+from frodo.evolution import KINDS, Evolution, EvolutionConfig, Record, Task
 from frodo.files import writing
-from frodo.logs import Progress, table
+from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
-from meta.program_language import FORMULAS, to_formula
-from meta.target_programs import FORMULAS as OF_TARGETS
+from meta.program_language import to_formula
 from toy_envs.base import Environment
 
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
@@ -69,9 +71,7 @@ def task_of(env: str) -> Task:
     """
     environment = make_environment(env, 1, 0) if is_pure(env) else None
     if not isinstance(environment, Environment):
-        raise UsageError(
-            f"--envs: {env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/..."
-        )
+        raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
     return Task(environment, *bounds(env))
 
 
@@ -87,17 +87,25 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a search has one seed")
     tasks = [task_of(env) for env in config.envs]
+    names = "evolve", config.language
+    options = of_process(options, *names)
+    if not options.resume:
+        check_free(folder_of(options, *names), options)
     search = Evolution(tasks, config, options.seeds[0])
-    with Run(options, experiment="evolve", name="losses", config=config, is_extensible=False) as run:
-        lanes, start = run.restore(search.state()[0])
+    with Run(options, experiment=names[0], name=names[1], config=config, is_extensible=False) as run:
+        before, _ = search.state()
+        lanes, start = devices.scatter(*run.restore(devices.gather(before)), before)
         if start:
-            search.restore(lanes, json.loads((run.folder / "search" / f"{start}.json").read_bytes()))
-        _search(run, search, start)
+            search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
+        end = _search(run, search, start)
         best = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
         finalists = best[: config.num_finalists]
         seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
-        again = rescore(tasks, config, [record.program for record in finalists], seeds)
-        write_finalists(run.folder / "finalists.csv", config, finalists, again)
+        note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
+        again = search.rescore(
+            [record.program for record in finalists], seeds, lambda: _stop_if_interrupted(run, search, end)
+        )
+        write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
         first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
         winner = finalists[first]
         rule_of(config, winner, search, run.cpu_seconds()).save(run.folder / "rule.npz")
@@ -118,8 +126,8 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
 
 
-def _search(run: Run, search: Evolution, chunk: int) -> None:
-    """Go on to the end of the search; `chunk` chunks of steps are done."""
+def _search(run: Run, search: Evolution, chunk: int) -> int:
+    """Go on to the end of the search; `chunk` chunks of steps are done. Returns how many are then."""
     num_programs = run.options.steps
     progress = Progress(num_programs, search.counts["evaluated"])
     while len(search.records) < num_programs or not search.is_idle:
@@ -132,22 +140,21 @@ def _search(run: Run, search: Evolution, chunk: int) -> None:
         run.log([first | {"best_score": score} | training.cost(run) | search.all_counts])
         text = "" if best is None else f"best {score:.3f}: {to_formula(search.config.kind.language, best.program)}"
         progress.update(search.counts["evaluated"], text)
-        if run.is_due() or run.interrupted or (search.is_idle and len(search.records) >= num_programs):
+        is_end = search.is_idle and len(search.records) >= num_programs
+        is_due, run.interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
+        if is_due or run.interrupted:
             lanes, told = search.state()
             write_programs(run.folder / "programs.csv", search)
-            _write_told(run.folder / "search", told, chunk)
-            run.save(lanes, chunk)
-            run.stop_if_interrupted(lanes, chunk)
+            whole = devices.gather(lanes)
+            run.save(whole, chunk, told)
+            run.stop_if_interrupted(whole, chunk)
+    return chunk
 
 
-def _write_told(folder: Path, told: dict[str, Any], chunk: int) -> None:
-    """Write what belongs to the lanes of a checkpoint; that of the one before stays, as the checkpoint does."""
-    with writing(folder):
-        folder.mkdir(exist_ok=True)
-        earlier = sorted(int(path.stem) for path in folder.glob("*.json"))
-        (folder / f"{chunk}.json").write_text(json.dumps(told))
-        for other in earlier[:-1]:
-            (folder / f"{other}.json").unlink()
+def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
+    """Stop after Ctrl-C, while finalists are scored; the checkpoint of the search's end is there."""
+    (run.interrupted,) = devices.agree(run.interrupted)
+    run.stop_if_interrupted(search.state()[0], end)
 
 
 def write_programs(path: Path, search: Evolution) -> None:
@@ -160,13 +167,15 @@ def write_programs(path: Path, search: Evolution) -> None:
     _write(path, ["number", "parent", "score", "env_steps", "is_finite", "tasks", "formula"], rows)
 
 
-def write_finalists(path: Path, config: EvolveConfig, finalists: list[Record], again: np.ndarray) -> None:
+def write_finalists(
+    path: Path, config: EvolveConfig, finalists: list[Record], seeds: Sequence[int], again: np.ndarray
+) -> None:
     """Write scores [finalists, tasks, seeds] with fresh seeds, a row for each finalist, environment and seed."""
     rows = [
-        [record.number, env, seed, again[i, j, seed], to_formula(config.kind.language, record.program)]
+        [record.number, env, seed, again[i, j, k], to_formula(config.kind.language, record.program)]
         for i, record in enumerate(finalists)
         for j, env in enumerate(config.envs)
-        for seed in range(again.shape[-1])
+        for k, seed in enumerate(seeds)
     ]
     _write(path, ["number", "env", "seed", "score", "formula"], rows)
 
@@ -212,7 +221,7 @@ def draw(folder: Path) -> None:
     plots.curves(
         folder / "best.png",
         [best],
-        title="Evolution of losses",
+        title=f"Evolution of {results.config['name']}",
         xlabel="programs evaluated",
         ylabel="best sum of normalised returns",
     )
@@ -220,18 +229,19 @@ def draw(folder: Path) -> None:
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
+    join()
     envs = settings.parse_envs(FLAGS.envs)
     with caused_by("--envs"):
         for env in envs:
             task_of(env)
-    config, options = command_line.parse_options(argv, configure(FLAGS.language, envs))
-    named = FORMULAS if config.language == "losses" else OF_TARGETS
-    config = dataclasses.replace(config, start=named.get(config.start, config.start))
-    print(table([{"": name, "value": value} for name, value in run(config, options).items()]))
+    summary = run(*command_line.parse_options(argv, configure(FLAGS.language, envs)))
+    if not jax.process_index():
+        print(table([{"": name, "value": value} for name, value in summary.items()]))
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
     flags.DEFINE_enum("language", "losses", list(KINDS), "What programs compute.")
+    define_process_flags()
     command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"))
     command_line.start(main)

@@ -20,9 +20,12 @@ def quick_to_compile() -> dict[str, Any]:
     return {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 
 
-def shared_out(fn: Callable[[Any], Any], num: int) -> Callable[[Any], Any]:
-    """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it."""
-    mesh = make_mesh(num, jax.local_devices(), "share")
+def shared_out(fn: Callable[[Any], Any], num: int, among: Sequence[jax.Device] = ()) -> Callable[[Any], Any]:
+    """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it.
+
+    They are among this process's devices, or among those that are given.
+    """
+    mesh = make_mesh(num, among or jax.local_devices(), "share")
     spec = PartitionSpec("share")
     return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
@@ -73,6 +76,15 @@ def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
         return jax.make_array_from_callback(x.shape, old.sharding, lambda index: x[index])
 
     return jax.tree.map(share, data, like), int(first_step)
+
+
+def tell(text: str) -> str:
+    """Return the text that process 0 has; every process calls this at the same time."""
+    if jax.process_count() == 1:
+        return text
+    data = np.frombuffer(text.encode(), np.uint8)
+    (size,) = multihost_utils.broadcast_one_to_all(np.array([len(data)]))
+    return bytes(multihost_utils.broadcast_one_to_all(np.resize(data, size)).tolist()).decode()
 
 
 def _is_key(x: Any) -> bool:

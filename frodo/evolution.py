@@ -11,7 +11,9 @@ paper, one whose outputs are.
 
 import collections
 import dataclasses
+import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +23,8 @@ import numpy as np
 
 from agents.types import Array
 from agents.validation import check_choice
-from frodo.devices import share, shared_out
+from frodo.devices import gather, shared_out
+from frodo.rules import with_prefix
 from frodo.target_lanes import TargetLaneConfig, make_target_lanes
 from meta.lanes import LaneConfig, Lanes, make_lanes
 from meta.program_evaluation import (
@@ -36,7 +39,8 @@ from meta.program_evaluation import (
     registers_of,
 )
 from meta.program_generation import mutate, random_program
-from meta.program_language import LOSSES, Language, Node, Program, compact, parse
+from meta.program_language import FORMULAS, LOSSES, Language, Node, Program, compact, parse
+from meta.target_programs import FORMULAS as OF_TARGETS
 from meta.target_programs import TARGETS, assembled
 from meta.target_programs import fingerprint as target_fingerprint
 from toy_envs.base import Environment
@@ -51,7 +55,7 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-SAME = 1e-4  # fingerprints that differ by less are of one program
+SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
@@ -71,7 +75,7 @@ class EvolutionConfig:
     population_size: int = 300
     tournament_size: int = 25
     mutation_share: float = 0.95  # of proposals; the others are new random programs
-    start: str = "Q(s)[a]"  # a formula that all first programs begin with, or ""
+    start: str = "Q(s)[a]"  # a formula, or the name of one, that all first programs begin with; "" for nothing
     num_frozen: int = 2  # nodes of it that no mutation changes
     hurdle: float = 0.6  # the score in the first environment from which a program sees the others
     equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
@@ -99,12 +103,16 @@ class EvolutionConfig:
         if not 0 <= self.mutation_share <= 1:
             raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
         check_choice("equivalence", self.equivalence, EQUIVALENCES)
-        num = len(self.parse_start())
+        num = min(len(self.parse_start()), self.kind.language.max_nodes - 1)
         if not 0 <= self.num_frozen <= num:
-            raise ValueError(f"num_frozen is {self.num_frozen}, expected at most the {num} nodes of start")
+            raise ValueError(f"num_frozen is {self.num_frozen}, expected at most {num}, by the nodes of start")
+        if not math.isfinite(self.hurdle):
+            raise ValueError(f"hurdle is {self.hurdle}, expected a number")
+        with_prefix("lane", self.lane.validate)
+        with_prefix("target_lane", self.target_lane.validate)
 
     def parse_start(self) -> Program:
-        return parse(self.kind.language, self.start) if self.start else ()
+        return parse(self.kind.language, self.kind.formulas.get(self.start, self.start)) if self.start else ()
 
 
 class Outcome(NamedTuple):
@@ -170,7 +178,10 @@ class Pool:
         """
         self._task, self._num, self._wanted, self.fits = task, num, wanted, fits
         self._assemble = lambda program: assemble(language, program, registers)
-        init = shared_out(jax.vmap(functions.init), num)
+        devices = jax.devices()
+        if jax.process_count() > 1 and num % len(devices):
+            raise ValueError(f"{num} lanes, expected a multiple of the {len(devices)} devices of all processes")
+        init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
 
         def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
             longest = jnp.broadcast_to(longest, (num,))
@@ -180,21 +191,21 @@ class Pool:
                 step = lambda one, lane: functions.run(one, longest[0], lane, num_steps)
                 return jax.vmap(step)(instructions, lanes)
 
-            return shared_out(of_share, num)((instructions, longest, lanes))
+            return shared_out(of_share, num, devices)((instructions, longest, lanes))
 
-        def renew(lanes: Any, keys: Array, is_new: Array) -> Any:
+        def renew(lanes: Any, key_data: Array, is_new: Array) -> Any:
             choose = lambda new, old: jnp.where(jnp.reshape(is_new, (-1, *[1] * (old.ndim - 1))), new, old)
-            return jax.tree.map(choose, init(keys), lanes)
+            return jax.tree.map(choose, init(key_data), lanes)
 
         self._run = jax.jit(run, static_argnums=3, donate_argnums=2)
         self._renew = jax.jit(renew, donate_argnums=0)
         self.jobs: list[Job | None] = [None] * num
         nothing = parse(language, "r + r")
         self.programs = [nothing] * num
-        self._new: dict[int, Array] = {}
+        self._new: dict[int, np.ndarray] = {}
         rows = self._assemble(nothing)
         self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
-        self.lanes: Any = share(jax.jit(init)(jax.random.split(jax.random.key(0), num)), num)
+        self.lanes: Any = jax.jit(init)(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
 
     @property
     def free(self) -> list[int]:
@@ -202,12 +213,12 @@ class Pool:
 
     def assign(self, i: int, job: Job, program: Program, key: Array) -> None:
         """Begin an evaluation in a free lane."""
-        self.jobs[i], self._new[i] = job, key
+        self.jobs[i], self._new[i] = job, np.asarray(jax.random.key_data(key))
         self._set(i, program)
 
     def restore(self, lanes: Any, jobs: list[Job | None], programs: Sequence[Program]) -> None:
         """Go on with the lanes, jobs and programs of another pool."""
-        self.lanes, self.jobs = share(lanes, self._num), list(jobs)
+        self.lanes, self.jobs = lanes, list(jobs)
         for i, program in enumerate(programs):
             self._set(i, program)
 
@@ -220,21 +231,20 @@ class Pool:
     def run(self, num_steps: int, hurdle: float = -np.inf) -> list[tuple[Job, Outcome]]:
         """Run all lanes, and return the evaluations that ended, in order.
 
-        One that cannot reach the hurdle any more, even with the best returns from now on, ends with what it has.
+        One that could not reach the hurdle any more with returns of `highest` from now on ends with what it has.
         """
         if all(job is None for job in self.jobs):
             return []
         if self._new:
             is_new = np.isin(np.arange(self._num), list(self._new))
             some = next(iter(self._new.values()))
-            keys = jnp.stack([self._new.get(i, some) for i in range(self._num)])
-            self.lanes = self._renew(self.lanes, keys, is_new)
+            key_data = np.stack([self._new.get(i, some) for i in range(self._num)])
+            self.lanes = self._renew(self.lanes, key_data, is_new)
             self._new = {}
         longest = max(int(self._instructions.num[i]) for i, job in enumerate(self.jobs) if job)
         self.lanes = self._run(self._instructions, longest, self.lanes, num_steps)
-        num, total, steps, is_over, is_finite = jax.device_get(
-            [getattr(self.lanes, x) for x in ("num_episodes", "return_sum", "num_steps", "is_over", "is_finite")]
-        )
+        names = ("num_episodes", "return_sum", "num_steps", "is_over", "is_finite")
+        num, total, steps, is_over, is_finite = jax.device_get(gather([getattr(self.lanes, x) for x in names]))
         lowest, highest, wanted = self._task.lowest, self._task.highest, self._wanted
         ended = []
         for i, job in enumerate(self.jobs):
@@ -242,7 +252,7 @@ class Pool:
                 continue
             scores = (total[i] - num[i] * lowest) / (highest - lowest)  # a sum
             is_hopeless = wanted > 0 and (scores + wanted - num[i]) / wanted < hurdle
-            if is_over[i] or is_hopeless or not is_finite[i]:
+            if is_over[i] or is_hopeless:
                 score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
                 ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
                 self.jobs[i] = None
@@ -274,7 +284,7 @@ def _loss_fingerprints(program: Program) -> dict[str, Array]:
 
 
 def _target_fingerprints(program: Program) -> dict[str, Array]:
-    found = target_fingerprint(assembled(program))  # the losses' gradients are made of these errors
+    found = target_fingerprint(assembled(program))
     return {"gradient": found, "output": found}
 
 
@@ -283,18 +293,20 @@ class Kind(NamedTuple):
 
     Attributes:
       language: of the programs.
+      formulas: known programs by name.
       pools: task, settings -> lanes, those that fit fewest programs first.
-      fingerprints: program -> what it is told apart by, of EQUIVALENCES; "gradient" is 0 where nothing is learned.
+      fingerprints: program -> what it is told apart by, of EQUIVALENCES; "gradient" is about 0 without one.
     """
 
     language: Language
+    formulas: Mapping[str, str]
     pools: Callable[[Task, EvolutionConfig], list[Pool]]
     fingerprints: Callable[[Program], dict[str, Array]]
 
 
 KINDS = {
-    "losses": Kind(LOSSES, _loss_pools, _loss_fingerprints),
-    "targets": Kind(TARGETS, _target_pools, _target_fingerprints),
+    "losses": Kind(LOSSES, FORMULAS, _loss_pools, _loss_fingerprints),
+    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, _target_fingerprints),
 }
 
 
@@ -329,7 +341,8 @@ class Evaluator:
         for task, (queue, pools) in enumerate(zip(self.queues, self.pools, strict=True)):
             self._fill(queue, pools)
             for pool in pools:
-                ended += pool.run(self._config.chunk, hurdle if task == 0 else -np.inf)
+                # The hurdle is for the mean over seeds: of several, one alone decides nothing.
+                ended += pool.run(self._config.chunk, hurdle if task == 0 and self._config.num_seeds == 1 else -np.inf)
         return ended
 
     def _fill(self, queue: collections.deque[tuple[Job, Program]], pools: Sequence[Pool]) -> None:
@@ -350,30 +363,14 @@ def _program(nodes: Sequence[Sequence[Any]]) -> Program:
     return tuple(Node(operator, tuple(arguments), value) for operator, arguments, value in nodes)
 
 
-def rescore(
-    tasks: Sequence[Task], config: EvolutionConfig, programs: Sequence[Program], seeds: Sequence[int]
-) -> np.ndarray:
-    """Evaluate programs in all tasks with these seeds; returns scores [programs, tasks, seeds]."""
-    evaluator = Evaluator(tasks, config, seed=0)
-    scores = np.full((len(programs), len(tasks), len(seeds)), np.nan)
-    for i, program in enumerate(programs):
-        for task in range(len(tasks)):
-            for seed in seeds:
-                evaluator.submit(Job(i, task, seed), program)
-    while not evaluator.is_idle:
-        for job, outcome in evaluator.run(-np.inf):
-            scores[job.record, job.task, list(seeds).index(job.seed)] = outcome.score
-    return scores
-
-
 class Evolution:
     """A search under way.
 
     Attributes:
       records: all programs that were evaluated, or are being so.
       members: the population, the oldest first: programs, each with the number of the record that has its score.
-      counts: proposals, of them those equal to a record in their gradients, in their outputs, and those without a
-        gradient; evaluations, of them cut at the hurdle.
+      counts: proposals, of them those equal to a record in their gradients, those with the outputs of an earlier
+        proposal (by a hash, as in the paper), and those without a gradient; evaluations, of them cut at the hurdle.
     """
 
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
@@ -384,6 +381,7 @@ class Evolution:
         self._start = config.parse_start()
         self._kind = config.kind
         self._fingerprints: dict[str, list[np.ndarray]] = {name: [] for name in EQUIVALENCES}
+        self._hashes: set[str] = set()  # of the outputs of all proposals
         self.records: list[Record] = []
         self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
         self.counts = collections.Counter[str]()
@@ -409,6 +407,28 @@ class Evolution:
     def is_idle(self) -> bool:
         return self._evaluator.is_idle
 
+    def rescore(
+        self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[], None] = lambda: None
+    ) -> np.ndarray:
+        """Evaluate programs in all tasks, by the lanes of a search that is idle.
+
+        Args:
+          programs, seeds: what is evaluated, with which seeds; the search's own are those below `num_seeds`.
+          on_chunk: called after each chunk of steps.
+        Returns:
+          scores [programs, tasks, seeds].
+        """
+        scores = np.full((len(programs), len(self._tasks), len(seeds)), np.nan)
+        for i, program in enumerate(programs):
+            for task in range(len(self._tasks)):
+                for seed in seeds:
+                    self._evaluator.submit(Job(i, task, seed), program)
+        while not self.is_idle:
+            for job, outcome in self._evaluator.run(-np.inf):
+                scores[job.record, job.task, list(seeds).index(job.seed)] = outcome.score
+            on_chunk()
+        return scores
+
     def _propose(self) -> None:
         self.counts["proposals"] += 1
         is_first = self.counts["proposals"] <= self.config.population_size or not self.members
@@ -419,13 +439,15 @@ class Evolution:
             varied, parent = max((self.members[i] for i in drawn), key=self._score_of)
             program = mutate(self._kind.language, self._rng, varied, self.config.num_frozen)
         own = self._fingerprints_of(program)
-        if not own["gradient"].any():
+        outputs_hash = hashlib.blake2b((np.round(own["output"], 4) + 0.0).tobytes(), digest_size=8).hexdigest()
+        self.counts["equal outputs"] += outputs_hash in self._hashes
+        self._hashes.add(outputs_hash)
+        if np.max(np.abs(own["gradient"])) < SAME:
             self.counts["without gradient"] += 1
             self.members.append((program, None))
             return
         equal = {name: self._equal(name, own[name]) for name in EQUIVALENCES}
-        for name, found in equal.items():
-            self.counts[f"equal {name}s"] += found is not None
+        self.counts["equal gradients"] += equal["gradient"] is not None
         if (found := equal[self.config.equivalence]) is not None:
             self._join(program, found)
             return
@@ -457,6 +479,7 @@ class Evolution:
             "records": [dataclasses.asdict(record) for record in self.records],
             "members": list(self.members),
             "counts": dict(self.counts),
+            "hashes": sorted(self._hashes),
             "queues": [list(queue) for queue in evaluator.queues],
             "pools": [[(pool.jobs, pool.programs) for pool in own] for own in evaluator.pools],
         }
@@ -465,7 +488,7 @@ class Evolution:
     def restore(self, lanes: list[list[Any]], told: Mapping[str, Any]) -> None:
         """Go on from a state of a search with the same tasks and settings."""
         self._rng.bit_generator.state = told["rng"]
-        self.counts = collections.Counter(told["counts"])
+        self.counts, self._hashes = collections.Counter(told["counts"]), set(told["hashes"])
         for record in told["records"]:
             scores = {int(task): scores for task, scores in record["scores"].items()}
             programs = {"program": _program(record["program"]), "waiting": [_program(x) for x in record["waiting"]]}
@@ -502,14 +525,14 @@ class Evolution:
             return
         total = sum(float(np.mean(scores)) for scores in record.scores.values())
         is_at_hurdle = len(record.scores) == 1 and len(self._tasks) > 1
-        if is_at_hurdle and total >= self.config.hurdle:
+        if is_at_hurdle and total >= self.config.hurdle and record.is_finite:
             for task in range(1, len(self._tasks)):
                 self._submit(record, task)
             return
         self.counts["evaluated"] += 1
         self.counts["cut at the hurdle"] += is_at_hurdle
         self.counts["not finite"] += not record.is_finite
-        record.score = total
+        record.score = total if record.is_finite else 0.0
         for program in record.waiting:
             self.members.append((program, record.number))
         record.waiting = []

@@ -25,7 +25,7 @@ from toy_envs.base import Environment
 
 @dataclasses.dataclass
 class TargetLaneConfig:
-    """How an actor-critic learns by a program; the defaults are the agent of `experiments.compare`."""
+    """How an actor-critic learns by a program; the defaults are a point of the grid of `experiments.compare`."""
 
     hidden: tuple[int, ...] = (64, 64)
     learning_rate: float = 3e-3  # of Adam, annealed to 0 over the lifetime
@@ -33,7 +33,14 @@ class TargetLaneConfig:
     discount: float = 0.99  # γ
     batch_size: int = 16
     unroll: int = 16
-    budget: int = 100_000  # environment steps
+    budget: int = 102_400  # environment steps
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        config = self.agent()
+        config.validate()
+        if self.budget < (least := config.num_env_steps(is_meta=False)):
+            raise ValueError(f"budget is {self.budget}, expected at least the {least} steps of an update")
 
     def agent(self, formula: str = "") -> AgentConfig:
         """Return the settings of an agent that learns by a formula, "" by one that is data."""
@@ -89,7 +96,7 @@ def make_target_lanes(environment: Environment, config: TargetLaneConfig) -> Lan
             lane.num_episodes + counts(metrics["episodes"]).astype(jnp.int32),
             lane.return_sum + counts(metrics["return_sum"]),
             lane.is_over | ~finite | (steps[-1] >= config.budget // program.env_steps * program.env_steps),
-            lane.is_finite & finite,
+            lane.is_finite & (finite | lane.is_over),
         )
 
     return Lanes(init, run)

@@ -18,6 +18,7 @@ import optax
 
 from agents.networks import NetworkConfig, make_agent
 from agents.types import Array, Params, PredictionSpec
+from agents.validation import check_fractions, check_positive
 from meta.program_evaluation import LISTS, Draws, Instructions, ListName, Transition, draw, features, interpret
 from meta.program_language import LOSSES
 from toy_envs.base import Environment
@@ -37,6 +38,14 @@ class LaneConfig:
     batch_size: int = 32
     num_episodes: int = 400
     max_steps: int = 1_000_000  # at most, whatever the number of episodes
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        check_positive(self, "learning_rate", "target_period", "capacity", "batch_size", "num_episodes", "max_steps")
+        check_fractions(self, "discount", "epsilon")
+        check_positive(self, "exploration")
+        if not all(size > 0 for size in self.hidden):
+            raise ValueError(f"hidden is {self.hidden}, expected positive integers")
 
 
 class Replayed(NamedTuple):
@@ -154,7 +163,9 @@ def make_lanes(
         batch = jax.tree.map(lambda x: x[drawn], replayed)
         none = jnp.zeros(LOSSES.max_nodes)
         draws = draw(draw_key, LOSSES.max_nodes) if has_draws else Draws(none, none)
-        params, opt_state = update(instructions, num, lane, batch, draws)
+        updated = update(instructions, num, lane, batch, draws)
+        kept = lambda new, old: jnp.where(lane.is_over, old, new)  # what is over does not change, whatever the chunk
+        params, opt_state = jax.tree.map(kept, updated, (lane.params, lane.opt_state))
         slow = optax.periodic_update(params, lane.slow, num_steps, config.target_period)
         episode_return = lane.episode_return + reward
         is_counted = is_end & ~lane.is_over

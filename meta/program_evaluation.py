@@ -6,8 +6,8 @@ that are made of lists are a fixed set of *features*, the same for all programs,
 arithmetic on registers. `assemble` turns a program into `Instructions`: arrays, which are data of a compiled program,
 and can be mapped over. The interpreter has a reverse pass of its own, whose tape is the registers.
 
-Operators are total: results and derivatives are finite for all finite arguments. Results are clipped to ±1e10. The
-interpreter clips what each argument of an operator gets of the gradient, too, so that no product of them overflows.
+Operators are total: results and derivatives are finite for all finite arguments. Results are clipped to ±1e10, and so
+is what each argument of an operator gets of the gradient, so that no product of them overflows.
 """
 
 import functools
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+import rlax
 
 from agents.types import Array
 from meta.program_language import LOSSES, OPERATORS, Language, Program, compact
@@ -373,7 +374,8 @@ def evaluate_nodes(
                 drawn = draws.normal if node.operator == "Normal" else draws.uniform
                 values.append(jnp.broadcast_to(drawn[i], like.shape).astype(like.dtype))
             case operator if operator in ARITHMETIC:
-                values.append(_arithmetic(operator, arguments[0], arguments[-1]))
+                x, y = (rlax.clip_gradient(x, -LIMIT, LIMIT) for x in (arguments[0], arguments[-1]))
+                values.append(_arithmetic(operator, x, y))
             case operator:
                 values.append(_OF_LISTS[operator](*arguments))
     return values

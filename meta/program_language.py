@@ -16,6 +16,7 @@ parts are one node. `(x - y)**2` is the paper's L2Distance, `x * y` its DotProdu
 
 import ast
 import collections
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -62,7 +63,6 @@ OPERATORS = {
     "KLDiv": Operator("PP", "R", "kl({}, {})"),
     "Entropy": Operator("P", "R", "entropy({})"),
 }
-COMMUTATIVE = ("Add", "DotProduct", "L2Distance", "Max", "Min", "StateDotProduct", "StateL2Distance")
 CONSTANTS = (1.0, 0.5, 0.2, 0.1, 0.01)  # what a search draws from
 
 
@@ -132,8 +132,9 @@ def check(language: Language, program: Program) -> None:
 def _check_types(operator: str, found: Sequence[str]) -> None:
     expected = OPERATORS[operator].arguments
     if "".join(found) != expected:
-        says = lambda types: ", ".join(TYPES[x] for x in types) or "nothing"
-        raise ValueError(f"{operator} takes {says(expected)}, not {says(found)}")
+        says = lambda types: " and ".join(TYPES[x] for x in types) or "nothing"
+        text = OPERATORS[operator].formula.format(*"xy") or operator
+        raise ValueError(f"{text} takes {says(expected)}, not {says(found)}")
 
 
 def to_formula(language: Language, program: Program) -> str:
@@ -145,7 +146,7 @@ def to_formula(language: Language, program: Program) -> str:
         operator = OPERATORS[node.operator]
         parts = [f"({texts[x]})" for x in node.arguments]
         text = ast.unparse(ast.parse(operator.formula.format(*parts) if operator.formula else repr(node.value)))
-        if uses[i] > 1 and operator.arguments not in ("", "S"):
+        if uses[i] > 1 and node.operator not in ("Constant", "Q", "QTarget"):
             named.append(f"x{len(named) + 1} = {text}")
             text = f"x{len(named)}"
         texts.append(text)
@@ -165,17 +166,19 @@ def parse(language: Language, formula: str) -> Program:
     reader = _Reader(language)
     try:
         *named, last = ast.parse(formula.strip()).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(
             f"the formula {formula!r} cannot be read: expected Python's syntax, such as (x - y)**2"
         ) from None
     for statement in named:
-        if not isinstance(statement, ast.Assign) or not isinstance(name := statement.targets[0], ast.Name):
-            raise ValueError(f"{ast.unparse(statement)!r} has no use: give it a name, as y = …, or leave it out")
-        if name.id in reader.names:
-            raise ValueError(f"{name.id} has a meaning already: choose another name")
-        reader.names[name.id] = reader.read(statement.value)
-        reader.unused.add(name.id)
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if name in reader.names:
+                    raise ValueError(f"{name} has a meaning already: choose another name")
+                reader.names[name] = reader.read(value)
+                reader.unused.add(name)
+            case _:
+                raise ValueError(f"{ast.unparse(statement)!r} has no use: give it a name, as y = …, or leave it out")
     if not isinstance(last, ast.Expr):
         raise ValueError(f"{ast.unparse(last)!r} ends the formula, expected what it computes")
     result = reader.read(last.value)
@@ -216,10 +219,11 @@ class _Reader:
         return len(self.language.inputs) + self.nodes.index(node)
 
     def read(self, expression: ast.expr) -> int:
+        is_number = lambda value: not isinstance(value, bool) and math.isfinite(value)
         match expression:
-            case ast.Constant(value=int() | float() as value):
+            case ast.Constant(value=int() | float() as value) if is_number(value):
                 return self.node("Constant", value=float(value))
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if is_number(value):
                 return self.node("Constant", value=-float(value))
             case ast.Name(id=name):
                 if name not in self.names:
@@ -237,7 +241,8 @@ class _Reader:
                 return self.node("SelectList", self.read(x), self.read(y))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return self.call(name, [self.read(x) for x in arguments])
-        raise ValueError(f"{ast.unparse(expression)!r} is nothing that this language has")
+        hint = ": squares are **2" if isinstance(expression, ast.BinOp) else ""
+        raise ValueError(f"{ast.unparse(expression)!r} is nothing that this language has{hint}")
 
     def call(self, name: str, arguments: list[int]) -> int:
         if name not in self._calls:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from agents.action_values import taken
 from agents.categorical import log_probability
@@ -21,6 +20,7 @@ from agents.impala import actor_critic_spec
 from agents.rule import REDUCTIONS, UpdateRule
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
+from meta.fitting import make_up
 from meta.program_evaluation import (
     ARITHMETIC,
     Draws,
@@ -32,7 +32,7 @@ from meta.program_evaluation import (
     interpret,
 )
 from meta.program_language import Language, Program, parse
-from meta.scalar import actor_critic_inner_loss, difference_from_vtrace
+from meta.scalar import FrodoConfig, actor_critic_inner_loss, difference_from_vtrace
 
 TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), ("Constant", *ARITHMETIC))
 FORMULAS = {  # with λ = 0.95
@@ -40,9 +40,6 @@ FORMULAS = {  # with λ = 0.95
     "lambda_return": "r + gamma * (v_next + 0.95 * (G_next - v_next))",
     "vtrace": "rho = min(pi / mu, 1.0); v + rho * (r + gamma * (v_next + 0.95 * (G_next - v_next)) - v)",
 }
-
-
-NUM_PROBES = 20
 
 
 class Step(NamedTuple):
@@ -154,24 +151,20 @@ def _no_draws() -> Draws:
     return Draws(jnp.zeros(TARGETS.max_nodes), jnp.zeros(TARGETS.max_nodes))
 
 
+def probe() -> tuple[Trajectory, Array, Array]:
+    """Return a fixed made-up trajectory [16, 8], with ends of every kind, values and logits."""
+    trajectory, predictions = make_up(jax.random.key(0), FrodoConfig(), num_steps=16, batch_size=8)
+    return trajectory, predictions["value"], predictions["policy"]
+
+
 @jax.jit
 def fingerprint(data: Data) -> Array:
-    """Return G − v of single steps, in units of its length: programs with the same are of one.
+    """Return the errors G − v of a program on a fixed trajectory, [128], with large ones on a logarithmic scale.
 
-    0 for a program that leaves values and policies as they are.
+    The losses' gradients are made of these errors. They are not scaled: beside the entropy's, their size counts.
+    About 0 for a program that leaves values and policies as they are.
     """
-    rng = np.random.default_rng(0)
-    normal = lambda size: size * jnp.asarray(rng.normal(size=NUM_PROBES))
-    inputs = {
-        "r": normal(1.0),
-        "gamma": jnp.where(jnp.arange(NUM_PROBES) % 5 == 0, 0.0, 0.99),
-        "v": normal(3.0),
-        "v_next": normal(3.0),
-        "pi": jnp.asarray(rng.uniform(size=NUM_PROBES)),
-        "mu": jnp.asarray(rng.uniform(0.05, 1.0, size=NUM_PROBES)),
-        "G_next": normal(3.0),
-    }
-    change = interpret(data.instructions, _no_draws(), jnp.stack(list(inputs.values()))) - inputs["v"]
-    largest = jnp.max(jnp.abs(change))
-    scaled = change / jnp.where(largest > 0, largest, 1.0)
-    return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
+    trajectory, values, logits = probe()
+    compute = lambda inputs: interpret(data.instructions, _no_draws(), jnp.stack(list(inputs.values())), data.num)
+    errors = targets(compute, trajectory, values, logits, TargetProgramConfig.discount) - values[:-1]
+    return jnp.arcsinh(errors).ravel()

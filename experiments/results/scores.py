@@ -55,7 +55,8 @@ def normalised(env: str, returns: np.ndarray) -> np.ndarray:
 def bounds(env: str) -> tuple[float, float]:
     """Return the returns that count as 0 and as 1 in a search for programs.
 
-    They are those of the public code of Co-Reyes et al. 2021, elsewhere `reference_scores`.
+    They are those of the public code of Co-Reyes et al. 2021 (for CartPole-v1 500 as the best, where the code has
+    CartPole-v0 and 200), elsewhere `reference_scores`.
 
     Raises:
       UsageError: if there are neither.
@@ -99,7 +100,7 @@ def reference_scores(env: str) -> tuple[float, float]:
         world = make_world(toy.index)
         return expected_return(world, np.mean), expected_return(world, np.max)
     raise UsageError(
-        f"no scores of random and of best play are known for {env}: give toy/catch, toy/catch/<rows>x<columns>, "
+        f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, bsuite/catch/<index>, envpool/CartPole-v1, atari/<Game>, or gymnax/ and one "
         f"of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )

@@ -1,4 +1,4 @@
-"""A process of a program: its cores and its memory, and the other processes that it runs a population with."""
+"""A process of a program: its cores and its memory, and the other processes that it does one run with."""
 
 import contextlib
 import ctypes
@@ -7,6 +7,7 @@ import sys
 import threading
 
 import jax
+from absl import flags
 
 from experiments.runs.errors import UsageError
 from frodo.logs import note
@@ -62,14 +63,24 @@ def keep_freed_memory() -> None:
             mallopt(parameter, value)
 
 
-def join(coordinator: str, num_processes: int, process_id: int, timeout: int) -> None:
-    """Join the other processes of a population, if there are any.
+def define_process_flags() -> None:
+    """Define the flags of a program that several processes run together."""
+    flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes do one run.")
+    flags.DEFINE_integer("num_processes", 1, "Processes of the run.")
+    flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
+    flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
+
+
+def join() -> None:
+    """Join the other processes of a run, if the flags say that there are any.
 
     Where they do not come up within the timeout, the program ends with one line and exit code 2.
 
     Raises:
       UsageError: if the arguments do not go together.
     """
+    given = flags.FLAGS
+    coordinator, num_processes, process_id = given.coordinator, given.num_processes, given.process_id
     if num_processes == 1 and not coordinator:
         return
     if not coordinator or not 0 <= process_id < num_processes:
@@ -80,10 +91,11 @@ def join(coordinator: str, num_processes: int, process_id: int, timeout: int) ->
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
     def give_up() -> None:  # JAX itself would abort the process with a stack trace
-        note(f"error: --coordinator={coordinator}: not all of {num_processes} processes came up within {timeout} s")
+        why = f"not all of {num_processes} processes came up within {given.timeout} s"
+        note(f"error: --coordinator={coordinator}: {why}")
         os._exit(2)
 
-    watch = threading.Timer(timeout, give_up)
+    watch = threading.Timer(given.timeout, give_up)
     watch.start()
-    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=timeout + 60)
+    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=given.timeout + 60)
     watch.cancel()

@@ -1,12 +1,17 @@
 """The folder of a run: where it is, whether it holds one, and who may write it."""
 
+import atexit
 import contextlib
+import dataclasses
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from experiments.runs import jobs
 from experiments.runs.errors import UsageError
@@ -20,6 +25,15 @@ PARTS = ("config.json", "metrics.csv", "summary.json", "checkpoints", "last_iter
 def folder_of(options: RunOptions, *names: str) -> Path:
     """Return where results lie: results/<experiment>/<name>, unless options.out says otherwise."""
     return Path(options.out or Path("results", *names))
+
+
+def of_process(options: RunOptions, *names: str) -> RunOptions:
+    """Return the options for this of several processes: process 0 has the run's folder, others a temporary one."""
+    if not jax.process_index():
+        return options
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return dataclasses.replace(options, out=folder, resume=False, resume_out=str(folder_of(options, *names)))
 
 
 def check_free(folder: Path, options: RunOptions) -> None:

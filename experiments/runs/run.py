@@ -69,6 +69,7 @@ class Run:
         self._is_extensible = is_extensible
         self.folder = folder_of(options, experiment, name)
         self.interrupted = 0  # the number of the signal that asks the run to stop
+        self.told: Any = None  # what was saved beside the state that is restored
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
         self._on_exit = contextlib.ExitStack()
         self._columns: list[str] = []
@@ -205,10 +206,10 @@ class Run:
     def _metrics_length(self) -> int:
         return self._metrics_path.stat().st_size if self._metrics_path.exists() else 0
 
-    def save(self, state: Any, step: int) -> None:
-        """Write a checkpoint: a pytree of arrays, numbers and random keys, and the steps done."""
+    def save(self, state: Any, step: int, told: Any = None) -> None:
+        """Write a checkpoint: a pytree of arrays, numbers and random keys, the steps done, and what JSON can hold."""
         clocks = {"seconds": self.seconds(), "cpu_seconds": self.cpu_seconds()}
-        self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), **clocks})
+        self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), **clocks, "told": told})
         self._last_save = time.monotonic()
 
     def save_if_due(self, state: Any, step: int, is_end: bool) -> None:
@@ -223,6 +224,7 @@ class Run:
     def restore(self, template: Any) -> tuple[Any, int]:
         """Return the state and step of the last good checkpoint, bit for bit; without --resume the template and 0.
 
+        `told` is then what was saved with it.
         Rows of metrics.csv that were written after the checkpoint are dropped: the run will write them again.
 
         Raises:
@@ -231,6 +233,7 @@ class Run:
         if not self.options.resume:
             return template, 0
         state, step, metadata = self._checkpoints.restore(template)
+        self.told = metadata.get("told")
         length = metadata["metrics_bytes"]
         if self._metrics_length() < length:
             raise UsageError(f"--resume: {self._metrics_path} has lost rows that checkpoint {step} knows of")

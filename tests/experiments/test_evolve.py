@@ -3,6 +3,12 @@
 import csv
 import dataclasses
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,6 +23,7 @@ from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig
 from meta.program_language import LOSSES, parse
 
+ROOT = Path(__file__).parents[2]
 LANE = LaneConfig(hidden=(8,), learning_rate=3e-3, exploration=50, capacity=100, batch_size=8, num_episodes=20)
 CONFIG = EvolveConfig(
     population_size=10,
@@ -50,7 +57,9 @@ def test_files(whole):
     assert len(programs) == summary["evaluated"] == 12
     best = sorted(programs, key=lambda row: (-float(row["score"]), int(row["number"])))[:2]
     finalists = rows(folder / "finalists.csv")
-    assert [(row["number"], row["seed"]) for row in finalists] == [(x["number"], y) for x in best for y in "01"]
+    assert [(row["number"], row["seed"]) for row in finalists] == [
+        (x["number"], y) for x in best for y in ("1000", "1001")
+    ]
     means = {x["number"]: np.mean([float(y["score"]) for y in finalists if y["number"] == x["number"]]) for x in best}
     assert summary["score/toy/catch/5x5"] == pytest.approx(max(means.values()))
     assert json.loads((folder / "summary.json").read_text())["formula"] == summary["formula"]
@@ -86,7 +95,73 @@ def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, t
     expected, found = (load_rule(x / "rule.npz") for x in (folder, tmp_path))
     assert expected.config == found.config
     jax.tree.map(np.testing.assert_array_equal, expected.meta_params, found.meta_params)
-    assert len(list((tmp_path / "search").glob("*.json"))) == 2
+
+
+def test_a_search_that_is_killed_five_times_is_one_that_never_was(whole, tmp_path):
+    folder, _ = whole
+    code = f"""
+import sys
+from tests.experiments.test_evolve import *
+chunks = 0
+step = evolve.Evolution.step
+def killed(self, num_programs):
+    global chunks
+    chunks += 1
+    if chunks == {{die_at}}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(self, num_programs)
+evolve.Evolution.step = killed
+evolve.Run.is_due = lambda self: True
+evolve.run(CONFIG, RunOptions((0,), 12, out={str(tmp_path)!r}, resume={{resume}}))
+"""
+    for i, die_at in enumerate((3, 2, 4, 1, 2, 0)):
+        text = code.format(die_at=die_at, resume=i > 0)
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == (-signal.SIGKILL if die_at else 0), done.stderr
+    for name in ("metrics.csv", "programs.csv", "finalists.csv"):
+        assert rows(tmp_path / name) == rows(folder / name)
+
+
+def test_two_processes_search_as_one_does_and_go_on_where_they_stopped(whole, tmp_path):
+    folder, _ = whole
+    code = f"""
+import sys
+from tests.experiments.test_evolve import *
+from absl import flags
+from experiments.runs.devices import define_process_flags, join
+define_process_flags()
+flags.FLAGS(sys.argv)
+join()
+if {{stop_at}}:
+    stop = evolve.Run.stop_if_interrupted
+    def stop_then(self, state, step):
+        self.interrupted = 2 if step == {{stop_at}} else 0
+        stop(self, state, step)
+    evolve.Run.stop_if_interrupted = stop_then
+    evolve.Run.is_due = lambda self: True
+evolve.run(CONFIG, RunOptions((0,), 12, out={str(tmp_path)!r}, resume={{resume}}))
+"""
+    env = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+    for stop_at in (3, 0):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            given = [f"--coordinator=127.0.0.1:{free.getsockname()[1]}", "--num_processes=2"]
+        text = code.format(stop_at=stop_at, resume=not stop_at)
+        both = [
+            subprocess.Popen(
+                [sys.executable, "-c", text, *given, f"--process_id={i}"],
+                env=env,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            for i in range(2)
+        ]
+        for process in both:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == (130 if stop_at else 0), errors
+    for name in ("metrics.csv", "programs.csv", "finalists.csv"):
+        assert rows(tmp_path / name) == rows(folder / name)
 
 
 def test_a_target_is_found_and_is_a_rule_that_others_read(tmp_path):
@@ -106,7 +181,9 @@ def test_a_target_is_found_and_is_a_rule_that_others_read(tmp_path):
     "arguments,message",
     [
         (["--language=targets", "--config.start=Q(s)[a]"], "'s' is no name: there are r, gamma, v,"),
-        (["--envs=envpool/CartPole-v1"], "--envs: envpool/CartPole-v1 is stepped on the host, expected toy/..."),
+        (["--envs=envpool/CartPole-v1"], "error: --envs: envpool/CartPole-v1 is stepped on the host, expected toy/..."),
+        (["--config.start=dqm"], "'dqm' is no name"),
+        (["--config.lane.batch_size=0"], "lane.batch_size is 0, expected a positive number"),
         (["--envs=gymnax/FourRooms-misc"], "no scores of random and of best play are known for gymnax/FourRooms-misc"),
         (["--config.tournament_size=500"], "tournament_size is 500, expected at most population_size (300)"),
         (["--config.start=Q(s)[b]"], "'b' is no name"),

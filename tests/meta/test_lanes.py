@@ -164,6 +164,17 @@ def test_a_lane_does_not_depend_on_the_others():
     assert any(np.any(x[1] != y[1]) for x, y in zip(*map(jax.tree.leaves, (lanes.params, others.params)), strict=True))
 
 
+def test_a_lane_that_is_over_does_not_change_whatever_the_chunk():
+    init, run = functions()
+    over = run(of("dqn"), 20, start(1), 28)
+    assert over.is_over[0]
+    later = run(of("dqn"), 20, over, 5)
+    jax.tree.map(np.testing.assert_array_equal, later.params, over.params)
+    np.testing.assert_array_equal(
+        jax.tree.leaves(run(of("dqn"), 20, start(1), 40).params)[0], jax.tree.leaves(over.params)[0]
+    )
+
+
 def test_a_lane_whose_parameters_are_not_finite_is_over():
     lanes = start()
     broken = jax.tree.map(lambda x: x.at[1].set(jnp.nan), lanes.params)

@@ -137,7 +137,7 @@ def test_a_formula_without_constants_has_no_meta_parameters():
 @pytest.mark.parametrize(
     "settings,message",
     [
-        ({"formula": "Q(s)[a] + max(s)"}, "^Max takes a number, a number, not a state$"),
+        ({"formula": "Q(s)[a] + max(s)"}, r"^max\(x, y\) takes a number and a number, not a state$"),
         ({"formula": "r + 0.5"}, "^the formula 'r \\+ 0.5' has no gradient to Q"),
         ({"discount": 1.5}, "^discount is 1.5"),
         ({"target_period": 0}, "^target_period is 0, expected an integer of at least 1$"),

@@ -186,13 +186,34 @@ def test_sizes_of_the_paper_s_programs():
 
 
 def test_a_formula_says_what_the_program_is():
-    for program in random_programs(200, seed=2):
+    shared = parse(LOSSES, "x = normal(); x * x + x * Q(s)[a]")
+    assert to_formula(LOSSES, shared) == "x1 = normal(); x1 * x1 + x1 * Q(s)[a]"
+    for program in [shared, *random_programs(200, seed=2)]:
         formula = to_formula(LOSSES, program)
         again = parse(LOSSES, formula)
         assert parse(LOSSES, to_formula(LOSSES, again)) == again, formula
-        if not {"Normal", "Uniform"} & {node.operator for node in program}:
+        draws = [sum(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, x)) for x in (program, again)]
+        assert draws[0] == draws[1], formula
+        if not draws[0]:
             transition = random_transition()
             np.testing.assert_allclose(of_reference(again, transition), of_reference(program, transition), rtol=1e-12)
+
+
+def test_gradients_of_straight_code_are_clipped_as_the_interpreter_s_are():
+    transition = random_transition()._replace(gamma=jnp.zeros(5))
+    program = parse(LOSSES, "x = Q(s)[a] - Q_targ(s)[a]; x / gamma / gamma / gamma / gamma")
+    lists = dict(transition.lists) | {("QTarget", "s"): transition.lists["Q", "s"]}
+
+    def straight(q):
+        return jnp.sum(evaluate(LOSSES, program, transition._replace(lists=lists | {("Q", "s"): q}), DRAWS))
+
+    def interpreted(q):
+        given = features(transition._replace(lists={name: (lists | {("Q", "s"): q})[name] for name in LISTS}))
+        return jnp.sum(interpret(assemble(LOSSES, program, ALL), DRAWS, given))
+
+    found = jax.grad(straight)(lists["Q", "s"])
+    np.testing.assert_allclose(found, jax.grad(interpreted)(lists["Q", "s"]), rtol=1e-6)
+    assert np.max(np.abs(found)) == pytest.approx(1e10)
 
 
 def test_a_version_with_two_lists_computes_what_the_one_with_all_does():
@@ -238,9 +259,13 @@ def test_every_operator_and_every_argument_is_drawn():
         ("Q(s)[a", "^the formula 'Q\\(s\\)\\[a' cannot be read: expected Python's syntax"),
         ("", "^the formula '' cannot be read"),
         ("maxx(Q(s))", "^'maxx' is no operator \\(did you mean 'max'\\?\\)$"),
-        ("Q(s)[a] ** 3", "is nothing that this language has$"),
+        ("Q(s)[a] ** 3", r"is nothing that this language has: squares are \*\*2$"),
+        ("y = z = r + 1; y + Q(s)[a]", "^'y = z = r \\+ 1' has no use"),
+        ("Q(s)[a] + True", "^'True' is nothing that this language has$"),
+        ("Q(s)[a] * 1e999", "^'1e309' is nothing that this language has$"),
+        ("+".join(["r"] * 20_000), "cannot be read"),
         ("Q(s)[b]", "^'b' is no name: there are s, a, r, gamma, s_next$"),
-        ("Q(s)[a] + s", "^Add takes a number, a number, not a number, a state$"),
+        ("Q(s)[a] + s", r"^x \+ y takes a number and a number, not a number and a state$"),
         ("Q(s)", "^the program's result is a list, expected a number$"),
         ("r", "^the formula is 'r', an input, expected what is computed from inputs$"),
         ("y = r + 1; Q(s)[a]", "^y is not used$"),
@@ -261,7 +286,7 @@ def test_bad_formulas_are_refused_in_a_line(formula, message):
         ((), "^a program of 0 operations, expected 1 to 20$"),
         ((Node("Adds", (2, 3)),), "^node 0: 'Adds' is no operator of this language \\(did you mean 'Add'\\?\\)$"),
         ((Node("Add", (2, 5)),), "^node 0: its arguments are \\(2, 5\\), expected inputs and earlier nodes$"),
-        ((Node("Add", (0, 3)),), "^Add takes a number, a number, not a state, a number$"),
+        ((Node("Add", (0, 3)),), r"^x \+ y takes a number and a number, not a state and a number$"),
     ],
 )
 def test_bad_programs_are_refused_in_a_line(program, message):

@@ -7,10 +7,11 @@ import pytest
 
 from agents.returns import importance_ratios, lambda_returns, vtrace
 from frodo import presets
+from frodo.evolution import SAME
 from frodo.learner import build_learner
 from meta.program_generation import random_program
 from meta.program_language import parse, to_formula
-from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, assembled, fingerprint, target_program
+from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, assembled, fingerprint, probe, target_program
 from tests.trajectories import random_trajectory
 
 GAMMA = 0.9
@@ -99,16 +100,26 @@ def test_programs_as_data_give_the_same_and_are_mapped_over():
     "one,other,is_same",
     [
         ("r + gamma * G_next", "G_next * gamma + r", True),
+        ("r + gamma * G_next", "r + 0.99 * G_next", True),  # what follows an end is 0 anyway
         ("v + (r - v)", "r + 0 * v", True),
-        ("v + 0.5 * (r - v)", "r + 0 * v", True),  # a positive factor of all errors
+        ("v + 0.5 * (r - v)", "r + 0 * v", False),  # beside the entropy's gradient the size counts
+        ("r + gamma * G_next", "v + 0.5 * (r + gamma * G_next - v)", False),  # the factor's powers weigh what follows
         (FORMULAS["vtrace"], FORMULAS["lambda_return"], False),
         ("r + 0 * v", "v - (r - v)", False),
     ],
 )
-def test_targets_are_equal_where_the_errors_are_but_for_a_positive_factor(one, other, is_same):
+def test_targets_are_equal_where_the_errors_are(one, other, is_same):
     first, second = (fingerprint(assembled(parse(TARGETS, x))) for x in (one, other))
-    assert (np.max(np.abs(first - second)) < 1e-6) == is_same and np.linalg.norm(first) == pytest.approx(1)
-    assert not np.any(fingerprint(assembled(parse(TARGETS, "v + 0 * r"))))
+    assert (np.max(np.abs(first - second)) < SAME) == is_same
+    assert np.max(np.abs(fingerprint(assembled(parse(TARGETS, "v + 0 * r"))))) < 1e-9
+
+
+def test_targets_are_told_apart_by_what_they_are_at_ends_of_every_kind_too():
+    trajectory, _, logits = probe()
+    assert np.any(trajectory.discount[:-1] == 0) and not np.all(trajectory.valid)
+    assert np.any(trajectory.truncated[:-1] & (trajectory.discount[:-1] > 0))
+    ratios = importance_ratios(logits, trajectory)
+    assert np.any(ratios > 1.1) and np.any(ratios < 0.9)
 
 
 def test_losses_are_frodos():
