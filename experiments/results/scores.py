@@ -9,6 +9,7 @@ of gymnax's environments: means of 2,000 episodes. In an environment that change
 knows the period.
 """
 
+import functools
 import itertools
 
 import jax.numpy as jnp
@@ -66,6 +67,7 @@ def bounds(env: str) -> tuple[float, float]:
     return own[0] if own else reference_scores(env)
 
 
+@functools.cache
 def reference_scores(env: str) -> tuple[float, float]:
     """Return the expected return of random play, and that which counts as 1.
 
