@@ -1,7 +1,7 @@
 """Evolve a loss: programs are varied and selected by how well fresh agents learn by them (Co-Reyes et al. 2021).
 
     python -m experiments.evolve --steps=2000
-    python -m experiments.evolve --envs=gymnax/CartPole-v1,gymnax/Acrobot-v1,toy/catch --config.start=dqn
+    python -m experiments.evolve --envs=gymnax/CartPole-v1,toy/catch --config.start=dqn --config.num_frozen=0
     python -m experiments.evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
 --steps are programs that are evaluated, --language says of what: losses of value-based agents, or targets of
