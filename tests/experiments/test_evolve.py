@@ -114,9 +114,14 @@ evolve.Evolution.step = killed
 evolve.Run.is_due = lambda self: True
 evolve.run(CONFIG, RunOptions((0,), 12, out={str(tmp_path)!r}, resume={{resume}}))
 """
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+    env = os.environ | kept  # each process would compile the same
     for i, die_at in enumerate((3, 2, 4, 1, 2, 0)):
         text = code.format(die_at=die_at, resume=i > 0)
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == (-signal.SIGKILL if die_at else 0), done.stderr
     for name in ("metrics.csv", "programs.csv", "finalists.csv"):
         assert rows(tmp_path / name) == rows(folder / name)
