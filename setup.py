@@ -44,6 +44,7 @@ setup(
             "mypy>=1.15",
             "nbclient>=0.10",
             "pytest>=8",
+            "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "ruff>=0.9",
         ],

@@ -24,7 +24,7 @@ from experiments.results import plots, reading
 from experiments.runs import command_line, settings, training
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import check_free, folder_of, of_process
+from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import devices, logs, presets
@@ -49,10 +49,7 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     config.validate()
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
-    names = "discover", config.rule.name
-    options = of_process(options, *names)
-    if not options.resume:
-        check_free(folder_of(options, *names), options)
+    options = of_process(options, "discover", config.rule.name)
     meta_params = settings.initial_meta_params(config)
     (seed,) = options.seeds
     make = lambda i, step: make_environment(config.envs[i], config.batch_size, environment_seed(seed, i, step))

@@ -32,7 +32,7 @@ from experiments.results.scores import bounds
 from experiments.runs import command_line, settings, training
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import check_free, folder_of, of_process
+from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import devices, presets
@@ -87,14 +87,10 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a search has one seed")
     tasks = [task_of(env) for env in config.envs]
-    names = "evolve", config.language
-    options = of_process(options, *names)
-    if not options.resume:
-        check_free(folder_of(options, *names), options)
+    options = of_process(options, "evolve", config.language)
     search = Evolution(tasks, config, options.seeds[0])
-    with Run(options, experiment=names[0], name=names[1], config=config, is_extensible=False) as run:
-        before, _ = search.state()
-        lanes, start = devices.scatter(*run.restore(devices.gather(before)), before)
+    with Run(options, experiment="evolve", name=config.language, config=config, is_extensible=False) as run:
+        lanes, start = devices.scatter(*run.restore(devices.gather(search.lanes)), search.lanes)
         if start:
             search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
         end = _search(run, search, start)
@@ -154,7 +150,7 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
 def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
     """Stop after Ctrl-C, while finalists are scored; the checkpoint of the search's end is there."""
     (run.interrupted,) = devices.agree(run.interrupted)
-    run.stop_if_interrupted(search.state()[0], end)
+    run.stop_if_interrupted(search.lanes, end)
 
 
 def write_programs(path: Path, search: Evolution) -> None:

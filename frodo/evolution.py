@@ -471,6 +471,11 @@ class Evolution:
         for name, known in self._fingerprints.items():
             known.append(own[name])
 
+    @property
+    def lanes(self) -> list[list[Any]]:
+        """The lanes of each pool of each task, which the next chunk changes in place."""
+        return [[pool.lanes for pool in own] for own in self._evaluator.pools]
+
     def state(self) -> tuple[list[list[Any]], dict[str, Any]]:
         """Return all that the search goes on from: the lanes, and the rest as what JSON can hold."""
         evaluator = self._evaluator
@@ -483,7 +488,7 @@ class Evolution:
             "queues": [list(queue) for queue in evaluator.queues],
             "pools": [[(pool.jobs, pool.programs) for pool in own] for own in evaluator.pools],
         }
-        return [[pool.lanes for pool in own] for own in evaluator.pools], json.loads(json.dumps(told))
+        return self.lanes, json.loads(json.dumps(told))
 
     def restore(self, lanes: list[list[Any]], told: Mapping[str, Any]) -> None:
         """Go on from a state of a search with the same tasks and settings."""

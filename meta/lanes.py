@@ -41,9 +41,9 @@ class LaneConfig:
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        check_positive(self, "learning_rate", "target_period", "capacity", "batch_size", "num_episodes", "max_steps")
+        check_positive(self, "learning_rate", "exploration", "target_period")
+        check_positive(self, "capacity", "batch_size", "num_episodes", "max_steps")
         check_fractions(self, "discount", "epsilon")
-        check_positive(self, "exploration")
         if not all(size > 0 for size in self.hidden):
             raise ValueError(f"hidden is {self.hidden}, expected positive integers")
 

@@ -28,12 +28,18 @@ def folder_of(options: RunOptions, *names: str) -> Path:
 
 
 def of_process(options: RunOptions, *names: str) -> RunOptions:
-    """Return the options for this of several processes: process 0 has the run's folder, others a temporary one."""
-    if not jax.process_index():
-        return options
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return dataclasses.replace(options, out=folder, resume=False, resume_out=str(folder_of(options, *names)))
+    """Return the options for this of several processes: process 0 has the run's folder, others a temporary one.
+
+    Raises:
+      UsageError: as `check_free`, for a run that does not go on: before anything is compiled for it.
+    """
+    if jax.process_index():
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return dataclasses.replace(options, out=folder, resume=False, resume_out=str(folder_of(options, *names)))
+    if not options.resume:
+        check_free(folder_of(options, *names), options)
+    return options
 
 
 def check_free(folder: Path, options: RunOptions) -> None:

@@ -157,7 +157,8 @@ def test_a_run_of_another_version_is_refused_in_one_line(written, tmp_path):
 
 
 @pytest.mark.parametrize("make", [small_catch, lambda: small_cart_pole("a2c")])
-def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, tmp_path):
+def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_is_quick", lambda *_: False)  # another optimisation of programs rounds otherwise
     config = make()
     steps, rates = 20 * config.num_env_steps(config.rule.entry.is_learned), (1e-3, 1e-2)
     train = lambda config, folder, **others: training.train(
