@@ -1,5 +1,7 @@
 """Multi-step returns on trajectories: V-trace and λ-returns of values, Retrace of action values."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import rlax
@@ -16,7 +18,9 @@ def importance_ratios(logits: Array, trajectory: Trajectory) -> Array:
     return jnp.exp(taken(jax.nn.log_softmax(logits), trajectory) - log_mu)
 
 
-def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float) -> tuple[Array, Array]:
+def vtrace(
+    trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float, is_constant: bool = True
+) -> tuple[Array, Array]:
     """Compute V-trace targets and advantages.
 
     vₜ = V(xₜ) + δₜ + γₜ cₜ (vₜ₊₁ − V(xₜ₊₁)), with δₜ = ρ̄ₜ (rₜ + γₜ V(xₜ₊₁) − V(xₜ)), cₜ = λ ρ̄ₜ, ρ̄ₜ = min(1, ρₜ).
@@ -31,8 +35,9 @@ def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, l
       rho: importance ratios π(a) / μ(a), [T, B].
       discount: the agent's γ.
       lambda_: λ.
+      is_constant: whether what is returned has no gradient.
     Returns:
-      targets, and advantages ρ̄ₜ (rₜ + γₜ (λ vₜ₊₁ + (1 − λ) V(xₜ₊₁)) − V(xₜ)), both [T, B], without gradient.
+      targets, and advantages ρ̄ₜ (rₜ + γₜ (λ vₜ₊₁ + (1 − λ) V(xₜ₊₁)) − V(xₜ)), both [T, B].
     Raises:
       ValueError: naming the argument whose shape is not that.
     """
@@ -43,15 +48,17 @@ def vtrace(trajectory: Trajectory, values: Array, rho: Array, discount: float, l
     discounts = (discount * trajectory.discount).astype(values.dtype)
     lambdas = jnp.where(trajectory.truncated, 0, lambda_).astype(values.dtype)
     rewards = trajectory.reward.astype(values.dtype)
-    out = jax.vmap(rlax.vtrace_td_error_and_advantage, in_axes=1, out_axes=1)(
-        values[:-1], values[1:], rewards, discounts, rho, lambdas
-    )
-    return jax.lax.stop_gradient((out.errors + values[:-1], out.pg_advantage))
+    returns = functools.partial(rlax.vtrace_td_error_and_advantage, stop_target_gradients=False)
+    out = jax.vmap(returns, in_axes=1, out_axes=1)(values[:-1], values[1:], rewards, discounts, rho, lambdas)
+    found = out.errors + values[:-1], out.pg_advantage
+    return jax.lax.stop_gradient(found) if is_constant else found
 
 
-def lambda_returns(trajectory: Trajectory, values: Array, discount: float, lambda_: float) -> tuple[Array, Array]:
+def lambda_returns(
+    trajectory: Trajectory, values: Array, discount: float, lambda_: float, is_constant: bool = True
+) -> tuple[Array, Array]:
     """Compute λ-returns and advantages: `vtrace` with ρ = 1, for values [T + 1, B]."""
-    return vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_)
+    return vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_, is_constant)
 
 
 def retrace(

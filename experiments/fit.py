@@ -21,6 +21,7 @@ from experiments.runs.command_line import no_arguments, parse_steps, start
 from experiments.runs.errors import UsageError, caused_by
 from frodo.logs import table
 from meta import fitting
+from meta.hand_made import TARGETS
 
 NUM_TRAJECTORIES = 20  # one after another, of which the explained parts are averaged
 STAGES = 3
@@ -81,7 +82,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("target", "vtrace", f"One of {', '.join(fitting.TARGETS)}.")
+    flags.DEFINE_string("target", "vtrace", f"One of {', '.join(TARGETS)}.")
     flags.DEFINE_string("envs", "toy/catch,toy/grid_world/48,gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("steps", "2e5", "Environment steps in each.")
     start(main)

@@ -26,7 +26,7 @@ _OF_LOSS = (  # settings that the fit does not depend on
 
 
 def fitted_meta_params(target: str, settings: FrodoConfig) -> Params:
-    """Return η for which a rule of these settings has the targets of that name in `meta.fitting.TARGETS`.
+    """Return η for which a rule of these settings has the targets of that name in `meta.hand_made.TARGETS`.
 
     Raises:
       ValueError: naming the target if there is none, or the inputs that it cannot be made without.

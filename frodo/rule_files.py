@@ -22,7 +22,7 @@ from frodo.fitted import fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
 from meta.disco import DiscoConfig
-from meta.fitting import TARGETS
+from meta.hand_made import TARGETS
 from meta.scalar import FrodoConfig
 
 Config = TypeVar("Config", bound=AgentConfig)
@@ -143,7 +143,7 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
     """Make a rule whose targets are hand-made ones at first, to be learned further: FRODO's, with a fitted η.
 
     Args:
-      target: one of `meta.fitting.TARGETS`.
+      target: one of `meta.hand_made.TARGETS`.
       **settings: of the rule, as of `make_rule("frodo")`, that replace those of `presets.fitted`.
     Raises:
       ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.

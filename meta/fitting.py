@@ -4,39 +4,18 @@ A learned target that begins as V-trace, as a λ-return or as A2C's return teach
 further from there.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import optax
 
 from agents.networks import TORSO
-from agents.returns import importance_ratios, lambda_returns, vtrace
 from agents.types import Array, Params, Predictions, Trajectory
 from agents.validation import check_choice
+from meta.hand_made import TARGETS
 from meta.scalar import KINDS, FrodoConfig, frodo
 
 NUM_STEPS, BATCH_SIZE, NUM_ACTIONS = 32, 64, 3  # of a made-up trajectory
 NUM_UPDATES, LEARNING_RATE = 2000, 1e-2
-
-
-# trajectory, V [T + 1, B], logits of π [T + 1, B, A], γ, λ -> [T, B]
-Target = Callable[[Trajectory, Array, Array, float, float], Array]
-
-
-def _vtrace(trajectory: Trajectory, values: Array, logits: Array, discount: float, lambda_: float) -> Array:
-    return vtrace(trajectory, values, importance_ratios(logits, trajectory), discount, lambda_)[0]
-
-
-def _lambda_return(trajectory: Trajectory, values: Array, logits: Array, discount: float, lambda_: float) -> Array:
-    return lambda_returns(trajectory, values, discount, lambda_)[0]
-
-
-def _n_step_return(trajectory: Trajectory, values: Array, logits: Array, discount: float, lambda_: float) -> Array:
-    return lambda_returns(trajectory, values, discount, 1.0)[0]
-
-
-TARGETS: dict[str, Target] = {"vtrace": _vtrace, "lambda_return": _lambda_return, "n_step_return": _n_step_return}
 
 
 def check_target(name: str, config: FrodoConfig) -> None:
@@ -63,7 +42,7 @@ def hand_made(name: str, config: FrodoConfig, trajectory: Trajectory, prediction
     kind = KINDS[config.kind]
     logits = kind.policy(predictions, config)
     values = kind.values(predictions, logits)
-    return TARGETS[name](trajectory, values, logits, config.discount, config.vtrace_lambda)
+    return jax.lax.stop_gradient(TARGETS[name](trajectory, values, logits, config.discount, config.vtrace_lambda))
 
 
 def fit(name: str, config: FrodoConfig, key: Array) -> Params:

@@ -22,7 +22,10 @@ from agents.td import only_action
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
 from meta import inputs
+from meta.hand_made import TARGETS
 from meta.target_network import Inputs, TargetNetwork, TargetNetworkConfig
+
+VALUE = "value"  # what relative targets change by default
 
 
 @dataclasses.dataclass
@@ -51,7 +54,8 @@ class FrodoConfig(MetaNetworkConfig):
     """Settings of the learned target. A setting that is of another kind of agent must keep its default."""
 
     kind: str = "actor_critic"  # of agent, one of KINDS
-    is_relative: bool = False  # G = v(S) + u · output, of inputs in units of u, the size of TD errors; else the output
+    is_relative: bool = False  # G = base + u · output, of inputs in units of u, the size of TD errors; else the output
+    base: str = VALUE  # of relative targets: v(S), or of meta.hand_made.TARGETS; then the output begins as 0
     next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
     # where it is an input, but not through v(S), what relative targets are relative to); 'semi': only the meta-gradient
     # does; 'stopped': neither
@@ -60,13 +64,18 @@ class FrodoConfig(MetaNetworkConfig):
     value_cost: float = 0.5  # of actor-critics
     entropy_cost: float = 0.01  # of actor-critics
     vtrace_lambda: float = (
-        1.0  # λ of what G is fitted to, and of the V-trace that metrics compare G with; of actor-critics
+        1.0  # λ of G's base, of what G is fitted to and of the V-trace that metrics compare G with; of actor-critics
     )
     epsilon: float = 0.1  # of the ε-greedy policy of value-based agents
 
     def validate(self) -> None:
         super().validate()
         check_choice("kind", self.kind, KINDS)
+        check_choice("base", self.base, (VALUE, *TARGETS))
+        if self.base != VALUE and not self.is_relative:
+            raise ValueError(f"base is {self.base!r}, expected {VALUE!r}: targets are not relative")
+        if self.base == "vtrace" and self.kind != "actor_critic":
+            raise ValueError(f"base is 'vtrace', expected another one: kind {self.kind!r} has no policy that learns")
         check_choice("next_value_gradient", self.next_value_gradient, ("literal", "semi", "stopped"))
         check_fractions(self, "vtrace_lambda", "epsilon")
         check_not_negative(self, "consistency_cost", "value_cost", "entropy_cost")
@@ -151,6 +160,13 @@ def frodo(config: FrodoConfig) -> UpdateRule:
             return {}
         return difference_from_vtrace(targets, predictions, trajectory, config.discount, config.vtrace_lambda)
 
+    def base(context: inputs.InputContext, logits: Array) -> Array:
+        found = context.moved
+        if config.base != VALUE:
+            values = jnp.concatenate([context.values[:1], context.next_values])
+            found = TARGETS[config.base](context.trajectory, values, logits, config.discount, config.vtrace_lambda)
+        return jax.lax.stop_gradient(found) if config.next_value_gradient != "semi" else found
+
     rule = _with_meta_network(
         config,
         config.inputs,
@@ -158,8 +174,8 @@ def frodo(config: FrodoConfig) -> UpdateRule:
         policy=lambda predictions: kind.policy(predictions, config),
         loss=lambda targets, predictions, trajectory: kind.loss(targets, predictions, trajectory, config),
         is_next_value_fixed=config.next_value_gradient == "stopped",
-        is_relative=config.is_relative,
-        is_base_fixed=config.next_value_gradient == "literal",
+        base=base if config.is_relative else None,
+        is_zero_at_first=config.base != VALUE,
     )
     return rule._replace(
         regulariser=regulariser if config.consistency_cost else None,
@@ -206,19 +222,19 @@ def _with_meta_network(
     policy,
     loss,
     is_next_value_fixed: bool,
-    is_relative: bool = False,
-    is_base_fixed: bool = False,
+    base: Callable[[inputs.InputContext, Array], Array] | None = None,
+    is_zero_at_first: bool = False,
 ) -> UpdateRule:
     """Make a rule with targets [T, B] that a meta-network computes from the named inputs.
 
-    No gradient flows through v(S′), nor, where it is a base of relative targets, through the prediction that is moved,
-    if they are fixed.
+    No gradient flows through v(S′) if it is fixed. `base` makes targets relative: context, logits [T + 1, B, A] of the
+    policy -> [T, B].
     """
     if_fixed = jax.lax.stop_gradient if is_next_value_fixed else lambda x: x
-    base = jax.lax.stop_gradient if is_base_fixed else lambda x: x
 
     def forward(features: Array, is_last: Array) -> Array:
-        network = TargetNetwork(TargetNetworkConfig(lstm=config.lstm), {"target": PredictionSpec()})
+        sizes = TargetNetworkConfig(lstm=config.lstm, head_stddev=0.0 if is_zero_at_first else None)
+        network = TargetNetwork(sizes, {"target": PredictionSpec()})
         return network(lambda: Inputs(features), is_last, ())[0]["target"]
 
     network: Any = hk.without_apply_rng(hk.transform(forward))
@@ -244,10 +260,10 @@ def _with_meta_network(
                 features = jnp.concatenate([features, seen], axis=-1)
             return network.apply(meta_params, features, trajectory.is_last)
 
-        if not is_relative:
+        if base is None:
             return output(context), rule_state
         unit = inputs.td_error_size(context)
-        return base(context.moved) + unit * output(context.in_units(unit)), rule_state
+        return base(context, logits) + unit * output(context.in_units(unit)), rule_state
 
     def spec(num_actions: int) -> TargetSpec:
         own = kind.spec(num_actions)

@@ -19,7 +19,7 @@ from frodo import presets
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.rule_files import PUBLISHED, load_origin, load_rule
 from frodo.rules import RuleConfig
-from meta.fitting import TARGETS
+from meta.hand_made import TARGETS
 from meta.outer import OuterConfig
 from meta.program_language import FORMULAS
 from meta.scalar import FrodoConfig

@@ -9,7 +9,7 @@ from frodo import presets
 from frodo.config import OnlineConfig, PopulationConfig
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_rule, shipped_rules
 from frodo.rules import RULES
-from meta.fitting import TARGETS
+from meta.hand_made import TARGETS
 
 # Rules, for --help: those that were discovered, and what η can begin with.
 DISCOVERED = f"{', '.join([PUBLISHED, *shipped_rules()])}, or a file that `discover` wrote"

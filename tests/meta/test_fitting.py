@@ -10,6 +10,7 @@ import pytest
 
 from agents.types import check_trajectory
 from meta import fitting
+from meta.hand_made import TARGETS
 from meta.scalar import FrodoConfig
 from tests.reference import frodo as reference
 from tests.trajectories import random_trajectory
@@ -41,7 +42,7 @@ def predictions_of(kind: str, num_actions: int = 3) -> dict[str, np.ndarray]:
 
 
 CASES = [
-    (kind, target) for kind in KINDS for target in fitting.TARGETS if (kind == "actor_critic") >= (target == "vtrace")
+    (kind, target) for kind in KINDS for target in TARGETS if (kind == "actor_critic") >= (target == "vtrace")
 ]
 
 

@@ -22,6 +22,7 @@ OPTIMIZER = (0.05, 0.9, 1e-2)  # learning rate, decay, ε: large steps, so that 
 TARGET_INPUTS = ("reward", "discount", "next_value")
 RELATIVE_INPUTS = ("td_error", "reward", "discount", "next_value", "pi", "mu")
 BASE = FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)
+ON_VTRACE = dataclasses.replace(BASE, is_relative=True, inputs=RELATIVE_INPUTS, base="vtrace", vtrace_lambda=0.8)
 CRITIC_FREE = dict(lstm=4, discount=0.9)
 LOSS = LearnedLossConfig(lstm=4, discount=0.9, entropy_cost=0.1)
 # Other than the rule's wherever both have a setting.
@@ -36,6 +37,11 @@ SETTINGS: dict[str, FrodoConfig | LearnedLossConfig] = {
     "actor_critic-relative": dataclasses.replace(BASE, is_relative=True, inputs=RELATIVE_INPUTS),
     "actor_critic-relative-stopped": dataclasses.replace(
         BASE, is_relative=True, inputs=RELATIVE_INPUTS, next_value_gradient="stopped"
+    ),
+    "actor_critic-on_vtrace": ON_VTRACE,
+    "actor_critic-on_vtrace-stopped": dataclasses.replace(ON_VTRACE, next_value_gradient="stopped"),
+    "actor_critic-on_lambda_return-literal": dataclasses.replace(
+        ON_VTRACE, base="lambda_return", next_value_gradient="literal"
     ),
     "consistency-one-step": dataclasses.replace(BASE, consistency_cost=0.5, is_consistency_multi_step=False),
     "consistency-multi-step": dataclasses.replace(BASE, consistency_cost=0.5),
@@ -74,6 +80,8 @@ def problem(name: str):
     setup = Setup(agent, rule, optimizer, make_outer(OUTER, rule, NetworkConfig(), num_actions))
     state = init_agent_state(setup, jax.random.key(0), jnp.asarray(validation.observation[0]))
     meta_params = jax.tree.map(lambda x: 2 * x, rule.random_meta_params(jax.random.key(1), num_actions))
+    if getattr(case.rule, "base", "value") != "value":  # the output begins as 0
+        meta_params = optax.tree.random_like(jax.random.key(1), meta_params)
     return setup, trajectories, validation, state, meta_params
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agents.networks import Agent, NetworkConfig, make_agent
+from agents.returns import importance_ratios, vtrace
 from meta import gradients
 from meta.scalar import FrodoConfig, LearnedLossConfig, consistency_loss, consistency_targets, frodo, learned_loss
 from tests.reference import agents as reference
@@ -350,3 +351,35 @@ def test_the_torsos_output_is_an_input_where_it_is_asked_for():
     )
     with pytest.raises(ValueError, match="^rule.torso is 5, expected 7, as the agent's last layer$"):
         agent((7,)).init(jax.random.key(0), trajectory.observation[0])
+
+
+@pytest.mark.parametrize("name", ["vtrace", "lambda_return", "n_step_return"])
+def test_what_corrects_a_hand_made_target_begins_as_it(name):
+    inputs = ("td_error", "discount", "pi", "mu")
+    config = FrodoConfig(lstm=4, discount=GAMMA, vtrace_lambda=0.8, inputs=inputs, is_relative=True, base=name)
+    rule, trajectory = frodo(config), random_trajectory(3, 6, 4)
+    keys = jax.random.split(jax.random.key(0))
+    predictions = {"policy": jax.random.normal(keys[0], (7, 4, 3)), "value": jax.random.normal(keys[1], (7, 4))}
+    meta_params = rule.random_meta_params(jax.random.key(1), 3)
+    made = rule.apply(meta_params, (), trajectory, predictions, predictions)[0]
+    rho = jnp.ones((6, 4)) if name != "vtrace" else importance_ratios(predictions["policy"], trajectory)
+    lambda_ = 1.0 if name == "n_step_return" else 0.8
+    np.testing.assert_array_equal(made, vtrace(trajectory, predictions["value"], rho, GAMMA, lambda_)[0])
+    gradient = jax.grad(lambda eta: rule.apply(eta, (), trajectory, predictions, predictions)[0].sum())(meta_params)
+    assert any(np.any(x) for x in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"base": "vtrac", "is_relative": True}, r"^base is 'vtrac', .* \(did you mean 'vtrace'\?\)$"),
+        ({"base": "vtrace"}, "^base is 'vtrace', expected 'value': targets are not relative$"),
+        (
+            {"base": "vtrace", "is_relative": True, "kind": "value_based"},
+            "^base is 'vtrace', expected another one: kind 'value_based' has no policy that learns$",
+        ),
+    ],
+)
+def test_a_base_that_cannot_be_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        FrodoConfig(**settings).validate()

@@ -150,6 +150,17 @@ def moved_of(predictions, trajectory, c):
     return predictions["value"][:-1]
 
 
+def base_of(predictions, trajectory, c):
+    """What targets are relative to."""
+    if c.rule.base == "value":
+        return moved_of(predictions, trajectory, c)
+    assert c.kind == "actor_critic"
+    log_pi, _ = log_probability(predictions["policy"][:-1], trajectory.action)
+    log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
+    rho = {"vtrace": jnp.exp(log_pi - log_mu), "lambda_return": jnp.ones_like(log_mu)}[c.rule.base]
+    return vtrace(trajectory, predictions["value"], rho, c.rule.discount, c.rule.vtrace_lambda)[0]
+
+
 def td_errors(next_values, moved, trajectory, c):
     return trajectory.reward + c.rule.discount * trajectory.discount * next_values - moved
 
@@ -252,7 +263,7 @@ def outer_loss(
         fixed_next = held(state_values[1:]) if c.is_next_held else None
         base_and_unit = None
         if c.is_relative:
-            base, unit = moved_of(predictions, trajectory, c), held(unit_of(predictions, trajectory, c))
+            base, unit = base_of(predictions, trajectory, c), held(unit_of(predictions, trajectory, c))
             base_and_unit = base if c.next_value_gradient == "semi" else held(base), unit
         targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next, base_and_unit)
         if c.consistency_cost:
