@@ -41,9 +41,7 @@ def predictions_of(kind: str, num_actions: int = 3) -> dict[str, np.ndarray]:
     return {name: rng.normal(size=shapes[name]) for name in names}
 
 
-CASES = [
-    (kind, target) for kind in KINDS for target in TARGETS if (kind == "actor_critic") >= (target == "vtrace")
-]
+CASES = [(kind, target) for kind in KINDS for target in TARGETS if (kind == "actor_critic") >= (target == "vtrace")]
 
 
 @pytest.mark.parametrize(("kind", "target"), CASES)

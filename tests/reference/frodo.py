@@ -184,10 +184,11 @@ def actor_critic_loss(targets, advantage, predictions, trajectory, costs, temper
 
 
 def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None, base_and_unit=None):
-    """`next_values` is what is held of v(S'), or None; `base_and_unit` are what relative targets have besides."""
+    """`next_values` is what is held of v(S'), or None; `base_and_unit` are what relative targets have besides, and what is held of
+    what they are of, or None."""
     values = values_of(predictions, c)
-    base, unit = base_and_unit or (0.0, 1.0)
-    moved = moved_of(predictions, trajectory, c) if next_values is None else base
+    base, unit, moved = base_and_unit or (0.0, 1.0, None)
+    moved = moved_of(predictions, trajectory, c) if next_values is None else moved
     next_values = values[1:] if next_values is None else next_values
     log_pi, _ = log_probability(policy_logits(predictions, c)[:-1], trajectory.action)
     log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
@@ -264,7 +265,8 @@ def outer_loss(
         base_and_unit = None
         if c.is_relative:
             base, unit = base_of(predictions, trajectory, c), held(unit_of(predictions, trajectory, c))
-            base_and_unit = base if c.next_value_gradient == "semi" else held(base), unit
+            moved = held(moved_of(predictions, trajectory, c)) if c.is_next_held else None
+            base_and_unit = base if c.next_value_gradient == "semi" else held(base), unit, moved
         targets = targets_fn(meta_params, predictions, trajectory, c, names, fixed_next, base_and_unit)
         if c.consistency_cost:
             regulariser += c.consistency_cost * consistency(targets, trajectory, c, held)
