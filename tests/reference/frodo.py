@@ -184,8 +184,8 @@ def actor_critic_loss(targets, advantage, predictions, trajectory, costs, temper
 
 
 def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None, base_and_unit=None):
-    """`next_values` is what is held of v(S'), or None; `base_and_unit` are what relative targets have besides, and what is held of
-    what they are of, or None."""
+    """`next_values` is what is held of v(S'), or None; `base_and_unit` are what relative targets have besides, and what
+    is held of what they are of, or None."""
     values = values_of(predictions, c)
     base, unit, moved = base_and_unit or (0.0, 1.0, None)
     moved = moved_of(predictions, trajectory, c) if next_values is None else moved
