@@ -188,7 +188,7 @@ def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None,
     is held of what they are of, or None."""
     values = values_of(predictions, c)
     base, unit, moved = base_and_unit or (0.0, 1.0, None)
-    moved = moved_of(predictions, trajectory, c) if next_values is None else moved
+    moved = moved_of(predictions, trajectory, c) if moved is None else moved
     next_values = values[1:] if next_values is None else next_values
     log_pi, _ = log_probability(policy_logits(predictions, c)[:-1], trajectory.action)
     log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
