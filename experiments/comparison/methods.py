@@ -77,6 +77,12 @@ def _fitted_fast(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return config.replace(outer=outer, meta_optimizer=dataclasses.replace(config.meta_optimizer, learning_rate=1e-3))
 
 
+def _corrected(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    """V-trace itself, and what a meta-network adds, which is nothing at first: with η frozen it is IMPALA."""
+    config = _fitted(agent, rule)
+    return config.replace(rule=config.rule.replace(base="vtrace"), init_meta_params="")
+
+
 def _fitted_frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return _fitted(agent, rule).replace(is_frozen=True, num_updates=1)
 
@@ -130,6 +136,7 @@ def _program(name: str, **own: str) -> Callable[[OnlineConfig, str], OnlineConfi
 
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
 FITTED, FITTED_ONLINE = "fitted to V-trace, frozen", "fitted to V-trace, then online"
+CORRECTED = "V-trace and what is added, online"
 EVOLVED, PUBLISHED_PROGRAM = "evolution", "evolution, by Co-Reyes et al. 2021"
 HAND_MADE, SCALAR, DISCO, OF_DISCO103, PROGRAM = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103", "program"
 BASELINES = ("impala", "ppo", "dqn")  # what differences are to
@@ -153,6 +160,7 @@ METHODS = {
     "fitted_frozen": Method("V-trace fitted, frozen", SCALAR, FITTED, "", _fitted_frozen),
     "fitted_online": Method("FRODO from V-trace", SCALAR, FITTED_ONLINE, "", _fitted, "fitted_frozen"),
     "fitted_fast": Method("FRODO from V-trace, faster η", SCALAR, FITTED_ONLINE, "", _fitted_fast, "fitted_frozen"),
+    "corrected": Method("FRODO on top of V-trace", SCALAR, CORRECTED, "", _corrected, "impala"),
     "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
     "scalar_adapted": Method(
         "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.comparison import cells
-from experiments.comparison.methods import ADAPTED, FITTED_ONLINE, FROZEN, METHODS, RANDOM, Comparison
+from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, Comparison
 from experiments.comparison.protocol import ALL, Point, family
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
@@ -123,7 +123,7 @@ def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:
         if METHODS[name].regime in (FROZEN, ADAPTED):
             note = load_origin(comparison.rule(name) or "").note
             text += "; before: " + (note or f"{values['env steps before']} steps, {values['CPU s before']} CPU s")
-        if METHODS[name].regime in (RANDOM, FITTED_ONLINE, ADAPTED):
+        if METHODS[name].frozen:
             text += f"; during: {values['env steps for η']} steps, {values['CPU s for η']} CPU s"
         return text
 

@@ -3,15 +3,19 @@
 import dataclasses
 import os
 
+import chex
 import jax
 import pytest
 
+from agents.environments.names import make_environment
 from experiments.comparison import methods
 from experiments.comparison.methods import METHODS
 from experiments.comparison.protocol import Grid, Program
 from experiments.runs import settings
 from experiments.runs.errors import UsageError
 from frodo import presets
+from frodo.learner import build_learner
+from frodo.online import make_online_program
 from frodo.rule_files import Origin, Rule, load_rule
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
@@ -63,6 +67,17 @@ def test_a_rule_differs_only_in_what_it_is(env):
             own = {"value_cost": 0.5} if method == "fitted_fast" else {}
             assert config.outer == dataclasses.replace(presets.fitted(env).outer, **own) and config.is_validation_kept
         assert config.num_updates == (5 if "learn" in kind(config) else 1)
+
+
+def test_what_is_added_to_vtrace_is_nothing_at_first():
+    compared, environment = one(methods=("impala", "corrected")), make_environment(ENVS[0], 2, 0)
+    found = []
+    for method in ("impala", "corrected"):
+        config = compared.configure(ENVS[0], method, Program(0.01, (2, 20))).replace(num_updates=1)
+        program = make_online_program(build_learner(config, environment.num_actions, is_frozen=True), environment)
+        state = program.init(jax.random.key(0))
+        found.append(jax.jit(lambda state, run=program.run: run(state, 3)[0])(state).learner.params)
+    chex.assert_trees_all_close(*found, atol=1e-6)
 
 
 def kind(config):
