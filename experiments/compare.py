@@ -12,8 +12,8 @@ First each tries the same grid of settings with the tuning seeds; then it lives 
 best, a discovered rule at that which was best in *other* environments, and at the one setting that is best over all
 of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
 log.txt of its folder <out>/tuning/<env>/<method>/ or <out>/cells/<env>/<method>/; every run in there is a run folder as
-`online` writes it. --resume goes on with what is not finished. Writes report/: index.html, which needs nothing else,
-the same figures as PNG, and its numbers as CSV.
+`online` writes it. --resume goes on with what is not finished; with more --envs or --methods than before, the
+comparison grows. Writes report/: index.html, which needs nothing else, the same figures as PNG, and its numbers as CSV.
 """
 
 import dataclasses
@@ -119,7 +119,10 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     digests = {rule: hashlib.sha256(path_of(rule).read_bytes()).hexdigest() for rule in given}
     record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs = ("tuning/*/*", "cells/*/*", "rules/*", "report/*")
-    open_folder(options.out, "comparison", record, runs, resume=options.resume, overwrite=options.overwrite)
+    resume, overwrite = options.resume, options.overwrite
+    open_folder(
+        options.out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=("envs", "methods")
+    )
     if options.is_discovering:
         discoveries = discovery_jobs(options.out)
         run_all(discoveries, options.num_processes, options.out)
@@ -236,6 +239,6 @@ if __name__ == "__main__":
     flags.DEFINE_boolean("show_settings", False, "Print the common agent and what each method has, and run nothing.")
     flags.DEFINE_string("only", "", "Do the runs PHASE:ENV:METHOD alone, in this process, and write no report.")
     flags.DEFINE_string("out", "results/compare", "Results folder.")
-    flags.DEFINE_boolean("resume", False, "Go on with the cells that are not finished.")
+    flags.DEFINE_boolean("resume", False, "Go on with what is not finished, or with more envs and methods.")
     flags.DEFINE_boolean("overwrite", False, "Replace the comparison in the results folder.")
     command_line.start(main)

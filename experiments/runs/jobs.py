@@ -133,15 +133,23 @@ def failure(folder: Path) -> str:
 
 
 def open_folder(
-    out: Path, kind: str, record: Mapping[str, Any], results: Sequence[str], *, resume: bool, overwrite: bool
+    out: Path,
+    kind: str,
+    record: Mapping[str, Any],
+    results: Sequence[str],
+    *,
+    resume: bool,
+    overwrite: bool,
+    growing: Sequence[str] = (),
 ) -> None:
-    """Write <kind>.json, or check that what goes on is the same.
+    """Write <kind>.json, or check that what goes on is the same, or has more in it.
 
     Args:
       out: the folder.
       kind: what is in it, as "comparison".
       record: the settings that two of a kind share if they are the same.
       results: patterns of what --overwrite removes.
+      growing: names of lists in the record that may have further entries now.
     Raises:
       UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.
     """
@@ -159,5 +167,7 @@ def open_folder(
         raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
     earlier = json.loads(path.read_bytes())
     for key, now in json.loads(json.dumps(files.plain(record))).items():
-        if earlier.get(key) != now:
-            raise UsageError(f"--resume: {key} was {earlier.get(key)} in {out} and is {now} now")
+        was = earlier.get(key)
+        if was != now and not (key in growing and set(was) <= set(now)):
+            raise UsageError(f"--resume: {key} was {was} in {out} and is {now} now")
+    files.write_json(path, record)

@@ -73,6 +73,14 @@ def test_a_folder_goes_on_with_the_same_alone(tmp_path):
     opened(record, resume=True)
     with pytest.raises(UsageError, match=r"methods was \['impala', 'frodo'\] .* is \['impala'\] now"):
         opened(record | {"methods": ("impala",)}, resume=True)
+    more = record | {"methods": ("frodo", "impala", "ppo")}
+    with pytest.raises(UsageError, match="methods was"):
+        opened(more, resume=True)
+    with pytest.raises(UsageError, match="seeds was"):
+        opened(more | {"seeds": (0, 3, 4)}, resume=True, growing=("methods",))
+    opened(more, resume=True, growing=("methods",))
+    with pytest.raises(UsageError, match="methods was .*'ppo'"):  # it does not shrink
+        opened(record, resume=True, growing=("methods",))
     with pytest.raises(UsageError, match="holds no comparison"):
         opened(record, folder=tmp_path / "other", resume=True)
     opened({"limit": float("inf")}, folder=tmp_path / "inf")
