@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,8 @@ class Findings(NamedTuple):
       scores: method -> normalised scores [num_seeds, num_envs] at its best settings, of methods with all cells.
       aggregates: method -> "IQM", "median", "optimality gap" -> estimate, at its best settings.
       by_family: "tuned" or "one" -> method -> family or ALL -> interquartile mean, where all of its cells are there.
-      differences: "tuned" or "one" -> baseline -> method -> environment, family or ALL -> mean paired difference.
+      differences: "tuned" or "one" -> baseline, or what has the same η and does not learn it -> method -> environment,
+        family or ALL -> mean paired difference.
       improvements: baseline -> method -> probability that a run of it is better, averaged over environments.
       costs: a row for each cell at its best settings.
       seen: method -> environments that its rule was discovered in.
@@ -117,11 +118,9 @@ def _findings(comparison: Comparison, choices: Mapping, runs: Mapping, seen: Map
             if name in groups:
                 for method, estimate in statistics.iqms(scores).items():
                     by_family[which].setdefault(method, {})[name] = estimate
-            for over in (baseline for baseline in BASELINES if baseline in scores):
-                of_methods = differences[which].setdefault(over, {})
-                for method in (method for method in scores if method != over):
-                    estimate = statistics.mean_difference(scores[method] - scores[over])
-                    of_methods.setdefault(method, {})[name] = estimate
+            for over, method in _pairs(scores):
+                estimate = statistics.mean_difference(scores[method] - scores[over])
+                differences[which].setdefault(over, {}).setdefault(method, {})[name] = estimate
     scores = _scores(comparison, finals["tuned"], groups[ALL])
     return Findings(
         choices,
@@ -137,6 +136,18 @@ def _findings(comparison: Comparison, choices: Mapping, runs: Mapping, seen: Map
         seen,
         {method: METHODS[method].label + " *" * (method in seen) for method in comparison.methods},
     )
+
+
+def _pairs(methods: Collection[str]) -> list[tuple[str, str]]:
+    """Return whose difference to what is shown: all methods' to the baselines, and of those that learn η to frozen."""
+    overs = dict.fromkeys((*BASELINES, *(METHODS[method].frozen for method in methods)))
+    return [
+        (over, method)
+        for over in overs
+        if over in methods
+        for method in methods
+        if method != over and (over in BASELINES or METHODS[method].frozen == over)
+    ]
 
 
 def groups_of(comparison: Comparison) -> dict[str, list[int]]:
