@@ -72,6 +72,10 @@ class Environment(abc.ABC, Generic[State]):
     def observe(self, state: State) -> Array:
         """Return the observation of a state, [*observation_shape] float32."""
 
+    def time_left(self, state: State) -> Array:
+        """Return the part of an episode's time that is left, float32 from 1 to 0; always 1 if no limit is known."""
+        return jnp.ones((), jnp.float32)
+
     @property
     def program(self) -> "Environment[State]":
         """The environment whose `restart`, `transition` and `observe` are this one's: what differs is in the state."""

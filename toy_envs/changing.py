@@ -69,3 +69,6 @@ class Changing(base.Environment[ChangingState]):
 
     def observe(self, state: ChangingState) -> base.Array:
         return self.environment.observe(state.state)
+
+    def time_left(self, state: ChangingState) -> base.Array:
+        return self.environment.time_left(state.state)

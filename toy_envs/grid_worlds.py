@@ -153,6 +153,9 @@ class GridWorld(base.Environment[GridWorldState]):
         walls = state.world.walls.reshape(1, _WIDTH, _WIDTH)[:, 1:-1, 1:-1]
         return jnp.concatenate([shown[:1], walls, shown[1:]]).astype(jnp.float32)
 
+    def time_left(self, state: GridWorldState) -> base.Array:
+        return 1.0 - state.num_steps / state.world.horizon
+
 
 def _draw(state: GridWorldState, count: int) -> base.Array:
     """Return uniform numbers, [count]; the caller must add to `num_draws`."""
