@@ -1,0 +1,117 @@
+"""Trials: an episode of several tries at one task, which a memory can learn from.
+
+Source: AdA 2023, section 2.2 and appendix D.1; what is observed is of Table C.1.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from toy_envs import base
+
+MAX_SHOWN = 5  # trials; of more it is only observed that they are more
+
+
+class TrialStats(NamedTuple):
+    """Trials that ended, by their place in the episode: how many, and the sum of their (undiscounted) returns."""
+
+    num_trials: base.Array  # int32, [..., num_trials]
+    return_sum: base.Array  # float32, [..., num_trials]
+
+
+class TrialsState(NamedTuple):
+    key: base.Array
+    state: Any  # of the environment
+    trial: base.Array  # int32, from 0
+    action: base.Array  # int32, the last one of this episode, -1 at its start
+    reward: base.Array  # float32, the last one of this episode, 0 at its start
+    trial_return: base.Array  # float32, so far
+    stats: TrialStats  # since `take_stats`
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials(base.Environment[TrialsState]):
+    """Episodes of `num_trials` trials of one task, each of which is an episode of a pure environment.
+
+    A task is what the environment's `initial_state` draws, and its `restart` keeps. Where a trial ends, by termination
+    or by time, the environment restarts, and the episode goes on: neither does the discount become 0 there nor is the
+    observation a first one, so a memory is kept. The last trial's end terminates the episode, and the next one is of
+    another task.
+
+    The observation is the environment's, flat, and then how many trials are left with this one (one-hot for 1 to
+    `MAX_SHOWN`, and whether they are more), the time left in this trial, the last action (one-hot) and reward, those of
+    the trial before included.
+
+    Raises:
+      ValueError: if `num_trials` is below 1.
+    """
+
+    environment: base.Environment
+    num_trials: int
+
+    def __post_init__(self):
+        if self.num_trials < 1:
+            raise ValueError(f"num_trials is {self.num_trials}, expected at least 1")
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return (math.prod(self.environment.observation_shape) + MAX_SHOWN + 2 + self.num_actions + 1,)
+
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]
+        return self.environment.num_actions
+
+    def initial_state(self, key: base.Array) -> TrialsState:
+        zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
+        stats = TrialStats(jnp.zeros(self.num_trials, jnp.int32), jnp.zeros(self.num_trials, jnp.float32))
+        return self.restart(TrialsState(key, None, zero, zero, none, none, stats))
+
+    def restart(self, state: TrialsState) -> TrialsState:
+        key, task_key = jax.random.split(state.key)
+        return self.begin(state._replace(key=key), self.environment.initial_state(task_key))
+
+    def begin(self, state: TrialsState, task: Any) -> TrialsState:
+        """Return the start of an episode of the task that a state of the environment, a trial's first one, is of."""
+        zero, none = jnp.zeros_like(state.trial), jnp.zeros_like(state.reward)
+        return state._replace(state=task, trial=zero, action=zero - 1, reward=none, trial_return=none)
+
+    def transition(self, state: TrialsState, action: base.Array):
+        new, reward, terminated, truncated = self.environment.transition(state.state, action)
+        is_over = terminated | truncated
+        new = jax.tree.map(lambda x, y: jnp.where(is_over, x, y), self.environment.restart(new), new)
+        trial_return = state.trial_return + reward
+        ended = is_over & (jnp.arange(self.num_trials) == state.trial)
+        stats = TrialStats(
+            num_trials=state.stats.num_trials + ended,
+            return_sum=state.stats.return_sum + jnp.where(ended, trial_return, 0.0),
+        )
+        next_state = TrialsState(
+            key=state.key,
+            state=new,
+            trial=state.trial + is_over,
+            action=action.astype(jnp.int32),
+            reward=reward,
+            trial_return=jnp.where(is_over, 0.0, trial_return),
+            stats=stats,
+        )
+        return next_state, reward, next_state.trial == self.num_trials, jnp.zeros((), bool)
+
+    def observe(self, state: TrialsState) -> base.Array:
+        num_left = self.num_trials - state.trial
+        parts = [
+            self.environment.observe(state.state).ravel(),
+            jax.nn.one_hot(jnp.minimum(num_left, MAX_SHOWN + 1) - 1, MAX_SHOWN + 1),
+            self.environment.time_left(state.state)[None],
+            jax.nn.one_hot(state.action, self.num_actions),
+            state.reward[None],
+        ]
+        return jnp.concatenate(parts).astype(jnp.float32)
+
+
+def take_stats(state: TrialsState) -> tuple[TrialsState, TrialStats]:
+    """Return a batch of states that count anew, and what they had counted, summed over the batch: [num_trials]."""
+    counted = jax.tree.map(lambda x: jnp.sum(x, axis=0), state.stats)
+    return state._replace(stats=jax.tree.map(jnp.zeros_like, state.stats)), counted
