@@ -1,26 +1,35 @@
-"""The toys by name: catch, catch/<rows>x<columns>, random_walk, grid_world/<0-56>."""
+"""The toys by name: catch, catch/<rows>x<columns>, random_walk, grid_world/<0-56>, bandit/<arms>, rule_room/<kind>.
+
+A pool of tasks may follow a kind of rule room: rule_room/<kind>/<tasks>, rule_room/<kind>/held_out.
+"""
 
 import re
 from collections.abc import Callable
 
+from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.grid_worlds import NUM_WORLDS, GridWorld
 from toy_envs.random_walk import RandomWalk
+from toy_envs.rule_room import KINDS, RuleRoom
 
-# Patterns of names, and functions that make the environment from the numbers in a name, or raise a ValueError.
+# Patterns of names, and functions that make the environment from what is variable in a name, or raise a ValueError.
 TOYS: dict[str, Callable[..., Environment]] = {
     r"catch": Catch,
     r"catch/(\d{1,3})x(\d{1,3})": Catch,
     r"random_walk": RandomWalk,
     r"grid_world/(\d{1,3})": GridWorld,
+    r"bandit/(\d{1,3})": Bandit,
+    r"rule_room/(\w+)": RuleRoom,
+    r"rule_room/(\w+)/(\d{1,10}|held_out)": RuleRoom,
 }
 
 
 def examples() -> list[str]:
     """Return names of toys, for hints."""
     plain = [name for name in TOYS if name == re.escape(name)]
-    return [*plain, "catch/8x8", *(f"grid_world/{index}" for index in range(NUM_WORLDS))]
+    rooms = [f"rule_room/{kind}{pool}" for kind in (*KINDS, "mixed") for pool in ("", "/4096", "/held_out")]
+    return [*plain, "catch/8x8", *(f"grid_world/{index}" for index in range(NUM_WORLDS)), "bandit/2", *rooms]
 
 
 def make(name: str) -> Environment | None:
@@ -28,7 +37,7 @@ def make(name: str) -> Environment | None:
     for pattern, make_toy in TOYS.items():
         if match := re.fullmatch(pattern, name):
             try:
-                return make_toy(*map(int, match.groups()))
+                return make_toy(*(int(part) if part.isdigit() else part for part in match.groups()))
             except ValueError:
                 return None
     return None
