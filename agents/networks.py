@@ -1,4 +1,4 @@
-"""Agents as pure functions: a torso, an optional LSTM core, and a head for each prediction of a spec.
+"""Agents as pure functions: a torso, an optional core with a memory, and a head for each prediction of a spec.
 
 Heads are linear. An action model is an LSTM that takes one step for every action, from a state made of the torso's
 output. Per-action predictions (`PredictionSpec.is_per_action`) are then made from its output, each by a head with one
@@ -24,11 +24,13 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents.transformer import TransformerXL, empty_memory
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
 from agents.validation import check_choice
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 TORSOS = ("mlp", "conv", "resnet", "tabular")
+CORES = ("lstm", "transformer")
 TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
 _PATCH = 4  # kernel and stride of both layers of `conv`
 
@@ -39,13 +41,17 @@ class NetworkConfig:
 
     torso: str = "mlp"
     hidden: tuple[int, ...] = (256, 256)  # fully connected layers after the torso
-    core: int = 0  # units of the LSTM core, 0 for none
+    core: int = 0  # units of the core, 0 for none
     activation: str = "relu"
     action_model: int = 0  # units of the action-conditional LSTM, and of the hidden layer of its heads; 0 for none
     head_stddev: float | None = None  # of the other heads' initial weights, by default 1 / sqrt(inputs)
     is_orthogonal: bool = False  # initial weights: scaled by √2 in layers, by 0.01 in the policy's head, 1 in others
     is_critic_separate: bool = False  # whether the value has a network of its own
     channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
+    core_kind: str = "lstm"  # or "transformer", which alone has the settings below
+    core_layers: int = 2
+    core_heads: int = 4  # of attention in each layer
+    memory: int = 64  # steps back to which each layer attends
 
     def validate(self) -> None:
         check_choice("network.torso", self.torso, TORSOS)
@@ -65,6 +71,15 @@ class NetworkConfig:
         if self.head_stddev is not None and not self.head_stddev > 0:
             raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
         check_choice("network.activation", self.activation, ACTIVATIONS)
+        check_choice("network.core_kind", self.core_kind, CORES)
+        for name in ("core_layers", "core_heads", "memory"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"network.{name} is {getattr(self, name)}, expected at least 1")
+        if self.core_kind == "transformer" and (not self.core or self.core % self.core_heads):
+            raise ValueError(
+                f"network.core is {self.core}, expected a positive multiple of network.core_heads, {self.core_heads}, "
+                "for a transformer"
+            )
 
 
 class Agent(NamedTuple):
@@ -120,7 +135,10 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
                 )(embedding)
                 if i < len(config.hidden) or not config.action_model:
                     embedding = activation(embedding)
-        if config.core:
+        if config.core_kind == "transformer":
+            transformer = TransformerXL(config.core, config.core_heads, activation)
+            embedding, core_state = transformer(embedding, is_first, core_state)
+        elif config.core:
             core = hk.ResetCore(hk.LSTM(config.core))
             embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), core_state)
         found: list[dict[str, Array]] = [{} for _ in actions]
@@ -152,6 +170,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     all_actions = jnp.arange(num_actions)
 
     def initial_state(batch_size: int) -> CoreState:
+        if config.core_kind == "transformer":
+            return empty_memory(batch_size, config.memory, config.core_layers, config.core)
         zeros = jnp.zeros((batch_size, config.core), float)
         return hk.LSTMState(hidden=zeros, cell=zeros) if config.core else ()
 

@@ -135,7 +135,9 @@ def actor_critic(config: OuterConfig) -> Outer:
 
 def make_value_agent(config: OuterConfig, network: NetworkConfig) -> Agent:
     """Make the meta-value function: the agent's torso, and layers of its own."""
-    value_network = dataclasses.replace(network, hidden=config.value_hidden, core=0, action_model=0, head_stddev=0.01)
+    value_network = dataclasses.replace(
+        network, hidden=config.value_hidden, core=0, core_kind="lstm", action_model=0, head_stddev=0.01
+    )
     return make_agent(value_network, {"value": PredictionSpec()}, num_actions=1)
 
 

@@ -18,8 +18,8 @@ class Passes(NamedTuple):
 def draw(key: Array, trajectory: Trajectory, passes: Passes) -> Array:
     """Draw the minibatches of all passes: [epochs · minibatches, n] int32, each step once in every pass.
 
-    They are numbers of steps; with the state of an LSTM core in the trajectory, whose steps must stay in their order,
-    numbers of environments.
+    They are numbers of steps; with the state of a core in the trajectory, whose steps must stay in their order, numbers
+    of environments.
     """
     num_steps, batch_size = trajectory.action.shape
     num = batch_size if jax.tree.leaves(trajectory.core_state) else num_steps * batch_size

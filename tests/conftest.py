@@ -64,6 +64,7 @@ def start(monkeypatch, capsys):
 SLOW = (
     "agents/test_acting.py",
     "agents/test_networks.py",
+    "agents/test_transformer.py",
     "experiments/",
     "frodo/test_learner.py",
     "frodo/test_online.py",
