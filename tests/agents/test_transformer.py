@@ -68,13 +68,13 @@ def play(observation, is_first, num_steps: int, dtype=np.float64, **settings):
 
 
 def test_attention_is_four_terms_over_what_is_reached():
-    rng, num_steps = np.random.default_rng(0), np.array([0, 2, 9])
+    rng, num_steps = np.random.default_rng(0), np.array([5, 2, 9])
     shapes = dict.fromkeys(Weights._fields, (D, 2, 3)) | {"key_bias": (2, 3), "distance_bias": (2, 3)}
     own = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     weights = Weights(**own)
     ring, inputs = jnp.asarray(rng.normal(size=(B, M + 1, D))), jnp.asarray(rng.normal(size=(B, 5, D)))
     is_first = np.zeros((B, 5), bool)
-    is_first[1, 2] = is_first[2, 0] = True
+    is_first[0, 0] = is_first[1, 2] = True
     once = attend_once(weights, inputs[:, 0], write(ring, inputs[:, 0], num_steps), num_steps)
     actual = jax.jit(attend)(weights, inputs, is_first, ring, num_steps)
     for b, n in enumerate(num_steps):
