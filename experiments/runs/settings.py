@@ -49,9 +49,19 @@ def initial_meta_params(config: OnlineConfig | PopulationConfig) -> Params | Non
 
 
 def population(rule: str, envs: tuple[str, ...], preset: str = "small") -> PopulationConfig:
-    """Return the settings of a population; on Atari, with the paper's ConvNet and clipped rewards."""
+    """Return the settings of a population; on Atari, with the paper's ConvNet and clipped rewards.
+
+    Raises:
+      UsageError: if some environments are Atari's and others are not: its agents have one kind of network.
+    """
     config = presets.POPULATIONS[preset](rule)
-    if all(env.startswith("atari/") for env in envs):
+    images = [env for env in envs if env.startswith("atari/")]
+    if others := [env for env in envs if images and env not in images]:
+        raise UsageError(
+            f"--envs={','.join(envs)}: {images[0]} shows images and {others[0]} does not, and agents of a population "
+            "have one kind of network: give environments of one kind"
+        )
+    if images:
         of_env = presets.for_environment(envs[0])
         config = presets.with_images(config, of_env.network).replace(max_abs_reward=of_env.max_abs_reward)
     return config

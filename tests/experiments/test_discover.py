@@ -97,10 +97,15 @@ def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
     assert np.mean([np.any(x != y) for x, y in pairs]) > 0.9  # nothing depends on the bias of keys
 
 
-def test_agents_on_the_host_beside_pure_ones(tmp_path):
+def test_agents_on_the_host_beside_pure_ones(tmp_path, monkeypatch):
+    seeds, make = [], discover.make_environment
+    monkeypatch.setattr(
+        discover, "make_environment", lambda name, num, seed: seeds.append(seed) or make(name, num, seed)
+    )
     config = tiny(("envpool/CartPole-v1", "toy/catch/4x3", "bsuite/catch/0"), is_optimizer_per_agent=False)
     summary = discover.run(config, RunOptions((0,), 5, out=str(tmp_path / "run")))
     assert summary["resets"] == 0 and summary["lifetimes"] == 3 * 2
+    assert seeds == [discover.environment_seed(0, i, 0) for i in range(3)]
     assert (tmp_path / "run" / "discovery.png").exists()
 
 

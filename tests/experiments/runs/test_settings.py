@@ -1,7 +1,6 @@
 """Agents of rules, and environments, by their names."""
 
 import jax
-import numpy as np
 import pytest
 
 from experiments.runs import settings
@@ -48,5 +47,5 @@ def test_on_images_a_population_has_the_conv_net_and_clipped_rewards():
     config = settings.population("disco", ("atari/Pong", "atari/Breakout"))
     assert (config.network.torso, config.network.hidden, config.max_abs_reward) == ("conv", (512,), 1.0)
     assert config.network.action_model == presets.small_population("disco").network.action_model
-    mixed = settings.population("disco", ("atari/Pong", "toy/catch"))
-    assert mixed == presets.small_population("disco") and np.isinf(mixed.max_abs_reward)
+    with pytest.raises(UsageError, match="--envs=toy/catch,atari/Pong: atari/Pong shows images and toy/catch does not"):
+        settings.population("disco", ("toy/catch", "atari/Pong"))
