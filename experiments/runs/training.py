@@ -187,7 +187,11 @@ def _groups(states: Any, size: int) -> list[Any]:
 
 
 def _joined(groups: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *groups) if len(groups) > 1 else groups[0]
+    """Join groups on one device: a program over several has them wait for each other, and is ended after 40 s of it."""
+    if len(groups) == 1:
+        return groups[0]
+    here = jax.device_put(list(groups), jax.local_devices()[0])
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *here)
 
 
 def _stacked(metrics: Sequence[dict[str, Array]]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import pytest
 
 PROGRAM = """
 import jax, jax.numpy as jnp
+from experiments.runs import training
 from experiments.runs.devices import use_all_cores
 from frodo import devices
 use_all_cores()
@@ -15,14 +16,18 @@ for num in (1, 3, 4, 7):
     ys = jax.jit(devices.shared_out(jax.vmap(lambda x: x * 2), num))(jnp.arange(float(num)))
     assert (ys == 2 * jnp.arange(num)).all()
     print(num, len(ys.devices()))
+groups = training._groups(jnp.arange(4.0), 2)
+joined = training._joined(groups)
+assert (joined == jnp.arange(4.0)).all()
+print(len(groups[0].devices()), len(joined.devices()))
 """
 
 
-def test_shares_are_as_many_as_divide_the_number():
+def test_shares_are_as_many_as_divide_the_number_and_are_joined_without_waiting_for_each_other():
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
     output = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
     assert output.returncode == 0, output.stderr
-    assert output.stdout.splitlines() == ["1 1", "3 3", "4 2", "7 1"]
+    assert output.stdout.splitlines() == ["1 1", "3 3", "4 2", "7 1", "2 1"]
 
 
 ONE_THREAD = """
