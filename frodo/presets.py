@@ -138,6 +138,31 @@ def ppo(env: str) -> OnlineConfig:
     return config.replace(optimizer=optimizer, network=network)
 
 
+def muesli(env: str) -> OnlineConfig:
+    """The batch of Hessel et al. 2021, 96 trajectories of 30 steps, 72 of them replayed, with small networks.
+
+    Adam's updates are clipped. Of other environments than images the bins hold values of up to 900.
+    """
+    of_env = for_environment(env)
+    config = OnlineConfig(
+        env=env,
+        batch_size=24,
+        unroll=30,
+        num_updates=1,
+        max_abs_reward=of_env.max_abs_reward,
+        replay=ReplayConfig(capacity=1024, batch_size=96, fresh=0.25),
+        rule=RuleConfig("muesli").replace(discount=of_env.rule.settings.discount, max_value=30),
+        network=NetworkConfig("mlp", (128, 128), action_model=64, head_stddev=0.01),
+        optimizer=adam(1e-3, max_update=1.0),
+    )
+    if not is_image_torso(of_env.network):
+        return config
+    images = with_images(config, of_env.network).replace(
+        rule=RuleConfig("muesli"), optimizer=adam(3e-4, max_update=1.0)
+    )
+    return images.replace(network=dataclasses.replace(images.network, action_model=256))
+
+
 def dqn(env: str, rule: str) -> OnlineConfig:
     """Co-Reyes et al. 2021, appendix B, for classical control: an update by 32 replayed transitions for each step."""
     return OnlineConfig(
@@ -214,7 +239,7 @@ def for_rule(env: str, rule: str) -> OnlineConfig:
     """Return the settings for an environment and a rule, both by name."""
     if rule in PROGRAMS:
         return dqn(env, rule)
-    of_rule = {"disco": disco, "ppo": ppo}
+    of_rule = {"disco": disco, "muesli": muesli, "ppo": ppo}
     return with_rule(of_rule.get(rule, for_environment)(env), rule)
 
 
