@@ -139,28 +139,34 @@ def ppo(env: str) -> OnlineConfig:
 
 
 def muesli(env: str) -> OnlineConfig:
-    """The batch of Hessel et al. 2021, 96 trajectories of 30 steps, 72 of them replayed, with small networks.
+    """Three of four trajectories are replayed, as in Hessel et al. 2021, and Adam's updates are clipped.
 
-    Adam's updates are clipped. Of other environments than images the bins hold values of up to 900.
+    For images their batch of 96 trajectories of 30 steps; else small batches, networks and bins (of values up to 900):
+    a CPU learns in fewer steps by more updates.
     """
     of_env = for_environment(env)
+    rule = RuleConfig("muesli").replace(discount=of_env.rule.settings.discount)
     config = OnlineConfig(
         env=env,
-        batch_size=24,
-        unroll=30,
+        batch_size=8,
+        unroll=16,
         num_updates=1,
         max_abs_reward=of_env.max_abs_reward,
-        replay=ReplayConfig(capacity=1024, batch_size=96, fresh=0.25),
-        rule=RuleConfig("muesli").replace(discount=of_env.rule.settings.discount, max_value=30),
+        replay=ReplayConfig(capacity=1024, batch_size=32, fresh=0.25),
+        rule=rule.replace(max_value=30),
         network=NetworkConfig("mlp", (128, 128), action_model=64, head_stddev=0.01),
-        optimizer=adam(1e-3, max_update=1.0),
+        optimizer=adam(3e-3, max_update=1.0),
     )
     if not is_image_torso(of_env.network):
         return config
-    images = with_images(config, of_env.network).replace(
-        rule=RuleConfig("muesli"), optimizer=adam(3e-4, max_update=1.0)
+    return config.replace(
+        batch_size=24,
+        unroll=30,
+        replay=ReplayConfig(capacity=1024, batch_size=96, fresh=0.25),
+        rule=rule,
+        network=dataclasses.replace(of_env.network, action_model=256, head_stddev=0.01),
+        optimizer=adam(3e-4, max_update=1.0),
     )
-    return images.replace(network=dataclasses.replace(images.network, action_model=256))
 
 
 def dqn(env: str, rule: str) -> OnlineConfig:
