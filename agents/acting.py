@@ -5,7 +5,7 @@ environments on the host, are in `host_acting.py`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,7 @@ from toy_envs.base import Environment, TimeStep
 Policy = Callable[[Predictions], Array]  # predictions -> logits
 
 
-class HasParams(Protocol):
-    """An object that holds the parameters that act."""
-
-    @property
-    def params(self) -> Params: ...
-
-
-Acting = TypeVar("Acting", bound=HasParams)
+Acting = TypeVar("Acting")
 
 
 class EpisodeStats(NamedTuple):
@@ -153,23 +146,24 @@ def rollouts(
     actor: Actor,
     schedule: Schedule,
     acting: Acting,
+    params_fn: Callable[[Acting], Params],
     update: Callable[[Acting, Trajectory], Acting],
     state: ActorState,
 ) -> tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]:
     """Act for one iteration; return trajectories stacked [M, T, B, ...], and a validation trajectory or None.
 
-    `acting` holds the parameters that act; `update` changes it after each of the M trajectories.
+    `params_fn` takes the parameters that act out of `acting`; `update` changes it after each of the M trajectories.
     """
 
     def act(carry, _):
         state, acting = carry
-        state, trajectory, stats = rollout(actor, acting.params, state, schedule.num_steps)
+        state, trajectory, stats = rollout(actor, params_fn(acting), state, schedule.num_steps)
         return (state, update(acting, trajectory)), (trajectory, stats)
 
     (state, acting), (trajectories, stats) = jax.lax.scan(act, (state, acting), None, length=schedule.num_trajectories)
     validation = None
     if schedule.num_validation_steps:
-        state, validation, last = rollout(actor, acting.params, state, schedule.num_validation_steps)
+        state, validation, last = rollout(actor, params_fn(acting), state, schedule.num_validation_steps)
         stats = jax.tree.map(lambda xs, x: jnp.append(xs, x), stats, last)
     return state, trajectories, validation, jax.tree.map(jnp.sum, stats)
 

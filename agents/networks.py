@@ -95,6 +95,10 @@ class Agent(NamedTuple):
       unroll_taken: as `unroll`, but returns two sets of predictions. In the first, an action model's predictions are of
         the taken action alone, [T + 1, B, 1, ...], and meaningless at the last observation: a loss needs no more, and
         its gradient costs 1 / A. The second is that of `unroll`. Their common layers are computed once.
+      unroll_model: params, trajectory, num_steps -> two sets as of `unroll_taken`. In the first, the action model goes
+        on from each observation along the taken actions: its predictions are those after 1 to `num_steps` of them,
+        [T + 1, B, num_steps, ...], and meaningless after a step that ended its episode, and where the actions reach
+        past the trajectory. A ValueError where the network has no action model.
     """
 
     init: Callable[[Array, Array], Params]
@@ -103,6 +107,13 @@ class Agent(NamedTuple):
     step: Callable[[Params, Array, Array, CoreState], tuple[Predictions, CoreState]]
     unroll: Callable[[Params, Trajectory], Predictions]
     unroll_taken: Callable[[Params, Trajectory], tuple[Predictions, Predictions]]
+    unroll_model: Callable[[Params, Trajectory, int], tuple[Predictions, Predictions]]
+
+
+class _TakenInTurn(NamedTuple):
+    """Actions of which each is taken after the one before."""
+
+    actions: Array  # [T, B, N]
 
 
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
@@ -120,10 +131,10 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
     def heads_fn(
-        embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array]
+        embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array | _TakenInTurn]
     ) -> tuple[list[dict[str, Array]], CoreState]:
         """embedding [T, B, F], is_first [T, B] -> for each entry of `actions`, [N] or [T, B, N], the predictions
-        [T, B, ...]; those of the action model are for these actions."""
+        [T, B, ...]; those of the action model are for these actions, or after each of those taken in turn."""
         if config.torso == "tabular":
             linear = lambda size, name: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
         else:
@@ -192,7 +203,9 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         )
         return {name: prediction[0] for name, prediction in predictions.items()}, core_state
 
-    def unroll_for(params: Params, trajectory: Trajectory, actions: Sequence[Array]) -> list[dict[str, Array]]:
+    def unroll_for(
+        params: Params, trajectory: Trajectory, actions: Sequence[Array | _TakenInTurn]
+    ) -> list[dict[str, Array]]:
         observation = trajectory.observation
         if is_image:
             embedding = jax.lax.map(jax.checkpoint(lambda frame: torso.apply(params["torso"], frame)), observation)
@@ -209,6 +222,15 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         of_taken, of_all = unroll_for(params, trajectory, [taken, all_actions])
         return of_taken, of_all
 
+    def unroll_model(params: Params, trajectory: Trajectory, num_steps: int) -> tuple[Predictions, Predictions]:
+        if not config.action_model:
+            raise ValueError("network.action_model is 0, expected the units of a model to unroll")
+        action = jnp.concatenate([trajectory.action, *[trajectory.action[-1:]] * num_steps])
+        length = len(trajectory.observation)
+        taken = jnp.stack([action[i : i + length] for i in range(num_steps)], axis=-1)
+        along_taken, of_all = unroll_for(params, trajectory, [_TakenInTurn(taken), all_actions])
+        return along_taken, of_all
+
     def prepare(observation: Array) -> Array:
         if is_image and observation.ndim != 4:
             shape = observation.shape[1:]
@@ -218,7 +240,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         forms = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}
         return forms[config.torso](observation) if is_image else observation
 
-    return Agent(init, prepare, initial_state, step, unroll, unroll_taken)
+    return Agent(init, prepare, initial_state, step, unroll, unroll_taken, unroll_model)
 
 
 def _head_init(config: NetworkConfig, name: str) -> hk.initializers.Initializer | None:
@@ -255,29 +277,46 @@ def _side_by_side(first: Agent, second: Agent) -> Agent:
         (one_of_taken, one), (other_of_taken, other) = unrolls(lambda agent: agent.unroll_taken, params, trajectory)
         return one_of_taken | other_of_taken, one | other
 
+    def unroll_model(params: Params, trajectory: Trajectory, num_steps: int) -> tuple[Predictions, Predictions]:
+        along = lambda agent: functools.partial(agent.unroll_model, num_steps=num_steps)
+        (one_along, one), (other_along, other) = unrolls(along, params, trajectory)
+        return one_along | other_along, one | other
+
     def unrolls(method: Callable[[Agent], Any], params: Params, trajectory: Trajectory) -> list[Any]:
         parts = pairs(params, trajectory.core_state)
         return [method(agent)(own, trajectory._replace(core_state=state)) for agent, own, state in parts]
 
-    return Agent(init, first.prepare, initial_state, step, unroll, unroll_taken)
+    return Agent(init, first.prepare, initial_state, step, unroll, unroll_taken, unroll_model)
 
 
-def _action_model(size: int, num_actions: int, embedding: Array) -> Callable[[Array], Array]:
-    """One step of an LSTM from embedding [T, B, F]: actions [N] or [T, B, N] -> hidden states [T, B, N, size].
+def _action_model(size: int, num_actions: int, embedding: Array) -> Callable[[Array | _TakenInTurn], Array]:
+    """An LSTM from embedding [T, B, F]: actions [N] or [T, B, N] -> hidden states [T, B, N, size] one step later.
 
     Gates i, g, f, o, forget bias 1, as `hk.LSTM` has them. The state before is the same for all actions, and the
-    one-hot action picks a row of weights: the large product is not repeated for each action.
+    one-hot action picks a row of weights: the large product is not repeated for each action. Of actions that are taken
+    in turn, the hidden states are those after each.
     """
     w_init = hk.initializers.TruncatedNormal((num_actions + size) ** -0.5)
     cell = hk.Linear(size, name="action_model_cell")(embedding)[..., None, :]
-    of_state = hk.Linear(4 * size, w_init=w_init, name="action_model_state")(jnp.tanh(cell))
+    weights = hk.Linear(4 * size, w_init=w_init, name="action_model_state")
+    of_state = weights(jnp.tanh(cell))
     of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")
 
-    def after(actions: Array) -> Array:
+    def step(of_state: Array, cell: Array, actions: Array) -> tuple[Array, Array]:
         gates = of_state + of_action(jax.nn.one_hot(actions, num_actions, dtype=cell.dtype))
         i, g, f, o = jnp.split(gates, 4, axis=-1)
         new_cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+        return jax.nn.sigmoid(o) * jnp.tanh(new_cell), new_cell
+
+    def after(actions: Array | _TakenInTurn) -> Array:
+        if not isinstance(actions, _TakenInTurn):
+            return step(of_state, cell, actions)[0]
+        hidden, new_cell = step(of_state, cell, actions.actions[..., :1])
+        found = [hidden]
+        for i in range(1, actions.actions.shape[-1]):
+            hidden, new_cell = step(weights(hidden), new_cell, actions.actions[..., i : i + 1])
+            found.append(hidden)
+        return jnp.concatenate(found, axis=-2)
 
     return after
 

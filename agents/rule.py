@@ -37,6 +37,9 @@ class UpdateRule(NamedTuple):
         meta-gradient flows through them in any case.
       is_loss_of_taken: whether the losses use per-action predictions at the taken action only, through
         `action_values.taken_vectors`. Targets must then be constants.
+      model_steps: K, where the losses take per-action predictions after 1 to K taken actions, [T + 1, B, K, ...], as
+        `Agent.unroll_model` makes them; targets must then be constants, too. 0 for losses without these.
+      is_target_acting: whether the slowly moving copy acts, in the place of the agent.
     """
 
     spec: Callable[[int], TargetSpec]
@@ -53,6 +56,8 @@ class UpdateRule(NamedTuple):
     reduction: str = "sum"
     is_target_constant: bool = True
     is_loss_of_taken: bool = False
+    model_steps: int = 0
+    is_target_acting: bool = False
 
 
 def with_checked_predictions(rule: UpdateRule) -> UpdateRule:

@@ -23,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from agents.categorical import to_scalars
+from agents.moving_average import MovingAverage, normalise
 from agents.types import Array, Params, Trajectory
 from experiments.runs.command_line import start
 from experiments.runs.errors import UsageError, caused_by
 from frodo import disco103_weights, files, logs
 from meta import disco, disco103
-from meta.disco_inputs import DiscoContext, to_scalars
-from meta.moving_average import MovingAverage, normalise
+from meta.disco_inputs import DiscoContext
 from meta.target_network import LifetimeLSTMState
 
 CONFIG = disco.DiscoConfig()

@@ -28,7 +28,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from agents.action_values import expected_values, taken_vectors
-from agents.categorical import entropy
+from agents.categorical import entropy, to_scalars
 from agents.types import Array, Trajectory
 from experiments.analyses import loaded_agent
 from experiments.analyses.loaded_agent import LoadedAgent
@@ -39,7 +39,6 @@ from experiments.runs import command_line
 from experiments.runs.errors import RunError, UsageError
 from frodo import files
 from frodo.logs import Progress, note
-from meta.disco_inputs import to_scalars
 
 MAX_FRAMES = 600  # of a longer episode every second step is shown, or every third ...
 DELAYS = (50, 500)  # ms between frames at least and at most: a film is to take SECONDS

@@ -41,7 +41,15 @@ class AgentConfig(LifetimeConfig):
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
         self._check_outer()
+        self._check_model()
         self._check_passes()
+
+    def _check_model(self) -> None:
+        """Raise a ValueError where the rule's losses unroll a model that the network does not have."""
+        if make_update_rule(self.rule).model_steps and not self.network.action_model:
+            raise ValueError(
+                f"network.action_model is 0, expected a positive number: the rule {self.rule.name!r} unrolls a model"
+            )
 
     def _check_passes(self) -> None:
         """Raise a ValueError where minibatches cannot be made, or are not for this rule."""
@@ -51,6 +59,11 @@ class AgentConfig(LifetimeConfig):
             raise ValueError(
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} makes its targets anew for every update"
+            )
+        if make_update_rule(self.rule).model_steps > 1 and not self.network.core:
+            raise ValueError(
+                f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
+                f"{self.rule.name!r} needs steps in their order, which minibatches have with an LSTM core alone"
             )
         batch_size = self.replay.batch_size if self.replay.capacity else self.batch_size
         num, kind = (batch_size, "environments") if self.network.core else (batch_size * self.unroll, "steps")

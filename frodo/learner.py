@@ -119,7 +119,8 @@ def build_learner(
 
     def act(state: LearnerState, key: Array, observation: Array, is_first: Array, core_state: CoreState):
         prepared = agent.prepare(jnp.asarray(observation))
-        return acting.act(agent, rule.policy, state.params, key, prepared, is_first, core_state)
+        params = setup.acting_params(state.agent)
+        return acting.act(agent, rule.policy, params, key, prepared, is_first, core_state)
 
     def prepare(trajectory: Trajectory) -> Trajectory:
         return trajectory._replace(observation=jax.vmap(agent.prepare)(jnp.asarray(trajectory.observation)))

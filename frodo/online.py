@@ -202,19 +202,19 @@ def _live_on_host(
     config: AgentConfig, environment: HostEnvironment, key, meta_params, is_frozen: bool, num_steps
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen)
-    learn, agent = jax.jit(learner.learn), learner.setup.agent
+    learn, agent, acting_params = jax.jit(learner.learn), learner.setup.agent, learner.setup.acting_params
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
     def go_on(state: LearnerState, actor_key: Array, parts: list, num_steps: float) -> OnlineResult:
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        acting_from = (state.params, actor_key, config.exploration, len(parts) * env_steps)
+        acting_from = (acting_params(state.agent), actor_key, config.exploration, len(parts) * env_steps)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
                 state, metrics, control = learn(state, acted.trajectories, acted.validation)
-                actor.params = state.params
+                actor.params = acting_params(state.agent)
                 _check(control, state.params)
                 metrics |= {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})

@@ -198,7 +198,7 @@ class Population:
                 host.setup.agent,
                 host.setup.rule.policy,
                 self._config.schedule(is_meta=True),
-                agent.lifetime.acting.params,
+                host.setup.acting_params(agent.lifetime.acting),
                 agent.key,
                 self._config.exploration,
                 int(agent.num_steps),
@@ -234,9 +234,9 @@ class Population:
         agent, output = host.step(meta_params, agent._replace(key=acted.key), acted.trajectories, acted.validation)
         if output.is_over:
             agent = host.renew(agent, acted.validation.observation[0])
-            actor.renew(agent.lifetime.acting.params)
+            actor.renew(host.setup.acting_params(agent.lifetime.acting))
         else:
-            actor.params = agent.lifetime.acting.params
+            actor.params = host.setup.acting_params(agent.lifetime.acting)
         metrics = output.metrics | {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
         one = AgentResults(output.is_over, output.is_finite, metrics)
         return agent, (output.update, output.weight), jax.tree.map(lambda x: np.asarray(x)[None], one)

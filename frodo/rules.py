@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.muesli import MuesliConfig, muesli
 from agents.ppo import PPOConfig, ppo
 from agents.q_learning import QLearningConfig, q_learning
 from agents.rule import UpdateRule, with_checked_predictions
@@ -47,6 +48,7 @@ RULES: dict[str, RuleEntry] = {
     "a2c": RuleEntry(a2c, A2CConfig),
     "a2c_no_bootstrap": RuleEntry(functools.partial(a2c, is_bootstrapped=False), A2CConfig),
     "ppo": RuleEntry(ppo, PPOConfig),
+    "muesli": RuleEntry(muesli, MuesliConfig),
     "q_learning": RuleEntry(q_learning, QLearningConfig, ("value_based",)),
     "td_lambda": RuleEntry(td_lambda, TDLambdaConfig, ("prediction",)),
     "target_program": RuleEntry(target_program, TargetProgramConfig, is_learned=True),

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import rlax
 
 from agents.action_values import taken, taken_vectors
-from agents.categorical import entropy, kl_divergence
+from agents.categorical import entropy, kl_divergence, to_scalars, two_hot_loss
+from agents.moving_average import MovingAverage, initial_average, update_average
 from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
 from meta import disco_inputs
-from meta.disco_inputs import DiscoContext, compute_values, to_scalars
-from meta.moving_average import MovingAverage, initial_average, update_average
+from meta.disco_inputs import DiscoContext, compute_values
 from meta.target_network import (
     CORES,
     FutureTransformer,
@@ -235,10 +234,7 @@ def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajector
 
 def value_loss(returns: Array, q_logits: Array, trajectory: Trajectory) -> Array:
     """Cross-entropy of q(S, A) to the two-hot encoding of the transformed returns, [T, B]."""
-    num_bins = q_logits.shape[-1]
-    limit = num_bins // 2
-    labels = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), -limit, limit, num_bins)
-    return -jnp.sum(labels * jax.nn.log_softmax(taken_vectors(q_logits, trajectory)), axis=-1)
+    return two_hot_loss(returns, taken_vectors(q_logits, trajectory))
 
 
 def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Predictions]:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import rlax
 
 from agents.action_values import expected_values, taken
-from agents.categorical import expectation
+from agents.categorical import expectation, to_scalars
+from agents.moving_average import MovingAverage, normalise
 from agents.returns import importance_ratios, retrace
 from agents.types import Array, Predictions, Trajectory
-from meta.moving_average import MovingAverage, normalise
 from meta.target_network import Inputs
 
 EMBEDDING = 16  # units of the layer between a distribution of y or z and the number it is turned into
@@ -39,13 +39,6 @@ class DiscoContext(NamedTuple):
     target_predictions: Predictions
     values: Values | None  # None where action values are not learned
     average: MovingAverage  # of the advantage, this update included
-
-
-def to_scalars(logits: Array) -> Array:
-    """Expected action values of logits over transformed bins, [..., bins] -> [...]."""
-    limit = logits.shape[-1] // 2
-    bins = jnp.linspace(-limit, limit, logits.shape[-1], dtype=logits.dtype)
-    return rlax.signed_parabolic(expectation(logits, bins[:, None])[..., 0])
 
 
 def compute_values(

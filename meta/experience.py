@@ -125,7 +125,9 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
             return agent_step(meta_params, acting, one, None)[0]
 
         first = update(state.acting, state.kept) if isinstance(state.kept, Trajectory) else state.acting
-        actor_state, trajectories, validation, stats = acting.rollouts(actor, schedule, first, update, actor_state)
+        actor_state, trajectories, validation, stats = acting.rollouts(
+            actor, schedule, first, setup.acting_params, update, actor_state
+        )
         return learn(meta_params, state, trajectories, validation), actor_state, stats
 
     return Lifetime(init, learn, iterate)

@@ -62,6 +62,8 @@ def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: 
 
 def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
     """Return the predictions that the rule's losses take, and those that its targets are made from."""
+    if rule.model_steps:
+        return agent.unroll_model(params, trajectory, rule.model_steps)
     if rule.is_loss_of_taken:
         return agent.unroll_taken(params, trajectory)
     predictions = agent.unroll(params, trajectory)

@@ -102,6 +102,10 @@ class Setup(NamedTuple):
     outer: Outer
     passes: Passes = Passes(1, 1)
 
+    def acting_params(self, state: "AgentState") -> Params:
+        """Return the parameters that act: θ, or its slowly moving copy where the rule says so."""
+        return state.target_params if self.rule.is_target_acting else state.params
+
 
 class AgentState(NamedTuple):
     """All that an agent's updates change."""

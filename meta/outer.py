@@ -17,12 +17,12 @@ import optax
 from agents.action_values import expected_values, squared_error, taken_vectors
 from agents.categorical import entropy
 from agents.impala import actor_critic_loss, vtrace_targets
+from agents.moving_average import MovingAverage, initial_average, normalise, update_average
 from agents.networks import Agent, NetworkConfig, make_agent
 from agents.returns import lambda_returns
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory
 from agents.validation import check_fractions, check_not_negative, check_positive
-from meta.moving_average import MovingAverage, initial_average, normalise, update_average
 from meta.optimizers import OptimizerConfig, adam
 
 

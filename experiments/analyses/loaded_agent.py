@@ -88,7 +88,8 @@ def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tup
     On a host the seed decides the environments as well as the actions.
     """
     environment = make_environment(loaded.config.env, batch_size, seed)
-    agent, policy, params = loaded.learner.setup.agent, loaded.learner.setup.rule.policy, loaded.agent.params
+    setup = loaded.learner.setup
+    agent, policy, params = setup.agent, setup.rule.policy, setup.acting_params(loaded.agent)
     key = jax.random.key(seed)
     if isinstance(environment, Environment):
 
@@ -105,7 +106,8 @@ def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tup
 def _play_on_host(
     loaded: LoadedAgent, environment: HostEnvironment, key: Array, num_steps: int
 ) -> tuple[Trajectory, np.ndarray]:
-    agent, policy, params = loaded.learner.setup.agent, loaded.learner.setup.rule.policy, loaded.agent.params
+    setup = loaded.learner.setup
+    agent, policy, params = setup.agent, setup.rule.policy, setup.acting_params(loaded.agent)
     prepare = jax.jit(agent.prepare)
     act = jax.jit(
         lambda key, observation, is_first, core: acting.act(agent, policy, params, key, observation, is_first, core)

@@ -12,11 +12,10 @@ import numpy as np
 from scipy.special import log_softmax
 
 from agents.action_values import expected_values, taken_vectors
-from agents.categorical import entropy
+from agents.categorical import entropy, to_scalars
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.analyses.loaded_agent import LoadedAgent, rule_inputs
-from meta.disco_inputs import to_scalars
 
 TARGETS = ("policy", "y", "z")  # logits in DiscoTargets
 

@@ -62,7 +62,9 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineS
 
 def _of_environment(environment: Environment, learner: Learner) -> Callable[[OnlineState], dict[str, Any]]:
     if isinstance(environment, GymnaxEnvironment):
-        return lambda state: {"greedy_return": _greedy_return(environment, learner, state.learner.params)}
+        return lambda state: {
+            "greedy_return": _greedy_return(environment, learner, learner.setup.acting_params(state.learner.agent))
+        }
     if not isinstance(environment, Catch):
         return lambda state: {}
 
@@ -103,4 +105,6 @@ def _predictions(learner: Learner, state: OnlineState, observations: Array) -> P
     agent = learner.setup.agent
     batch = agent.prepare(observations)
     core_state = agent.initial_state(len(batch))
-    return agent.step(state.learner.params, batch, jnp.ones(len(batch), bool), core_state)[0]
+    return agent.step(learner.setup.acting_params(state.learner.agent), batch, jnp.ones(len(batch), bool), core_state)[
+        0
+    ]

@@ -229,7 +229,7 @@ def _train_on_host(
 
     state, start = run.restore(initial_state(0))
     progress = Progress(total=steps * len(lives), start=start)
-    agent, policy = learner.setup.agent, learner.setup.rule.policy
+    agent, policy, acting_params = learner.setup.agent, learner.setup.rule.policy, learner.setup.acting_params
     for index in range(state["index"], len(lives)):
         rate, seed = lives[index]
         if index > state["index"]:
@@ -238,7 +238,7 @@ def _train_on_host(
         returns: list[float] = []
         text = ""
         next_row = state["step"]
-        acting_from = (state["learner"].params, state["actor_key"], config.exploration, state["step"])
+        acting_from = (acting_params(state["learner"].agent), state["actor_key"], config.exploration, state["step"])
         with (
             contextlib.closing(make(config.env, config.batch_size, seed + state["step"])) as environment,
             HostActor(environment, agent, policy, schedule, *acting_from) as actor,
@@ -251,7 +251,7 @@ def _train_on_host(
                 learner_state, metrics, control = learn(
                     before.lifetime.replay, others, acted.trajectories, acted.validation, rate
                 )
-                actor.params = learner_state.params
+                actor.params = acting_params(learner_state.agent)
                 window.append(jax.device_get(metrics))
                 if rate is None:
                     _check(run, control, learner_state.params)

@@ -146,7 +146,7 @@ def test_who_acts_changes_with_the_update_after_each_trajectory(rollouts):
     state = init_actor(environment, agent, jax.random.key(0), 3)
     update = lambda acting, trajectory: Acting(jax.tree.map(lambda x: x + 0.1 * trajectory.reward.sum(), acting.params))
     actor, schedule = Actor(environment, agent, policy), Schedule(3, 5, 4)
-    run = jax.jit(lambda p: rollouts_of(actor, schedule, Acting(p), update, state))
+    run = jax.jit(lambda p: rollouts_of(actor, schedule, Acting(p), operator.attrgetter("params"), update, state))
     _, trajectories, validation, stats = run(params)
     moved = 0
     for m in range(4):

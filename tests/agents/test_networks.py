@@ -208,7 +208,11 @@ def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidde
     sigmoid = lambda x: 1 / (1 + np.exp(-x))
     predictions = jax.jit(agent.unroll)(params, trajectory)
     taken, both = jax.jit(agent.unroll_taken)(params, trajectory)
+    along, again = jax.jit(agent.unroll_model, static_argnums=2)(params, trajectory, 3)
     chex.assert_trees_all_equal(both, predictions)
+    chex.assert_trees_all_equal(again, predictions)
+    np.testing.assert_array_equal(along["policy"], predictions["policy"])
+    assert along["z"].shape == (6, 3, 3, 5)
     for t, b in np.ndindex(6, 3):
         x = np.asarray(trajectory.observation[t, b]).ravel()
         embedding = linear("linear_1", np.maximum(0, linear("linear", x)))  # no activation after the last layer
@@ -222,6 +226,13 @@ def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidde
             np.testing.assert_allclose(predictions["z"][t, b, action], z, rtol=1e-9)
             if t < 5 and trajectory.action[t, b] == action:
                 np.testing.assert_allclose(taken["z"][t, b, 0], z, rtol=1e-9)
+        hidden = np.tanh(cell)
+        weights = np.concatenate([heads["action_model_action"]["w"], heads["action_model_state"]["w"]])
+        for i, action in enumerate(trajectory.action[t : t + 3, b]):  # one after another
+            bias = heads["action_model_state"]["b"]
+            hidden, cell = reference.lstm_step(np.eye(num_actions)[action], hidden, cell, weights, bias)
+            z = linear("z", np.maximum(0, linear("z_hidden", hidden)))
+            np.testing.assert_allclose(along["z"][t, b, i], z, rtol=1e-9)
     initial = agent.init(jax.random.key(0), jnp.asarray(trajectory.observation[0]))["heads"]
     assert np.abs(initial["linear_2"]["w"]).max() <= 0.02 < np.abs(initial["z"]["w"]).max()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
+from agents.categorical import to_scalars
 from agents.environments.names import make_environment
 from experiments import watch
 from experiments.analyses import loaded_agent
@@ -16,7 +17,6 @@ from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.runs.errors import RunError, UsageError
 from frodo import presets
 from frodo.learner import build_learner
-from meta.disco_inputs import to_scalars
 
 
 def untrained(env, rule):

@@ -41,6 +41,14 @@ from meta.scalar import FrodoConfig
             {"rule": RuleConfig("ppo"), "minibatches": 20, "network": NetworkConfig(core=4)},
             "^minibatches is 20, expected a divisor of the 30 environments of an update$",
         ),
+        (
+            {"rule": RuleConfig("muesli")},
+            "^network.action_model is 0, expected a positive number: the rule 'muesli' unrolls a model$",
+        ),
+        (
+            {"rule": RuleConfig("muesli"), "epochs": 2, "network": NetworkConfig(action_model=4)},
+            "^epochs is 2 and minibatches 1, expected 1 and 1: the rule 'muesli' needs steps in their order",
+        ),
         ({"max_abs_reward": 0.0}, "^max_abs_reward is 0.0, expected a positive number$"),
         ({"max_abs_reward": float("nan")}, "^max_abs_reward is nan, expected a positive number$"),
         ({"gradient_mode": "fast"}, "^gradient_mode is 'fast', expected one of reverse, remat, mixed$"),

@@ -88,7 +88,7 @@ def test_a_rule_and_its_objective_compute_what_they_did(name):
 
 def test_every_rule_of_version_0_1_0_is_there():
     names = [record["config"]["rule"]["name"] for record in RECORDS.values()]
-    assert set(names) == set(RULES) - {"ppo", "target_program", *presets.PROGRAMS}
+    assert set(names) == set(RULES) - {"muesli", "ppo", "target_program", *presets.PROGRAMS}
     kinds = {
         record["config"]["rule"]["kind"] for record in RECORDS.values() if record["config"]["rule"]["name"] == "frodo"
     }

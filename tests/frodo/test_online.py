@@ -5,14 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import frodo.online
+from agents.host_acting import HostActor
+from agents.muesli import MuesliConfig
 from agents.networks import NetworkConfig
+from agents.replay import ReplayConfig
 from frodo import presets
 from frodo.learner import build_learner
-from frodo.online import make_online_program
+from frodo.online import discover_online, make_online_program
+from frodo.rule_files import make_rule
 from frodo.rules import RuleConfig
-from meta.optimizers import OptimizerConfig
+from meta.optimizers import OptimizerConfig, adam
 from meta.scalar import FrodoConfig
 from tests.trees import check_close, check_equal, differs
+from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
 
@@ -92,3 +98,54 @@ def test_a_frozen_run_begins_with_the_eta_that_is_given_and_keeps_it():
     assert after.learner.meta_opt_state == () and "meta_gradient_norm" not in metrics
     assert metrics["moved"].shape == (4,) and np.all(metrics["moved"] > 0)
     assert program.env_steps == 2 * 2 * 3 and not program.learner.is_meta  # no validation
+
+
+# A slow copy that acts
+
+MUESLI = dict(
+    unroll=6,
+    replay=ReplayConfig(16, 16, 0.5),
+    network=NetworkConfig("mlp", (32,), action_model=16, head_stddev=0.01),
+    optimizer=adam(1e-2, max_update=1.0),
+)
+TINY_MUESLI = presets.for_rule("toy/catch", "muesli").replace(
+    rule=RuleConfig("muesli", MuesliConfig(discount=1.0, model_steps=2, max_value=2)), **MUESLI
+)
+
+
+def test_muesli_acts_by_its_slow_copy_and_learns():
+    learner = build_learner(TINY_MUESLI, 3)
+    program = make_online_program(learner, Catch(4, 3))
+    agent, run = learner.setup.agent, jax.jit(program.run, static_argnums=1)
+    state, returns = jax.jit(program.init)(jax.random.key(0)), []
+    for _ in range(200):
+        before = state.learner
+        state, metrics, _ = run(state, 1)
+        returns.append(metrics["return_sum"][0] / metrics["episodes"][0])
+    assert np.mean(returns[:20]) < 0 < 0.9 < np.mean(returns[-20:])
+    rows = (np.arange(8) + before.lifetime.replay.num_added) % 16  # of the last iteration
+    acted = jax.tree.map(lambda x: x[rows], state.learner.lifetime.replay.trajectories)
+    logits = lambda params, trajectory: np.swapaxes(agent.unroll(params, trajectory)["policy"], 0, 1)[:, :-1]
+    acted_first = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), acted)
+    slow = logits(before.agent.target_params, acted_first)
+    np.testing.assert_allclose(acted.behaviour_logits, slow, rtol=1e-4, atol=1e-4)
+    assert np.max(np.abs(slow - logits(before.params, acted_first))) > 1e-2
+    observation, first = acted.observation[:, 0], np.ones(8, bool)
+    np.testing.assert_allclose(learner.act(before, jax.random.key(0), observation, first, ())[1], slow[:, 0], atol=1e-4)
+
+
+def test_on_the_host_the_slow_copy_acts_as_well(monkeypatch):
+    acted_by = []
+
+    class Watched(HostActor):
+        def __setattr__(self, name, value):
+            acted_by.extend([value] if name == "params" else [])
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(frodo.online, "HostActor", Watched)
+    environments = [DmEnv(Catch(4, 3), seed) for seed in range(8)]
+    rule = make_rule("muesli", model_steps=1, max_value=1)
+    found = discover_online(environments, rule, num_steps=3 * 8 * 6, key=jax.random.key(0), **MUESLI)
+    assert len(acted_by) == 4
+    check_equal(acted_by[-1], found.state.agent.target_params)
+    assert differs(acted_by[-1], found.params) and differs(acted_by[-1], acted_by[0])

@@ -21,7 +21,7 @@ def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
     assert (config.env, config.rule.name) == (env, rule)
     make_setup(config, 1 if config.rule.kind == "prediction" else 3)
     is_slow = not env.startswith("toy/") and not RULES[rule].is_learned
-    if rule not in ("disco", "ppo", *presets.PROGRAMS):
+    if rule not in ("disco", "muesli", "ppo", *presets.PROGRAMS):
         assert config.num_updates == (1 if is_slow else 5)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.muesli import MuesliConfig
 from agents.ppo import PPOConfig, ppo
 from agents.q_learning import QLearningConfig, q_learning
 from agents.td import TDLambdaConfig, td_lambda
@@ -32,6 +33,7 @@ SETTINGS = {  # none at its default
     "a2c": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "a2c_no_bootstrap": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "ppo": PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False),
+    "muesli": MuesliConfig(0.9, 0.8, 0.5, 2, 3, 0.9, 0.8, 0.7, 0.6, 0.5),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
     "target_program": TargetProgramConfig("0.5 * G_next + r", 0.9, "sum", 0.3, 0.2, 0.8, is_data=True),
@@ -61,7 +63,7 @@ def test_a_rule_fits_its_kind_of_agent_and_is_learned_where_it_has_meta_paramete
     spec = rule.spec(num_actions)
     has_policy = "policy" in spec
     assert has_policy == (kind == "actor_critic") and (
-        "value" in spec or config.name == "disco" or kind == "value_based"
+        "value" in spec or config.name in ("disco", "muesli") or kind == "value_based"
     )
     if kind == "value_based":
         assert spec["q"].axes(A) == (A,)

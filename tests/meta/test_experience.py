@@ -189,7 +189,9 @@ def test_an_iteration_acts_what_its_schedule_says_and_learns_from_that_with_clip
     @jax.jit
     def by_hand(actor_state):
         same = lambda acting, trajectory: acting
-        actor_state, trajectories, validation, _ = acting.rollouts(actor, schedule, state.agent, same, actor_state)
+        actor_state, trajectories, validation, _ = acting.rollouts(
+            actor, schedule, state.agent, lambda agent: agent.params, same, actor_state
+        )
         clipped = clip_rewards(trajectories, 0.5), clip_rewards(validation, 0.5)
         learned = make_agent_step(setup_of(True), "reverse")(meta_params, state.agent, *clipped)
         return actor_state.env_state, trajectories.reward, learned

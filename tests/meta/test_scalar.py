@@ -226,6 +226,7 @@ IDENTITY = Agent(
     step=None,
     unroll=lambda params, trajectory: params,
     unroll_taken=lambda params, trajectory: (params, params),
+    unroll_model=None,
 )
 
 

@@ -38,3 +38,8 @@ def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Arra
     variance = jnp.maximum(0.0, square - jnp.square(mean))
     centred = x - mean if is_centred else x
     return centred / (jnp.sqrt(variance + ROOT_EPSILON) + EPSILON)
+
+
+def root_mean_square(average: MovingAverage) -> Array:
+    """Return the root of the mean square."""
+    return jnp.sqrt(average.moment2 / (1 - average.decay_product) + ROOT_EPSILON)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meta.moving_average import initial_average, normalise, update_average
+from agents.moving_average import initial_average, normalise, update_average
 from tests.reference import disco as reference
 
 RNG = np.random.default_rng(0)

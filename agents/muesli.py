@@ -1,0 +1,143 @@
+"""Muesli as a hand-made rule: policy targets from clipped advantages (CMPO), predicted ahead by a model.
+
+Source: Hessel et al. 2021 (Muesli: combining improvements in policy optimization), as Bauer et al. 2023 (AdA), section
+2.4, use it. The prior is the slowly moving copy of the agent, which also acts. What the papers leave open stands in
+docs/fidelity.md.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.action_values import expected_values
+from agents.categorical import entropy, kl_divergence, log_probability, to_scalars, two_hot_loss
+from agents.moving_average import MovingAverage, initial_average, root_mean_square, update_average
+from agents.returns import importance_ratios, retrace
+from agents.rule import UpdateRule, masked_reduce
+from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from agents.validation import check_fractions, check_not_negative
+
+
+@dataclasses.dataclass
+class MuesliConfig:
+    discount: float = 0.995  # γ
+    lambda_: float = 0.95  # of Retrace
+    clip: float = 1.0  # c, of the normalised advantages that policy targets are made from
+    model_steps: int = 5  # K, how far ahead the model is trained; 1 is the least that q needs
+    max_value: int = 300  # of transformed rewards and values: their bins are the whole numbers from -max_value to it
+    cmpo_cost: float = 1.0  # of KL(π_CMPO ‖ π)
+    model_policy_cost: float = 1.0  # of the same of the model's policies
+    value_cost: float = 0.25  # of v, and of the model's values
+    reward_cost: float = 1.0
+    target_decay: float = 0.9  # of the copy that is the prior, and acts
+
+    def validate(self) -> None:
+        check_fractions(self, "discount", "lambda_", "target_decay")
+        check_not_negative(self, "clip", "cmpo_cost", "model_policy_cost", "value_cost", "reward_cost")
+        for name in ("model_steps", "max_value"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+
+
+class MuesliTargets(NamedTuple):
+    """What step t is moved to; entry i of [T, B, K + 1] is of the state i steps later."""
+
+    advantage: Array  # (G − v) / √var, [T, B]
+    policy: Array  # logits of π_CMPO, [T, B, K + 1, A]
+    value: Array  # G, and 0 once the episode has terminated, [T, B, K + 1]
+    reward: Array  # of the step that the state i steps later takes, [T, B, K]
+    is_reached: Array  # 1 where a valid step of the same episode was taken from that state, else 0, [T, B, K + 1]
+    is_valued: Array  # as `is_reached`, and 1 in the state in which the episode has just terminated, [T, B, K + 1]
+
+
+def muesli(config: MuesliConfig) -> UpdateRule:
+    """Make the rule. Its losses are means over valid steps."""
+    num_ahead = config.model_steps + 1
+
+    def spec(num_actions: int) -> TargetSpec:
+        bins = (2 * config.max_value + 1,)
+        return {
+            "policy": PredictionSpec((num_actions,)),
+            "value_bins": PredictionSpec(bins),
+            "model_policy": PredictionSpec((num_actions,), is_per_action=True),  # in the next state
+            "model_value": PredictionSpec(bins, is_per_action=True),  # in the next state
+            "model_reward": PredictionSpec(bins, is_per_action=True),
+        }
+
+    def apply(meta_params, average: MovingAverage, trajectory, predictions, target_predictions):
+        prior = jax.lax.stop_gradient(target_predictions)
+        policy, value = prior["policy"], to_scalars(prior["value_bins"])
+        q = to_scalars(prior["model_reward"]) + config.discount * to_scalars(prior["model_value"])
+        rho, expected = importance_ratios(policy, trajectory), expected_values(q, policy)
+        returns = retrace(trajectory, q, expected, rho, config.discount, config.lambda_)
+        advantage = returns - value[:-1]
+        average = update_average(average, advantage, trajectory.valid)
+        scale = root_mean_square(average)
+        cmpo = cmpo_logits(policy[:-1], (q - value[..., None])[:-1] / scale, config.clip)
+        is_reached = reached(trajectory, num_ahead)
+        ended = (is_reached * ahead(trajectory.discount == 0, num_ahead))[..., :-1]
+        targets = MuesliTargets(
+            advantage=advantage / scale,
+            policy=ahead(cmpo, num_ahead),
+            value=is_reached * ahead(returns, num_ahead),
+            reward=ahead(trajectory.reward, config.model_steps),
+            is_reached=is_reached,
+            is_valued=is_reached.at[..., 1:].add(ended),
+        )
+        return targets, average
+
+    def loss(targets: MuesliTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
+        policy, value, model_policy, model_value, model_reward = (predictions[name][:-1] for name in spec(1))
+        ratio = jax.lax.stop_gradient(jnp.minimum(1.0, importance_ratios(predictions["policy"], trajectory)))
+        policy_gradient = -ratio * targets.advantage * log_probability(policy, trajectory.action)
+        cmpo = kl_divergence(targets.policy[:, :, 0], policy)
+        model_cmpo = targets.is_reached[..., 1:] * kl_divergence(targets.policy[:, :, 1:], model_policy)
+        values = jnp.concatenate([value[:, :, None], model_value], axis=2)
+        value_loss = targets.is_valued * two_hot_loss(targets.value, values)
+        reward_loss = targets.is_reached[..., :-1] * two_hot_loss(targets.reward, model_reward)
+        over_steps = lambda x: jnp.sum(x, axis=-1)
+        return (
+            policy_gradient
+            + config.cmpo_cost * cmpo
+            + config.model_policy_cost * over_steps(model_cmpo)
+            + config.value_cost * over_steps(value_loss)
+            + config.reward_cost * over_steps(reward_loss)
+        )
+
+    def metrics(targets: MuesliTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
+        policy = predictions["policy"][:-1]
+        found = {"entropy": entropy(policy), "cmpo": kl_divergence(targets.policy[:, :, 0], policy)}
+        return {name: masked_reduce(x, trajectory.valid, "mean") for name, x in found.items()}
+
+    return UpdateRule(
+        spec=spec,
+        init=initial_average,
+        apply=apply,
+        loss=loss,
+        policy=lambda predictions: predictions["policy"],
+        metrics=metrics,
+        target_decay=config.target_decay,
+        reduction="mean",
+        model_steps=config.model_steps,
+        is_target_acting=True,
+    )
+
+
+def cmpo_logits(prior: Array, advantage: Array, clip: float) -> Array:
+    """Logits of π_CMPO ∝ π_prior exp(clip(advantage, −c, c)): logits of the prior and advantages, [..., A]."""
+    return prior + jnp.clip(advantage, -clip, clip)
+
+
+def ahead(x: Array, num: int) -> Array:
+    """Entry i is x of i steps later, 0 past the last step: [T, B, ...] -> [T, B, num, ...]."""
+    padded = jnp.concatenate([x, jnp.zeros((num - 1, *x.shape[1:]), x.dtype)])
+    return jnp.stack([padded[i : i + len(x)] for i in range(num)], axis=2)
+
+
+def reached(trajectory: Trajectory, num: int) -> Array:
+    """Whether i steps later a valid step of the same episode is taken in the trajectory, 1 or 0: [T, B, num]."""
+    goes_on = jnp.cumprod(ahead(~trajectory.is_last, num), axis=2)[..., :-1]
+    is_valid = ahead(trajectory.valid, num).astype(trajectory.reward.dtype)
+    return is_valid.at[..., 1:].multiply(goes_on)
