@@ -119,7 +119,7 @@ def trials(env: str) -> OnlineConfig:
         is_acting_interleaved=True,
         gradient_mode="reverse",
         network=NetworkConfig("mlp", (128,), core=128),
-        optimizer=OptimizerConfig(1e-3, 0.999, 1e-5, max_gradient_norm=0.5, name="adam"),
+        optimizer=adam(1e-3, max_gradient_norm=0.5),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
         rule=RuleConfig("frodo", FrodoConfig(discount=0.97, reduction="mean", value_cost=VALUE_COST)),
         outer=OuterConfig(discount=0.97, value_cost=VALUE_COST),

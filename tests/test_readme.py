@@ -51,7 +51,10 @@ def is_a_run(command):
     return command.startswith("make run") or "-m experiments." in command and "experiments.report" not in command
 
 
-@pytest.mark.parametrize("command", filter(is_a_run, commands("docs/results.md") + commands("docs/discovered.md")))
+@pytest.mark.parametrize(
+    "command",
+    filter(is_a_run, commands("docs/results.md") + commands("docs/discovered.md") + commands("docs/adaptation.md")),
+)
 def test_a_command_of_the_docs_is_understood(start, command, tmp_path):
     if "disco103" in command and not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
