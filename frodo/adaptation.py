@@ -67,18 +67,14 @@ def returns_by_trial(
     first_key, key = jax.random.split(key)
     begin = lambda task: trials.begin(trials.initial_state(first_key), task)
 
-    def transition(state, action):
-        moved = trials.transition(state, action)[0]
-        return jax.tree.map(lambda new, old: jnp.where(state.trial < num_trials, new, old), moved, state)
-
-    def step(carry):
+    def step(carry):  # where an episode is over while others go on, what follows is no trial of it, and is not counted
         key, state, core_state = carry
         key, action_key = jax.random.split(key)
         observation, is_first = agent.prepare(jax.vmap(trials.observe)(state)), state.action < 0
         action, _, core_state = acting.act(
             agent, learner.setup.rule.policy, params, action_key, observation, is_first, core_state
         )
-        return key, jax.vmap(transition)(state, action), core_state
+        return key, jax.vmap(trials.transition)(state, action)[0], core_state
 
     states = jax.vmap(begin)(tasks)
     start = key, states, agent.initial_state(len(states.trial))

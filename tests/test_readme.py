@@ -79,6 +79,12 @@ def test_the_examples_of_how_to_extend_learn(capsys):
     assert len(ends) == 3 and min(ends) > 0.9
 
 
+def test_the_example_of_adaptation_runs(capsys):
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/adaptation.md").read_text(), re.MULTILINE | re.DOTALL)
+    exec(block, {})
+    assert len(capsys.readouterr().out.split()) >= 4
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.md")) + [ROOT / "README.md"], ids=lambda path: path.name)
 def test_what_a_document_links_to_is_there(path):
     text = path.read_text()
