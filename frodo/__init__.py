@@ -1,8 +1,9 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
 Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
-`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, `discover` by a population. Inside:
-`Learner.targets`, `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
+`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, `discover` by a population; in
+`Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns. Inside: `Learner.targets`,
+`Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
 from agents.environments.host import HostEnvironment
@@ -10,6 +11,7 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from agents.rule import UpdateRule
 from agents.types import PredictionSpec, Trajectory, make_trajectory
+from frodo.adaptation import held_out_tasks, returns_by_trial
 from frodo.config import AgentConfig, PopulationConfig
 from frodo.learner import Learner, LearnerState, make_learner
 from frodo.online import OnlineResult, discover_online
@@ -19,6 +21,7 @@ from frodo.rules import RULES, RuleConfig, RuleEntry
 from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
 from toy_envs.base import Environment, TimeStep
+from toy_envs.trials import Trials
 
 __all__ = [
     "RULES",
@@ -40,14 +43,17 @@ __all__ = [
     "RuleEntry",
     "TimeStep",
     "Trajectory",
+    "Trials",
     "UpdateRule",
     "adam",
     "discover",
     "discover_online",
     "fit_rule",
+    "held_out_tasks",
     "load_rule",
     "make_learner",
     "make_rule",
     "make_trajectory",
+    "returns_by_trial",
     "shipped_rules",
 ]

@@ -1,11 +1,12 @@
 """Settings by environment, and how they change with the rule: data, and the one place where names decide anything."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
 import numpy as np
 
-from agents.environments.names import is_pure
+from agents.environments.names import is_pure, make_environment
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, outer_settings
@@ -14,6 +15,7 @@ from meta.disco import DiscoConfig
 from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
+from toy_envs.base import Environment
 
 TARGET_INPUTS = ("reward", "discount", "next_value")
 PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
@@ -98,6 +100,44 @@ def vector_observations(env: str) -> OnlineConfig:
     )
 
 
+def trials(env: str) -> OnlineConfig:
+    """An agent with a memory, for episodes of trials: each trajectory of 64 environments is a whole episode.
+
+    Where the length of an episode is not known, a trajectory has 48 steps, as that of four trials of a rule room. The
+    paper (AdA 2023) has a larger agent, and names neither γ nor optimiser. An LSTM of 128, Adam with 1e-3, γ = .97 and
+    mean losses are what IMPALA was seen to learn rule rooms with; the entropy's cost is smaller than elsewhere, as a
+    trial's rewards are: they add up to 1 at most.
+    """
+    horizon = None
+    with contextlib.suppress(ValueError):  # a name that is none is refused where the environment is made
+        environment = make_environment(env, 1, 0)
+        horizon = environment.horizon if isinstance(environment, Environment) else None
+    return OnlineConfig(
+        env=env,
+        batch_size=64,
+        unroll=horizon or 48,
+        validation_unroll=horizon or 48,
+        is_acting_interleaved=True,
+        gradient_mode="reverse",
+        network=NetworkConfig("mlp", (128,), core=128),
+        optimizer=adam(1e-3, max_gradient_norm=0.5),
+        meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
+        rule=RuleConfig(
+            "frodo", FrodoConfig(discount=0.97, reduction="mean", value_cost=VALUE_COST, entropy_cost=0.003)
+        ),
+        outer=OuterConfig(discount=0.97, value_cost=VALUE_COST, entropy_cost=0.003),
+    )
+
+
+def with_memory(config: Any, agent: AgentConfig) -> Any:
+    """Return settings with another agent's LSTM, if it has one, and its trajectories: no old ones are replayed."""
+    if not agent.network.core:
+        return config
+    network = dataclasses.replace(config.network, core=agent.network.core)
+    lengths = dict(batch_size=agent.batch_size, unroll=agent.unroll, validation_unroll=agent.validation_unroll)
+    return config.replace(network=network, replay=ReplayConfig(), **lengths)
+
+
 def disco103_on_catch() -> OnlineConfig:
     """The evaluation of the public code (Oh et al. 2025): 58 steps an update, 64 replayed trajectories."""
     return OnlineConfig(
@@ -122,7 +162,7 @@ def disco(env: str) -> OnlineConfig:
     if env != config.env:
         config = config.replace(env=env, max_abs_reward=of_env.max_abs_reward, rule=RuleConfig("disco"))
     if not is_image_torso(of_env.network):
-        return config
+        return with_memory(config, of_env)
     return with_images(config, of_env.network).replace(batch_size=8, optimizer=adam(3e-4, max_update=1.0))
 
 
@@ -135,7 +175,7 @@ def ppo(env: str) -> OnlineConfig:
     if is_image_torso(config.network):
         return config.replace(optimizer=optimizer)
     network = NetworkConfig("mlp", (64, 64), is_orthogonal=True, is_critic_separate=True)
-    return config.replace(optimizer=optimizer, network=network)
+    return with_memory(config.replace(optimizer=optimizer, network=network), for_environment(env))
 
 
 def muesli(env: str) -> OnlineConfig:
@@ -158,7 +198,7 @@ def muesli(env: str) -> OnlineConfig:
         optimizer=adam(3e-3, max_update=1.0),
     )
     if not is_image_torso(of_env.network):
-        return config
+        return with_memory(config, of_env)
     return config.replace(
         batch_size=24,
         unroll=30,
@@ -195,7 +235,7 @@ def common_agent(env: str) -> OnlineConfig:
     """
     of_env = for_environment(env)
     is_image = is_image_torso(of_env.network)
-    return OnlineConfig(
+    config = OnlineConfig(
         env=env,
         batch_size=64,
         unroll=16,
@@ -208,6 +248,7 @@ def common_agent(env: str) -> OnlineConfig:
         optimizer=OptimizerConfig(1e-3, 0.999, 1e-5, max_gradient_norm=0.5, name="adam"),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
     )
+    return with_memory(config, of_env)
 
 
 def fitted(env: str) -> OnlineConfig:
@@ -238,6 +279,8 @@ def for_environment(env: str) -> OnlineConfig:
     """Return the settings for an environment by its name."""
     if env in ("toy/random_walk", "toy/catch"):
         return {"toy/random_walk": random_walk, "toy/catch": catch}[env]()
+    if env.startswith("trials/"):
+        return trials(env)
     return atari(env) if env.startswith("atari/") else vector_observations(env)
 
 

@@ -222,14 +222,16 @@ def config_for(rule: Rule, preset: Config) -> Config:
     """Return the settings of an agent that learns by a rule, in the environment of a preset.
 
     For the published rule, all settings but the rule's are the preset's. For any other rule, the preset gives the
-    environment, the clipping of rewards and, for images, the network.
+    environment, the clipping of rewards and, for images, the network, for trials the memory.
     """
     if rule.name == PUBLISHED:
         skips = isinstance(preset.rule.settings, DiscoConfig) and preset.rule.settings.skips_first_steps
         return preset.replace(rule=RuleConfig("disco", DiscoConfig(skips_first_steps=skips)))
     own = {field.name: getattr(rule.config, field.name) for field in dataclasses.fields(AgentConfig)}
     config = preset.replace(**own | {"max_abs_reward": preset.max_abs_reward})
-    return presets.with_images(config, preset.network) if presets.is_image_torso(preset.network) else config
+    if presets.is_image_torso(preset.network):
+        return presets.with_images(config, preset.network)
+    return presets.with_memory(config, preset)
 
 
 def load_meta_params(name: str, config: RuleConfig) -> Params:

@@ -51,7 +51,10 @@ def is_a_run(command):
     return command.startswith("make run") or "-m experiments." in command and "experiments.report" not in command
 
 
-@pytest.mark.parametrize("command", filter(is_a_run, commands("docs/results.md") + commands("docs/discovered.md")))
+@pytest.mark.parametrize(
+    "command",
+    filter(is_a_run, commands("docs/results.md") + commands("docs/discovered.md") + commands("docs/adaptation.md")),
+)
 def test_a_command_of_the_docs_is_understood(start, command, tmp_path):
     if "disco103" in command and not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
@@ -74,6 +77,12 @@ def test_the_examples_of_how_to_extend_learn(capsys):
         RULES.update(rules)
     ends = [float(end) for end in re.findall(r"-> ([\d.]+)", capsys.readouterr().out)]
     assert len(ends) == 3 and min(ends) > 0.9
+
+
+def test_the_example_of_adaptation_runs(capsys):
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/adaptation.md").read_text(), re.MULTILINE | re.DOTALL)
+    exec(block, {})
+    assert len(capsys.readouterr().out.split()) >= 4
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/*.md")) + [ROOT / "README.md"], ids=lambda path: path.name)

@@ -39,6 +39,10 @@ class Bandit(base.Environment[BanditState]):
     def num_actions(self) -> int:  # type: ignore[override]
         return self.num_arms
 
+    @property
+    def horizon(self) -> int:  # type: ignore[override]
+        return self.num_pulls
+
     def initial_state(self, key: base.Array) -> BanditState:
         key, task_key = jax.random.split(key)
         zero = jnp.zeros((), jnp.int32)

@@ -55,6 +55,7 @@ class Environment(abc.ABC, Generic[State]):
 
     observation_shape: tuple[int, ...]
     num_actions: int
+    horizon: int | None = None  # steps of an episode, at most; None where it is not known
 
     @abc.abstractmethod
     def initial_state(self, key: Array) -> State:

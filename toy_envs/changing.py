@@ -49,6 +49,10 @@ class Changing(base.Environment[ChangingState]):
         return self.environment.num_actions
 
     @property
+    def horizon(self) -> int | None:  # type: ignore[override]
+        return self.environment.horizon
+
+    @property
     def program(self) -> "Changing":
         return dataclasses.replace(self, environment=self.environment.program)
 

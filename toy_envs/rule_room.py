@@ -120,6 +120,15 @@ class RuleRoom(base.Environment[RuleRoomState]):
         return ((1 + NUM_OBJECTS) * SIZE**2 + 2 * NUM_OBJECTS + 3 + num_shown,)
 
     @property
+    def horizon(self) -> int:  # type: ignore[override]
+        return max(KINDS[name].horizon for name in self.shares)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The kinds of its tasks, and how probable each is."""
+        return MIXED if self.kind == "mixed" else {self.kind: 1.0}
+
+    @property
     def task_ids(self) -> range:
         """The numbers of the tasks in the pool, all below 2³²."""
         if self.pool == "held_out":
@@ -130,9 +139,8 @@ class RuleRoom(base.Environment[RuleRoomState]):
         """Return the task of that number, which is below 2³²."""
         key = jax.random.fold_in(jax.random.key(POOL_SEED), task_id)
         which, *uniform = jax.random.uniform(key, (NUM_OBJECTS + 7,), jnp.float32)
-        shares = MIXED if self.kind == "mixed" else {self.kind: 1.0}
-        number = jnp.sum(which >= np.cumsum(list(shares.values()))[:-1].astype(np.float32))
-        kind = jax.tree.map(lambda *values: jnp.array(values)[number], *(KINDS[name] for name in shares))
+        number = jnp.sum(which >= np.cumsum(list(self.shares.values()))[:-1].astype(np.float32))
+        kind = jax.tree.map(lambda *values: jnp.array(values)[number], *(KINDS[name] for name in self.shares))
 
         start, *homes = _distinct(uniform[: 1 + NUM_OBJECTS], SIZE**2)
         num_pairs = kind.num_objects * (kind.num_objects - 1) // 2

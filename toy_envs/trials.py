@@ -64,6 +64,10 @@ class Trials(base.Environment[TrialsState]):
     def num_actions(self) -> int:  # type: ignore[override]
         return self.environment.num_actions
 
+    @property
+    def horizon(self) -> int | None:  # type: ignore[override]
+        return self.environment.horizon and self.num_trials * self.environment.horizon
+
     def initial_state(self, key: base.Array) -> TrialsState:
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         stats = TrialStats(jnp.zeros(self.num_trials, jnp.int32), jnp.zeros(self.num_trials, jnp.float32))

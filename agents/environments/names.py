@@ -18,6 +18,8 @@ from agents.environments.navix import make_navix, navix_ids
 from toy_envs import names as toys
 from toy_envs.base import Environment
 from toy_envs.changing import CHANGES, Changing
+from toy_envs.rule_room import KINDS
+from toy_envs.trials import Trials
 
 _FORMS = {
     "toy": "toy/<name>",
@@ -26,6 +28,7 @@ _FORMS = {
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
     "changing": "changing/<rewards or actions>/<steps>/<environment>",
+    "trials": "trials/<trials>/<environment>",
     "atari": "atari/<Game>",
 }
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
@@ -36,6 +39,7 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
     "changing": lambda: [f"{change}/2000/toy/catch" for change in CHANGES],
+    "trials": lambda: ["4/toy/bandit/2", *(f"4/toy/rule_room/{kind}" for kind in KINDS)],
 }
 
 
@@ -51,6 +55,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     - `atari/<Game>`: one of Atari-57, as `atari/MsPacman` or `atari/ms_pacman`, with `ATARI_PREPROCESSING`.
     - `changing/<rewards or actions>/<steps>/<environment>`, as `changing/rewards/2000/toy/catch`: a pure environment
       that is another one after every so many steps of a lifetime (`toy_envs.changing`).
+    - `trials/<trials>/<environment>`, as `trials/4/toy/rule_room/main`: a pure environment in episodes of so many
+      trials of one task (`toy_envs.trials`). One that changes does so within the episode: it begins with the task.
 
     Args:
       name: as above.
@@ -75,17 +81,27 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
         return EnvpoolEnvironment(rest, num_envs, seed)
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
-    if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and is_pure(found[3]):
-        change, period, changed = found.groups()
-        environment = make_environment(changed, num_envs, seed)
-        assert isinstance(environment, Environment)
-        return Changing(environment, change, int(period))
+    if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and _is_plain(found[3]):
+        return Changing(_make_pure(found[3]), found[1], int(found[2]))
+    if suite == "trials" and (found := re.fullmatch(r"(\d+)/(.+)", rest)) and _is_plain(found[2]):
+        return Trials(_make_pure(found[2]), int(found[1]))
     raise _unknown_name(name)
 
 
 def is_pure(name: str) -> bool:
     """Say whether an environment of that name is made of pure functions, not a batch on the host."""
-    return name.partition("/")[0] in ("toy", "gymnax", "navix", "changing")
+    return name.partition("/")[0] in ("toy", "gymnax", "navix", "changing", "trials")
+
+
+def _is_plain(name: str) -> bool:
+    """Whether it is pure, and no episode of trials: what was last done and paid is observed as it is in these."""
+    return is_pure(name) and not name.startswith("trials/")
+
+
+def _make_pure(name: str) -> Environment:
+    environment = make_environment(name, 1, 0)
+    assert isinstance(environment, Environment)
+    return environment
 
 
 def _unknown_name(name: str) -> ValueError:

@@ -1,7 +1,7 @@
 """Metrics of pure environments that no episode of training shows.
 
-They are exact returns on Catch, errors of values on the random walk, episodes of the greedy policy in gymnax, and what
-agents with action values think of the start of an episode.
+They are exact returns on Catch, errors of values on the random walk, episodes of the greedy policy in gymnax, returns
+by trial in tasks that are held out, and what agents with action values think of the start of an episode.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,16 @@ import jax.numpy as jnp
 
 from agents.environments.gymnax import GymnaxEnvironment
 from agents.types import Array, Params, Predictions, PredictionSpec
+from frodo.adaptation import held_out_tasks, returns_by_trial
 from frodo.learner import Learner
 from frodo.online import Evaluate, OnlineState
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
+from toy_envs.trials import Trials
 
 GREEDY_EPISODES = 64
+TRIALS_EPISODES, TRIALS_SHARE = 256, 0.04  # of the environment steps between log points, which also learn
 STARTS = 64
 
 
@@ -41,13 +44,17 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
     return metrics
 
 
-def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineState], dict[str, Any]]:
+def log_metrics(
+    environment: Environment, learner: Learner, num_steps: float = float("inf")
+) -> Callable[[OnlineState], dict[str, Any]]:
     """Make the function that measures at log points.
 
     Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
     probable actions. gymnax: `greedy_return`, the mean return of GREEDY_EPISODES episodes of those actions, the same
-    starts at every log point. Everywhere, of agents with Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as
-    in Figure 5 of Co-Reyes et al. 2021).
+    starts at every log point. Trials: `trial_1`, `trial_2` and so on, the mean return of each over TRIALS_EPISODES
+    episodes of the policy as it acts, each of another held-out task, the same at every log point; of fewer, where these
+    would be more than TRIALS_SHARE of the `num_steps` environment steps between log points. Everywhere, of agents with
+    Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of Co-Reyes et al. 2021).
     """
 
     def of_q(state: OnlineState) -> dict[str, Any]:
@@ -56,11 +63,24 @@ def log_metrics(environment: Environment, learner: Learner) -> Callable[[OnlineS
         observations = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), STARTS))[1].observation
         return {"start_q": jnp.mean(_predictions(learner, state, observations)["q"][..., 0])}
 
-    own = _of_environment(environment, learner)
+    own = _of_environment(environment, learner, num_steps)
     return lambda state: own(state) | of_q(state)
 
 
-def _of_environment(environment: Environment, learner: Learner) -> Callable[[OnlineState], dict[str, Any]]:
+def _of_environment(
+    environment: Environment, learner: Learner, num_steps: float
+) -> Callable[[OnlineState], dict[str, Any]]:
+    if isinstance(environment, Trials):
+        of_episode = environment.horizon or learner.config.unroll
+        num_tasks = int(max(1, min(TRIALS_EPISODES, TRIALS_SHARE * num_steps / of_episode)))
+
+        def by_trial(state: OnlineState) -> dict[str, Any]:
+            trial, k = environment.environment, environment.num_trials
+            tasks, key = held_out_tasks(trial, num_tasks), jax.random.key(0)
+            found = returns_by_trial(learner, state.learner.params, trial, tasks, key, num_trials=k).mean(axis=0)
+            return {f"trial_{i + 1}": found[i] for i in range(k)}
+
+        return by_trial
     if isinstance(environment, GymnaxEnvironment):
         return lambda state: {
             "greedy_return": _greedy_return(environment, learner, learner.setup.acting_params(state.learner.agent))

@@ -19,7 +19,16 @@ from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
 from frodo.files import writing
 
-PARTS = ("config.json", "metrics.csv", "summary.json", "checkpoints", "last_iterations.npz", "rule.npz", "rules")
+PARTS = (
+    "config.json",
+    "metrics.csv",
+    "summary.json",
+    "checkpoints",
+    "last_iterations.npz",
+    "rule.npz",
+    "rules",
+    "k_shot.csv",
+)
 
 
 def folder_of(options: RunOptions, *names: str) -> Path:

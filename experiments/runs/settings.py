@@ -78,6 +78,6 @@ def parse_envs(text: str) -> tuple[str, ...]:
     if not envs:
         raise UsageError(f"--envs={text}: give at least one environment, such as toy/catch,toy/grid_world/0-7")
     for env in envs:
-        if re.fullmatch(r"(toy|gymnax|navix|bsuite|envpool|atari|changing)/.*", env) is None or is_pure(env):
+        if re.fullmatch(r"(toy|gymnax|navix|bsuite|envpool|atari|changing|trials)/.*", env) is None or is_pure(env):
             make_environment(env, 1, 0)  # refuses an unknown name
     return tuple(envs)

@@ -2,9 +2,10 @@
 
 metrics.csv has, besides the columns of all runs: cpu_seconds (of the process, all threads, since the run was started
 or resumed), peak_memory_mb, episodes and return (of those that ended since the row before, nan if none did),
-human_normalised on Atari, what the learner reports (means over iterations), and what is known of a toy in closed form
-(`exact_metrics.py`). In pure environments last_iterations.npz is written, too: the metrics of every iteration since the
-last but one row, [seeds, iterations], and env_steps [iterations].
+human_normalised on Atari, what the learner reports (means over iterations), what is known of a toy in closed form, and
+of trials the returns in tasks that are held out (`exact_metrics.py`). In pure environments last_iterations.npz is
+written, too: the metrics of every iteration since the last but one row, [seeds, iterations], and env_steps
+[iterations].
 """
 
 import contextlib
@@ -142,7 +143,7 @@ def _train_in_jax(
         donate_argnums=0,
         compiler_options=devices.quick_to_compile() if _is_quick(config, run.options) else {},
     )
-    evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner))))
+    evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner, chunk_steps))))
     init = shared_out(jax.vmap(lambda seed: program.init(jax.random.key(seed), meta_params)))
     init = jax.jit(init, compiler_options=devices.quick_to_compile())
 

@@ -5,13 +5,22 @@ import dataclasses
 import numpy as np
 import pytest
 
+from experiments.runs import settings
 from frodo import presets
 from frodo.config import AgentConfig, make_setup
 from frodo.rules import RULES, RuleConfig
 from meta.disco import DiscoConfig
 from meta.outer import OuterConfig
 
-ENVS = ("toy/random_walk", "toy/catch", "toy/catch/8x8", "toy/catch/5x5", "atari/Pong", "envpool/CartPole-v1")
+ENVS = (
+    "toy/random_walk",
+    "toy/catch",
+    "toy/catch/8x8",
+    "toy/catch/5x5",
+    "atari/Pong",
+    "envpool/CartPole-v1",
+    "trials/2/toy/bandit/2",
+)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -20,9 +29,23 @@ def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
     config = presets.for_rule(env, rule)
     assert (config.env, config.rule.name) == (env, rule)
     make_setup(config, 1 if config.rule.kind == "prediction" else 3)
-    is_slow = not env.startswith("toy/") and not RULES[rule].is_learned
+    is_slow = not env.startswith(("toy/", "trials/")) and not RULES[rule].is_learned
     if rule not in ("disco", "muesli", "ppo", *presets.PROGRAMS):
         assert config.num_updates == (1 if is_slow else 5)
+
+
+@pytest.mark.parametrize("rule", ["impala", "ppo", "disco", "frodo", "catch_disco", "catch_and_grids", "vtrace"])
+def test_agents_have_a_memory_for_trials_and_see_whole_episodes(rule):
+    configure = settings.configure if rule in RULES else settings.configure_frozen
+    config = configure("trials/4/toy/rule_room/main", rule)
+    config.validate()
+    assert (config.network.core, config.unroll, config.validation_unroll) == (128, 48, 48)
+    assert config.batch_size == (16 if rule == "vtrace" else 64)
+    assert not config.replay.capacity
+    if rule not in ("ppo", "disco", "catch_disco", "catch_and_grids", "vtrace"):  # as these learn everywhere
+        assert config.rule.settings.discount == 0.97
+    assert configure("trials/4/toy/catch", rule).unroll == 48  # of unknown length
+    presets.for_rule("trials/0/toy/catch", "impala")  # refused where it is made
 
 
 @pytest.mark.parametrize("make", presets.POPULATIONS.values(), ids=presets.POPULATIONS)

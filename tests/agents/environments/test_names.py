@@ -7,9 +7,12 @@ import sys
 import pytest
 
 from agents.environments.names import is_pure, make_environment
+from toy_envs.bandit import Bandit
 from toy_envs.catch import Catch
 from toy_envs.changing import Changing
 from toy_envs.random_walk import RandomWalk
+from toy_envs.rule_room import RuleRoom
+from toy_envs.trials import Trials
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
 needs_gymnax = pytest.mark.skipif(importlib.util.find_spec("gymnax") is None, reason="gymnax is not installed")
@@ -22,6 +25,17 @@ def test_toys_are_pure_environments():
     assert is_pure("changing/rewards/9/toy/catch")
     with pytest.raises(ValueError, match="period is 0, expected at least 1 step"):
         make_environment("changing/actions/0/toy/catch", 4, 0)
+
+
+def test_trials_of_pure_environments():
+    assert make_environment("trials/4/toy/rule_room/main/16", 64, 0) == Trials(RuleRoom("main", 16), 4)
+    changing = make_environment("trials/3/changing/actions/7/toy/bandit/2", 1, 0)
+    assert changing == Trials(Changing(Bandit(2), "actions", 7), 3) and changing.horizon == 30
+    assert make_environment("trials/2/toy/rule_room/mixed", 1, 0).horizon == 32
+    assert make_environment("trials/2/toy/catch", 1, 0).horizon is None
+    assert is_pure("trials/2/toy/catch")
+    with pytest.raises(ValueError, match="^num_trials is 0, expected at least 1$"):
+        make_environment("trials/0/toy/catch", 4, 0)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +53,9 @@ def test_toys_are_pure_environments():
         pytest.param("CartPole-v1", "toy/<name> or .* or atari/<Game>", "gymnax/CartPole-v1", marks=needs_gymnax),
         ("", "toy/<name> or .* or atari/<Game>", ""),
         ("changing/rewards/toy/catch", "changing/<rewards or actions>/<steps>/<environment>", "changing/rewards/2000/"),
+        ("trials/4/bsuite/catch/0", "trials/<trials>/<environment>", "trials/"),
+        ("trials/4/trials/2/toy/catch", "trials/<trials>/<environment>", "trials/"),
+        ("changing/rewards/9/trials/2/toy/catch", "changing/<rewards or actions>/<steps>/<environment>", "changing/"),
         ("changing/rewards/9/bsuite/catch/0", "changing/<rewards or actions>/<steps>/<environment>", "changing/"),
     ],
 )

@@ -12,6 +12,7 @@ from agents.environments.names import make_environment  # noqa: E402
 from agents.networks import NetworkConfig  # noqa: E402
 from experiments.runs import exact_metrics  # noqa: E402
 from frodo import presets  # noqa: E402
+from frodo.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
 from frodo.learner import build_learner  # noqa: E402
 from frodo.online import make_online_program  # noqa: E402
 
@@ -53,3 +54,21 @@ def test_the_value_of_the_start_is_that_of_action_0(rule, has_q):
         starts = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), exact_metrics.STARTS))[1].observation
         predictions, _ = learner.setup.agent.step(state.learner.params, starts, jnp.ones(len(starts), bool), ())
         np.testing.assert_allclose(found["start_q"], np.mean(predictions["q"][:, 0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("num_steps", "num_tasks"), [(float("inf"), 5), (24 * 50, 2), (1, 1)])
+def test_returns_by_trial_are_of_held_out_tasks_and_few_where_the_run_is_short(num_steps, num_tasks, monkeypatch):
+    monkeypatch.setattr(exact_metrics, "TRIALS_EPISODES", 5)
+    environment = make_environment("trials/2/toy/rule_room/easy", 1, 0)
+    config = presets.for_rule("trials/2/toy/rule_room/easy", "impala")
+    config = config.replace(batch_size=2, network=NetworkConfig("mlp", (4,), core=3))
+    learner = build_learner(config, environment.num_actions)
+    state = jax.jit(make_online_program(learner, environment).init)(jax.random.key(5))
+    found = jax.jit(exact_metrics.log_metrics(environment, learner, num_steps))(state)
+
+    room, key = environment.environment, jax.random.key(0)
+    play = lambda params: returns_by_trial(
+        learner, params, room, held_out_tasks(room, num_tasks), key, num_trials=2
+    ).mean(axis=0)
+    np.testing.assert_allclose([found["trial_1"], found["trial_2"]], jax.jit(play)(state.learner.params), rtol=1e-6)
+    assert len(found) == 2

@@ -23,7 +23,12 @@ def small_cart_pole(rule="frodo"):
     return config.replace(batch_size=2, unroll=5, validation_unroll=5, network=NetworkConfig("mlp", (16,)))
 
 
-@pytest.mark.parametrize("make", [small_catch, presets.random_walk])
+def small_trials():
+    config = presets.for_rule("trials/2/toy/rule_room/easy", "impala")
+    return config.replace(batch_size=2, network=NetworkConfig("mlp", (4,), core=4))
+
+
+@pytest.mark.parametrize("make", [small_catch, presets.random_walk, small_trials])
 def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
     config = make()
     per_iteration = config.batch_size * (config.num_updates * config.unroll + config.validation_unroll)

@@ -1,0 +1,185 @@
+"""Train an agent with a memory over many tasks, and test with θ frozen what it learns within an episode of trials.
+
+    python -m experiments.adapt --env=toy/rule_room/main --trials=4 --rule=impala --steps=1e7
+    python -m experiments.adapt --env=toy/bandit/2 --trials=2 --test_trials=1,2 --test_tasks=16384 --test_episodes=1
+    python -m experiments.adapt --env=toy/rule_room/mixed --test_env=toy/rule_room/main
+
+An episode is so many trials of one task (`toy_envs.trials`; AdA 2023); any rule trains the agent, a hand-made one, one
+that is learned meanwhile, or a discovered one that stays as it is. The test is on tasks that are held out, for each
+number of trials. Writes the run folder of the training, results/adapt/<env>_<trials>_<rule>/, as `online` does, with
+`trial_1` and so on in metrics.csv; and into it k_shot.csv, k_shot.png, and in summary.json under "test", for each
+number of trials: `return`, the mean over tasks of each trial's return, and where the best is known
+(`experiments.results.k_shot`) `score`, `median` and `p20`, all [seeds][trials]; `optimum` [trials]; of a bandit
+`regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Beside them
+`oracle`, its mean, `one_trial_optimum`, and `num_tasks`, those with a solution. --resume with all steps done tests
+anew.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import flags
+
+from agents.environments.names import is_pure, make_environment
+from experiments.analyses import loaded_agent
+from experiments.results import k_shot
+from experiments.runs import command_line, settings
+from experiments.runs.errors import UsageError, caused_by
+from experiments.runs.folders import folder_of
+from experiments.runs.learning_curves import print_summary, train_and_draw
+from experiments.runs.options import RunOptions
+from frodo import files, logs
+from frodo.adaptation import held_out_tasks, returns_by_trial
+from frodo.config import OnlineConfig
+from frodo.rules import RULES
+from toy_envs.bandit import Bandit
+from toy_envs.base import Environment
+
+
+class HeldOut(NamedTuple):
+    """What is tested: the environment of one trial, for each of these numbers of trials."""
+
+    environment: Environment
+    nums_trials: tuple[int, ...]
+    num_tasks: int
+    num_episodes: int  # of each task
+
+
+def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) -> dict[str, Any]:
+    """Train, test, write what was found, and return the summary; figures are under "figures"."""
+    name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
+    summary = train_and_draw(config, options, experiment="adapt", name=name, label=label)
+    folder = folder_of(options, "adapt", name)
+    agents = [loaded_agent.load(folder, seed) for seed in options.seeds]
+    tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
+    known = k_shot.references(test.environment, tasks, test.nums_trials)
+    found = {}
+    for k in test.nums_trials:
+        logs.note(f"test: {k} trial{'s' * (k > 1)}")
+        play = jax.jit(
+            lambda params, k=k: returns_by_trial(
+                agents[0].learner,
+                params,
+                test.environment,
+                tasks,
+                jax.random.key(0),
+                num_trials=k,
+                num_episodes=test.num_episodes,
+            )
+        )
+        returns = np.stack([play(loaded.agent.params) for loaded in agents])
+        found[k] = k_shot.statistics(returns, known.oracle)
+    summary["test"] = _summary(test, known, found)
+    figure = folder / "k_shot.png"
+    k_shot.draw(figure, found, known, f"{label} on held-out tasks, trained on {config.env}")
+    files.write_csv(folder / "k_shot.csv", rows(options.seeds, found, known))
+    files.write_json(folder / "summary.json", {key: x for key, x in summary.items() if key != "figures"})
+    return summary | {"figures": [*summary["figures"], figure]}
+
+
+def _summary(test: HeldOut, known: k_shot.References, found: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    summary: dict[str, Any] = {"num_tasks": int(np.sum(known.oracle > 0)) if known.oracle.size else test.num_tasks}
+    if known.oracle.size:
+        solved = known.oracle[known.oracle > 0]
+        summary |= {"oracle": float(solved.mean()), "one_trial_optimum": known.one_trial}
+    for k, own in found.items():
+        entry: dict[str, Any] = {name: values.tolist() for name, values in own.items()}
+        if k in known.optimum:
+            entry["optimum"] = known.optimum[k].tolist()
+        if isinstance(test.environment, Bandit):
+            entry["regret"] = (k * solved.mean() - own["return"].sum(axis=1)).tolist()
+            entry["least_regret"] = float(k * known.mean_oracle - known.optimum[k].sum())
+        summary[str(k)] = entry
+    return summary
+
+
+def rows(
+    seeds: tuple[int, ...], found: Mapping[int, Mapping[str, np.ndarray]], known: k_shot.References
+) -> list[dict[str, Any]]:
+    """Return a row for each seed, number of trials and trial."""
+    return [
+        {"seed": seed, "num_trials": k, "trial": i + 1}
+        | {name: float(values[number, i]) for name, values in own.items()}
+        | ({"optimum": float(known.optimum[k][i])} if k in known.optimum else {})
+        for number, seed in enumerate(seeds)
+        for k, own in found.items()
+        for i in range(k)
+    ]
+
+
+def print_test(summary: Mapping[str, Any]) -> None:
+    """Print returns by trial, as means over seeds, and their spread where there are several."""
+    table = []
+    for k, entry in summary.items():
+        if not isinstance(entry, Mapping):
+            continue
+        for i in range(int(k)):
+            row: dict[str, Any] = {"trials": k, "trial": i + 1}
+            for name in [x for x in ("return", "score", "median", "p20") if x in entry]:
+                values = np.array(entry[name])[:, i]
+                row[name] = f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
+            table.append(row | ({"optimum": entry["optimum"][i]} if "optimum" in entry else {}))
+    print(logs.table(table))
+    for k, entry in summary.items():
+        if isinstance(entry, Mapping) and "regret" in entry:
+            regrets = ", ".join(f"{regret:.4f}" for regret in entry["regret"])
+            print(f"regret of {k} trials, of each seed: {regrets}; of the best explorer: {entry['least_regret']:.4f}")
+
+
+def parse_trials(text: str) -> tuple[int, ...]:
+    """Return the numbers of trials of "1,2,4,8", in order."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[1-9]\d{0,2}", part) for part in parts):
+        raise UsageError(f"--test_trials={text}: give numbers of trials from 1 on, such as 1,2,4,8")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int) -> HeldOut:
+    """Return what is tested; a UsageError where an agent of the environment cannot be."""
+    made = []
+    for flag, name in (("env", env), ("test_env", test_env or env)):
+        if not is_pure(name):
+            raise UsageError(f"--{flag}={name}: give an environment written in JAX, such as toy/rule_room/main")
+        with caused_by(f"--{flag}"):
+            made.append(make_environment(name, 1, 0))
+    trained, tested = made
+    assert isinstance(tested, Environment)
+    shown = lambda one: (one.observation_shape, one.num_actions)
+    if shown(trained) != shown(tested):
+        raise UsageError(
+            f"--test_env={test_env}: observations and number of actions are {shown(tested)}, expected {shown(trained)} "
+            "as in training"
+        )
+    with caused_by(f"--test_env={test_env or env}"):
+        k_shot.check_solvable(tested)
+    with caused_by("--test_tasks"):
+        jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
+    return HeldOut(tested, parse_trials(trials), num_tasks, num_episodes)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, FLAGS.test_tasks, FLAGS.test_episodes)
+    env = f"trials/{FLAGS.trials}/{FLAGS.env}"
+    with caused_by("--rule"):
+        configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen
+        preset = configure(env, FLAGS.rule)
+    config, options = command_line.parse_options(argv, preset)
+    summary = run(config, options, test, FLAGS.rule.rpartition("/")[2].removesuffix(".npz"))
+    print_summary(summary)
+    print_test(summary["test"])
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("env", "toy/rule_room/main", "Environment of one trial, written in JAX.")
+    flags.DEFINE_integer("trials", 4, "Trials of an episode in training.", lower_bound=1)
+    flags.DEFINE_string("rule", "impala", f"Rule: {', '.join(RULES)}, {settings.DISCOVERED}.")
+    flags.DEFINE_string("test_env", "", "Environment of the test; that of training if not given.")
+    flags.DEFINE_string("test_trials", "1,2,4,8", "Numbers of trials that are tested.")
+    flags.DEFINE_integer("test_tasks", 256, "Tasks of the test, all held out.", lower_bound=1)
+    flags.DEFINE_integer("test_episodes", 8, "Episodes of each task.", lower_bound=1)
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e7", without=("env", "init_meta_params", "is_frozen"))
+    command_line.start(main)

@@ -1,0 +1,82 @@
+"""The adaptation regime: what an agent gains within an episode of several trials, with θ as it is.
+
+Training for it is the online regime in `Trials`: whatever rule moves θ, the memory is what adapts. Here is the test, on
+tasks that the agent was not trained on. Source: AdA 2023, sections 2.2 and 3, and appendix B.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents import acting
+from agents.types import Array, Params
+from frodo.learner import Learner
+from toy_envs.base import Environment
+from toy_envs.rule_room import HELD_OUT, RuleRoom
+from toy_envs.trials import Trials
+
+
+def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
+    """Return tasks to test on, as the states at the start of a trial, [num_tasks, ...]; the same ones each time.
+
+    Of a rule room they are the first of `HELD_OUT`, and of its kind. Other environments draw them, each as training
+    does: where tasks can be drawn twice, these may be known.
+
+    Raises:
+      ValueError: if a rule room has fewer.
+    """
+    if not isinstance(environment, RuleRoom):
+        return jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), num_tasks))
+    if num_tasks > len(HELD_OUT):
+        raise ValueError(f"num_tasks is {num_tasks}, expected at most the {len(HELD_OUT)} that are held out")
+    ids = np.arange(num_tasks, dtype=np.uint32) + np.uint32(HELD_OUT.start)
+    return jax.vmap(lambda task_id: environment.begin(environment.task(task_id)))(ids)
+
+
+def returns_by_trial(
+    learner: Learner,
+    params: Params,
+    environment: Environment,
+    tasks: Any,
+    key: Array,
+    *,
+    num_trials: int,
+    num_episodes: int = 1,
+) -> Array:
+    """Play whole episodes of given tasks, and return the mean return of each trial, [num_tasks, num_trials].
+
+    Nothing is learned but what the agent's memory keeps from trial to trial; actions are drawn from its policy. It is a
+    pure function: jit it, with all but params, tasks and key fixed.
+
+    Args:
+      learner: the functions of the agent and of its rule.
+      params: θ.
+      environment: of one trial; the agent was trained in `Trials` of such ones.
+      tasks: states at the start of a trial, [num_tasks, ...], such as `held_out_tasks`. Where the state of an
+        environment has a random key, episodes of a task have the same luck.
+      key: of the actions.
+      num_trials: of an episode, also other than in training.
+      num_episodes: of each task, from an empty memory.
+    Raises:
+      ValueError: if there is no trial.
+    """
+    trials, agent = Trials(environment, num_trials), learner.setup.agent
+    tasks = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), tasks)
+    first_key, key = jax.random.split(key)
+    begin = lambda task: trials.begin(trials.initial_state(first_key), task)
+
+    def step(carry):  # where an episode is over while others go on, what follows is no trial of it, and is not counted
+        key, state, core_state = carry
+        key, action_key = jax.random.split(key)
+        observation, is_first = agent.prepare(jax.vmap(trials.observe)(state)), state.action < 0
+        action, _, core_state = acting.act(
+            agent, learner.setup.rule.policy, params, action_key, observation, is_first, core_state
+        )
+        return key, jax.vmap(trials.transition)(state, action)[0], core_state
+
+    states = jax.vmap(begin)(tasks)
+    start = key, states, agent.initial_state(len(states.trial))
+    _, states, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1].trial < num_trials), step, start)
+    return jnp.mean(states.stats.return_sum.reshape(-1, num_episodes, num_trials), axis=1)

@@ -1,0 +1,86 @@
+"""Training over trials and the test with θ frozen, from the command line to the files; what is best in a bandit."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.results import k_shot
+from frodo.adaptation import held_out_tasks
+from toy_envs.bandit import Bandit
+from toy_envs.rule_room import RuleRoom
+
+SMALL = ["--config.batch_size=2", "--config.network.hidden=4", "--config.network.core=3", "--config.num_updates=1"]
+
+
+def rows(folder):
+    with (folder / "k_shot.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_room_from_training_to_the_figure_and_the_test_again(start, tmp_path):
+    args = ["--env=toy/rule_room/easy", "--trials=2", "--seeds=0,1", "--steps=400", *SMALL, f"--out={tmp_path}"]
+    args += ["--test_tasks=10", "--test_episodes=2"]
+    done = start("experiments.adapt", *args, "--test_trials=1,3")
+    assert done.returncode == 0 and "optimum" in done.stdout, done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_bytes())
+    test = summary.pop("test")
+    assert {"1", "3"} < set(test) and test["num_tasks"] == 10 and len(summary["trial_2"]) == 2
+    assert np.shape(test["3"]["median"]) == (2, 3) and test["3"]["optimum"] == [test["one_trial_optimum"]] * 3
+    assert test["1"]["optimum"] == test["3"]["optimum"][:1]
+    found = rows(tmp_path)
+    assert [(row["seed"], row["num_trials"], row["trial"]) for row in found[:4]] == [
+        ("0", "1", "1"),
+        ("0", "3", "1"),
+        ("0", "3", "2"),
+        ("0", "3", "3"),
+    ]
+    assert [float(row["return"]) for row in found[5:]] == test["3"]["return"][1] and len(found) == 8
+    assert (tmp_path / "k_shot.png").exists() and (tmp_path / "return.png").exists()
+
+    assert start("experiments.adapt", *args, "--test_trials=1", "--resume").returncode == 0
+    assert json.loads((tmp_path / "summary.json").read_bytes())["test"]["1"] == test["1"]
+
+
+def test_a_discovered_rule_trains_without_memory_and_a_bandit_has_a_regret(start, tmp_path):
+    args = ["--env=toy/bandit/2", "--trials=2", "--rule=catch_and_grids", "--steps=200", *SMALL, f"--out={tmp_path}"]
+    args += ["--config.network.core=0", "--test_trials=2", "--test_tasks=200", "--test_episodes=1"]
+    done = start("experiments.adapt", *args)
+    assert done.returncode == 0 and "regret of 2 trials" in done.stdout, done.stderr
+    test = json.loads((tmp_path / "summary.json").read_bytes())["test"]
+    own = test["2"]
+    assert own["regret"][0] == pytest.approx(2 * test["oracle"] - sum(own["return"][0]))
+    assert own["least_regret"] == pytest.approx(40 / 3 - Bandit(2).best_return(2))
+    assert own["regret"][0] > own["least_regret"]
+
+
+def test_what_is_possible_in_a_bandit():
+    bandit = Bandit(2, num_pulls=1)
+    tasks = held_out_tasks(bandit, 3)
+    known = k_shot.references(bandit, tasks, (1, 2, 41))
+    np.testing.assert_allclose(known.oracle, np.max(tasks.probabilities, axis=1))
+    # The second pull: after a success, of probability 1/2, the same arm pays with 2/3; after none the other with 1/2.
+    np.testing.assert_allclose(known.optimum[2], [(1 / 2 + 1 / 3 + 1 / 4) / 2] * 2)
+    assert known.mean_oracle == pytest.approx(2 / 3) and known.one_trial == pytest.approx(1 / 2)
+    assert np.all(np.isnan(known.optimum[41]))
+    assert not k_shot.references(RuleRoom("easy"), held_out_tasks(RuleRoom("easy"), 1), ()).optimum
+
+
+def test_rules_that_are_shown_need_no_trial():
+    room = RuleRoom("visible")
+    tasks = jax.jit(lambda: held_out_tasks(room, 12))()
+    shown = np.flatnonzero(tasks.task.is_shown)[:1]
+    assert len(shown) == 1
+    known = k_shot.references(room, jax.tree.map(lambda x: x[shown], tasks), (2,))
+    np.testing.assert_allclose(known.optimum[2], known.oracle[0])
+    assert known.mean_oracle == pytest.approx(known.oracle[0]) == known.one_trial
+
+
+def test_tasks_without_a_solution_are_left_out():
+    returns = np.array([[[0.2, 0.4], [0.0, 0.0]], [[0.1, 0.1], [0.0, 0.0]]])
+    found = k_shot.statistics(returns, np.array([0.5, 0.0]))
+    np.testing.assert_allclose(found["median"], [[0.4, 0.8], [0.2, 0.2]])
+    np.testing.assert_allclose(found["return"], returns[:, 0])
+    assert set(k_shot.statistics(returns, np.array([]))) == {"return"}
