@@ -11,8 +11,8 @@ number of trials. Writes the run folder of the training, results/adapt/<env>_<tr
 number of trials: `return`, the mean over tasks of each trial's return, and where the best is known
 (`experiments.results.k_shot`) `score`, `median` and `p20`, all [seeds][trials]; `optimum` [trials]; of a bandit
 `regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Beside them
-`oracle`, its mean, `one_trial_optimum`, and `num_tasks`, those with a solution. --resume with all steps done tests
-anew.
+`oracle`, its mean, `one_trial_optimum`, `num_tasks`, and `num_solvable`, of which there are median and p20. --resume
+with all steps done tests anew.
 """
 
 import re
@@ -81,16 +81,16 @@ def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) ->
 
 
 def _summary(test: HeldOut, known: k_shot.References, found: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    summary: dict[str, Any] = {"num_tasks": int(np.sum(known.oracle > 0)) if known.oracle.size else test.num_tasks}
+    summary: dict[str, Any] = {"num_tasks": test.num_tasks}
     if known.oracle.size:
-        solved = known.oracle[known.oracle > 0]
-        summary |= {"oracle": float(solved.mean()), "one_trial_optimum": known.one_trial}
+        summary |= {"num_solvable": int(np.sum(known.oracle > 0)), "oracle": float(known.oracle.mean())}
+        summary["one_trial_optimum"] = known.one_trial
     for k, own in found.items():
         entry: dict[str, Any] = {name: values.tolist() for name, values in own.items()}
         if k in known.optimum:
             entry["optimum"] = known.optimum[k].tolist()
         if isinstance(test.environment, Bandit):
-            entry["regret"] = (k * solved.mean() - own["return"].sum(axis=1)).tolist()
+            entry["regret"] = (k * known.oracle.mean() - own["return"].sum(axis=1)).tolist()
             entry["least_regret"] = float(k * known.mean_oracle - known.optimum[k].sum())
         summary[str(k)] = entry
     return summary

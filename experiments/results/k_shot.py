@@ -81,15 +81,14 @@ def statistics(returns: np.ndarray, oracle: np.ndarray) -> dict[str, np.ndarray]
 
     Args:
       returns: mean returns of each trial, [num_seeds, num_tasks, num_trials].
-      oracle: [num_tasks], or [] where it is not known. Tasks of which it is 0, without a solution, are left out.
+      oracle: [num_tasks], or [] where it is not known.
     Returns:
       "return", the mean; with an oracle "score", that mean over the oracle's; "median" and "p20", the median and the
-      20th percentile of the tasks' own returns, each over its oracle's.
+      20th percentile of the tasks' own returns, each over its oracle's: of tasks that have a solution.
     """
     if not oracle.size:
         return {"return": returns.mean(axis=1)}
-    returns, oracle = returns[:, oracle > 0], oracle[oracle > 0]
-    scores = returns / oracle[:, None]
+    scores = returns[:, oracle > 0] / oracle[oracle > 0, None]
     return {
         "return": returns.mean(axis=1),
         "score": returns.mean(axis=1) / oracle.mean(),

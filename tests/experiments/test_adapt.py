@@ -27,7 +27,7 @@ def test_a_room_from_training_to_the_figure_and_the_test_again(start, tmp_path):
     assert done.returncode == 0 and "optimum" in done.stdout, done.stderr
     summary = json.loads((tmp_path / "summary.json").read_bytes())
     test = summary.pop("test")
-    assert {"1", "3"} < set(test) and test["num_tasks"] == 10 and len(summary["trial_2"]) == 2
+    assert {"1", "3"} < set(test) and test["num_solvable"] == 10 and len(summary["trial_2"]) == 2
     assert np.shape(test["3"]["median"]) == (2, 3) and test["3"]["optimum"] == [test["one_trial_optimum"]] * 3
     assert test["1"]["optimum"] == test["3"]["optimum"][:1]
     found = rows(tmp_path)
@@ -78,9 +78,10 @@ def test_rules_that_are_shown_need_no_trial():
     assert known.mean_oracle == pytest.approx(known.oracle[0]) == known.one_trial
 
 
-def test_tasks_without_a_solution_are_left_out():
+def test_tasks_without_a_solution_have_no_score():
     returns = np.array([[[0.2, 0.4], [0.0, 0.0]], [[0.1, 0.1], [0.0, 0.0]]])
     found = k_shot.statistics(returns, np.array([0.5, 0.0]))
     np.testing.assert_allclose(found["median"], [[0.4, 0.8], [0.2, 0.2]])
-    np.testing.assert_allclose(found["return"], returns[:, 0])
+    np.testing.assert_allclose(found["return"], returns[:, 0] / 2)
+    np.testing.assert_allclose(found["score"], [[0.4, 0.8], [0.2, 0.2]])
     assert set(k_shot.statistics(returns, np.array([]))) == {"return"}
