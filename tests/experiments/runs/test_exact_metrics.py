@@ -56,7 +56,7 @@ def test_the_value_of_the_start_is_that_of_action_0(rule, has_q):
         np.testing.assert_allclose(found["start_q"], np.mean(predictions["q"][:, 0]), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("num_steps", "num_tasks"), [(float("inf"), 5), (24 * 50, 2), (1, 1)])
+@pytest.mark.parametrize(("num_steps", "num_tasks"), [(float("inf"), 5), (24 * 50, 2)])
 def test_returns_by_trial_are_of_held_out_tasks_and_few_where_the_run_is_short(num_steps, num_tasks, monkeypatch):
     monkeypatch.setattr(exact_metrics, "TRIALS_EPISODES", 5)
     environment = make_environment("trials/2/toy/rule_room/easy", 1, 0)
