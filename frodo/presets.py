@@ -106,7 +106,7 @@ def trials(env: str) -> OnlineConfig:
     Where the length of an episode is not known, a trajectory has 48 steps, as that of four trials of a rule room. The
     paper (AdA 2023) has a larger agent, and names neither γ nor optimiser. An LSTM of 128, Adam with 1e-3, γ = .97 and
     mean losses are what IMPALA was seen to learn rule rooms with; the entropy's cost is smaller than elsewhere, as a
-    trial's rewards are: they add up to 1 at most.
+    trial's rewards are, which add up to 1 at most (docs/adaptation.md).
     """
     horizon = None
     with contextlib.suppress(ValueError):  # a name that is none is refused where the environment is made
