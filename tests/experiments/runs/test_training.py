@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agents.networks import NetworkConfig
+from agents.replay import ReplayConfig
 from experiments.analyses import loaded_agent
 from experiments.runs import training
 from experiments.runs.errors import RunError, UsageError
@@ -28,7 +29,19 @@ def small_trials():
     return config.replace(batch_size=2, network=NetworkConfig("mlp", (4,), core=4))
 
 
-@pytest.mark.parametrize("make", [small_catch, presets.random_walk, small_trials])
+def small_muesli():
+    config = presets.muesli("toy/catch/4x3")
+    return config.replace(
+        batch_size=2,
+        unroll=4,
+        validation_unroll=4,
+        rule=config.rule.replace(max_value=3, model_steps=2),
+        replay=ReplayConfig(capacity=8, batch_size=4, fresh=0.25),
+        network=NetworkConfig("mlp", (8,), action_model=8),
+    )
+
+
+@pytest.mark.parametrize("make", [small_catch, presets.random_walk, small_trials, small_muesli])
 def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
     config = make()
     per_iteration = config.batch_size * (config.num_updates * config.unroll + config.validation_unroll)
