@@ -70,7 +70,7 @@ def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) ->
                 num_episodes=test.num_episodes,
             )
         )
-        returns = np.stack([play(loaded.agent.params) for loaded in agents])
+        returns = np.stack([play(loaded.learner.setup.acting_params(loaded.agent)) for loaded in agents])
         found[k] = k_shot.statistics(returns, known.oracle)
     summary["test"] = _summary(test, known, found)
     figure = folder / "k_shot.png"

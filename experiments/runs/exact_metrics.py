@@ -77,14 +77,12 @@ def _of_environment(
         def by_trial(state: OnlineState) -> dict[str, Any]:
             trial, k = environment.environment, environment.num_trials
             tasks, key = held_out_tasks(trial, num_tasks), jax.random.key(0)
-            found = returns_by_trial(learner, state.learner.params, trial, tasks, key, num_trials=k).mean(axis=0)
+            found = returns_by_trial(learner, _acting(learner, state), trial, tasks, key, num_trials=k).mean(axis=0)
             return {f"trial_{i + 1}": found[i] for i in range(k)}
 
         return by_trial
     if isinstance(environment, GymnaxEnvironment):
-        return lambda state: {
-            "greedy_return": _greedy_return(environment, learner, learner.setup.acting_params(state.learner.agent))
-        }
+        return lambda state: {"greedy_return": _greedy_return(environment, learner, _acting(learner, state))}
     if not isinstance(environment, Catch):
         return lambda state: {}
 
@@ -125,6 +123,9 @@ def _predictions(learner: Learner, state: OnlineState, observations: Array) -> P
     agent = learner.setup.agent
     batch = agent.prepare(observations)
     core_state = agent.initial_state(len(batch))
-    return agent.step(learner.setup.acting_params(state.learner.agent), batch, jnp.ones(len(batch), bool), core_state)[
-        0
-    ]
+    return agent.step(_acting(learner, state), batch, jnp.ones(len(batch), bool), core_state)[0]
+
+
+def _acting(learner: Learner, state: OnlineState) -> Params:
+    """Return the parameters that act: θ, or its slow copy where the rule says so."""
+    return learner.setup.acting_params(state.learner.agent)
