@@ -1,7 +1,10 @@
 """The runs of a comparison: what is tried, what is shown, and what is read."""
 
+import dataclasses
 import json
+import logging
 
+import jax
 import numpy as np
 import pytest
 
@@ -35,6 +38,17 @@ def test_a_method_tries_the_grid_and_lives_at_the_best_point(tmp_path, monkeypat
     assert shown.config["config"]["rule"]["settings"]["entropy_cost"] == best.entropy_cost
     monkeypatch.setattr(training, "train", None)  # what is finished is left as it is
     cells.run(compared, tmp_path, CELLS, ENVS[0], "impala")
+
+
+def test_seeds_and_learning_rates_share_their_programs(tmp_path, caplog):
+    grid = Grid((1e-3, 3e-3, 1e-2), (0.01,), ((4, 5),))
+    compared = one(envs=ENVS[:1], methods=("impala",), grid=grid, budget=1000)
+    compared = dataclasses.replace(compared, tuning_seeds=(7, 8))
+    jax.clear_caches()
+    with jax.log_compiles(), caplog.at_level(logging.WARNING, "jax"):
+        cells.run(compared, tmp_path, TUNING, ENVS[0], "impala")
+    compiled = [text for text in caplog.messages if text.startswith("Finished XLA compilation of jit(<lambda>)")]
+    assert len(compiled) == 3  # six lives: how they begin, how they go on, and what is exactly known of them
 
 
 def test_a_rule_is_shown_at_two_settings(tmp_path, monkeypatch):
