@@ -1,17 +1,11 @@
 """Agents as pure functions: a torso, an optional core with a memory, and a head for each prediction of a spec.
 
-Heads are linear. An action model is an LSTM that takes one step for every action, from a state made of the torso's
-output. Per-action predictions (`PredictionSpec.is_per_action`) are then made from its output, each by a head with one
-hidden layer (Oh et al. 2025, Methods). As in the public code, the last layer before the LSTM has no activation.
+Heads are linear. With an action model (`action_model.py`) per-action predictions (`PredictionSpec.is_per_action`) are
+made from its output, each by a head with one hidden layer (Oh et al. 2025, Methods). As in the public code, the last
+layer before the model has no activation.
 
-Torsos: `mlp`; `conv`, the two-layer ConvNet of Xu et al. 2020 (Table 1: 32 and 64 channels, kernel and stride 4);
-`resnet`, the deep one of IMPALA (Espeholt et al. 2018, Figure 3); `tabular`, a table of values over one-hot
-observations.
-
-Where the stride equals the kernel a convolution is a matrix product on patches. `prepare` therefore cuts uint8 frames
-into patches once, and trajectories hold the patches: on CPU this is several times faster than `lax.conv`, whose
-gradient is slow inside of loops. Torsos for images run over one time step at a time and are rematerialised: the
-activations of the whole trajectory are never in memory together.
+Torsos are those of `torsos.py`, and `tabular`, a table of values over one-hot observations. Those for images run over
+one time step at a time and are rematerialised: the activations of the whole trajectory are never in memory together.
 """
 
 import dataclasses
@@ -24,6 +18,8 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents.action_model import TakenInTurn, action_model
+from agents.torsos import conv, flatten, resnet, to_patches
 from agents.transformer import TransformerXL, empty_memory
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
 from agents.validation import check_choice
@@ -32,7 +28,6 @@ ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 TORSOS = ("mlp", "conv", "resnet", "tabular")
 CORES = ("lstm", "transformer")
 TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
-_PATCH = 4  # kernel and stride of both layers of `conv`
 
 
 @dataclasses.dataclass
@@ -110,12 +105,6 @@ class Agent(NamedTuple):
     unroll_model: Callable[[Params, Trajectory, int], tuple[Predictions, Predictions]]
 
 
-class _TakenInTurn(NamedTuple):
-    """Actions of which each is taken after the one before."""
-
-    actions: Array  # [T, B, N]
-
-
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
     """Build an agent that makes the predictions of `spec`."""
     config.validate()
@@ -125,13 +114,13 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         return _side_by_side(*(make_agent(shared, part, num_actions) for part in (others, {"value": spec["value"]})))
     activation = getattr(jax.nn, config.activation)
     is_image = config.torso in ("conv", "resnet")
-    resnet = functools.partial(_resnet, channels=config.channels)
-    torso_fns: dict[str, Callable[..., Array]] = {"conv": _conv, "resnet": resnet}
-    torso_fn = torso_fns.get(config.torso, _flatten)
+    of_channels = functools.partial(resnet, channels=config.channels)
+    torso_fns: dict[str, Callable[..., Array]] = {"conv": conv, "resnet": of_channels}
+    torso_fn = torso_fns.get(config.torso, flatten)
     torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
     def heads_fn(
-        embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array | _TakenInTurn]
+        embedding: Array, is_first: Array, core_state: CoreState, actions: Sequence[Array | TakenInTurn]
     ) -> tuple[list[dict[str, Array]], CoreState]:
         """embedding [T, B, F], is_first [T, B] -> for each entry of `actions`, [N] or [T, B, N], the predictions
         [T, B, ...]; those of the action model are for these actions, or after each of those taken in turn."""
@@ -164,7 +153,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
                 outs, shape = [embedding] * len(actions), prediction.shape
             elif prediction.is_per_action and config.action_model:
                 if after_actions is None:
-                    after = _action_model(config.action_model, num_actions, embedding)
+                    after = action_model(config.action_model, num_actions, embedding)
                     after_actions = [after(x) for x in actions]
                 hidden = hk.Linear(config.action_model, name=f"{name}_hidden")
                 head = hk.Linear(math.prod(prediction.shape), name=name)
@@ -204,7 +193,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         return {name: prediction[0] for name, prediction in predictions.items()}, core_state
 
     def unroll_for(
-        params: Params, trajectory: Trajectory, actions: Sequence[Array | _TakenInTurn]
+        params: Params, trajectory: Trajectory, actions: Sequence[Array | TakenInTurn]
     ) -> list[dict[str, Array]]:
         observation = trajectory.observation
         if is_image:
@@ -228,7 +217,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         action = jnp.concatenate([trajectory.action, *[trajectory.action[-1:]] * num_steps])
         length = len(trajectory.observation)
         taken = jnp.stack([action[i : i + length] for i in range(num_steps)], axis=-1)
-        along_taken, of_all = unroll_for(params, trajectory, [_TakenInTurn(taken), all_actions])
+        along_taken, of_all = unroll_for(params, trajectory, [TakenInTurn(taken), all_actions])
         return along_taken, of_all
 
     def prepare(observation: Array) -> Array:
@@ -287,76 +276,3 @@ def _side_by_side(first: Agent, second: Agent) -> Agent:
         return [method(agent)(own, trajectory._replace(core_state=state)) for agent, own, state in parts]
 
     return Agent(init, first.prepare, initial_state, step, unroll, unroll_taken, unroll_model)
-
-
-def _action_model(size: int, num_actions: int, embedding: Array) -> Callable[[Array | _TakenInTurn], Array]:
-    """An LSTM from embedding [T, B, F]: actions [N] or [T, B, N] -> hidden states [T, B, N, size] one step later.
-
-    Gates i, g, f, o, forget bias 1, as `hk.LSTM` has them. The state before is the same for all actions, and the
-    one-hot action picks a row of weights: the large product is not repeated for each action. Of actions that are taken
-    in turn, the hidden states are those after each.
-    """
-    w_init = hk.initializers.TruncatedNormal((num_actions + size) ** -0.5)
-    cell = hk.Linear(size, name="action_model_cell")(embedding)[..., None, :]
-    weights = hk.Linear(4 * size, w_init=w_init, name="action_model_state")
-    of_state = weights(jnp.tanh(cell))
-    of_action = hk.Linear(4 * size, with_bias=False, w_init=w_init, name="action_model_action")
-
-    def step(of_state: Array, cell: Array, actions: Array) -> tuple[Array, Array]:
-        gates = of_state + of_action(jax.nn.one_hot(actions, num_actions, dtype=cell.dtype))
-        i, g, f, o = jnp.split(gates, 4, axis=-1)
-        new_cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return jax.nn.sigmoid(o) * jnp.tanh(new_cell), new_cell
-
-    def after(actions: Array | _TakenInTurn) -> Array:
-        if not isinstance(actions, _TakenInTurn):
-            return step(of_state, cell, actions)[0]
-        hidden, new_cell = step(of_state, cell, actions.actions[..., :1])
-        found = [hidden]
-        for i in range(1, actions.actions.shape[-1]):
-            hidden, new_cell = step(weights(hidden), new_cell, actions.actions[..., i : i + 1])
-            found.append(hidden)
-        return jnp.concatenate(found, axis=-2)
-
-    return after
-
-
-def to_patches(frames: Array) -> Array:
-    """Cut frames [B, C, H, W] into patches that do not overlap, [B, H / 4, W / 4, C * 4 * 4]; zeros at the edges."""
-    frames = jnp.pad(frames, ((0, 0), (0, 0), *(_same_padding(size) for size in frames.shape[2:])))
-    b, c, h, w = frames.shape
-    frames = jnp.reshape(frames, (b, c, h // _PATCH, _PATCH, w // _PATCH, _PATCH))
-    return jnp.reshape(jnp.transpose(frames, (0, 2, 4, 1, 3, 5)), (b, h // _PATCH, w // _PATCH, c * _PATCH * _PATCH))
-
-
-def _same_padding(size: int) -> tuple[int, int]:
-    total = -size % _PATCH
-    return total // 2, total - total // 2
-
-
-def _scale(frames: Array) -> Array:
-    return frames.astype(float) / 255 if frames.dtype == jnp.uint8 else frames * 1.0  # whole numbers are floats then
-
-
-def _flatten(observation: Array, activation: Callable[[Array], Array]) -> Array:
-    del activation
-    return jnp.reshape(_scale(observation), (len(observation), -1))
-
-
-def _conv(patches: Array, activation: Callable[[Array], Array]) -> Array:
-    """[B, H / 4, W / 4, C * 16] uint8 -> [B, F]: two convolutions, kernel 4, stride 4, padding SAME."""
-    x = activation(hk.Linear(32, name="conv_0")(_scale(patches)))
-    x = to_patches(jnp.moveaxis(x, -1, 1))
-    x = hk.Linear(64, name="conv_1")(x)
-    return jnp.reshape(x, (len(x), -1))
-
-
-def _resnet(frames: Array, activation: Callable[[Array], Array], channels: tuple[int, ...]) -> Array:
-    """[B, H, W, C] uint8 -> [B, F]: sections of convolution, max-pooling and two residual blocks."""
-    x = _scale(frames)
-    for size in channels:
-        x = hk.Conv2D(size, 3)(x)
-        x = hk.max_pool(x, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-        for _ in range(2):
-            x = x + hk.Conv2D(size, 3)(activation(hk.Conv2D(size, 3)(activation(x))))
-    return jnp.reshape(x, (len(x), -1))

@@ -28,6 +28,15 @@ gc.set_threshold(200_000, 50, 100)
 
 
 @pytest.fixture
+def float64():
+    """Compute in float64 where nothing else is said."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
 def start(monkeypatch, capsys):
     """Return a function that runs a program by its module's name, or as code, and says what came of it."""
     from absl import flags

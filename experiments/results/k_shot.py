@@ -68,11 +68,12 @@ def _of_rooms(room: RuleRoom, tasks: Any, nums_trials: tuple[int, ...]) -> Refer
     known = [oracle_return(task._replace(reactions=table)) for task, tables in layouts for table in tables]
     weights = [1 / len(tables) for _, tables in layouts for _ in tables]
     mean = lambda k: np.mean([best_returns(task, tables, k) for task, tables in layouts], axis=0)
+    optimum = {k: mean(k) for k in {1, *nums_trials}}
     return References(
         oracle=np.array([oracle_return(task) for task in one_of]),
         mean_oracle=float(np.average(known, weights=weights)),
-        optimum={k: mean(k) for k in nums_trials},
-        one_trial=float(mean(1)[0]),
+        optimum={k: optimum[k] for k in nums_trials},
+        one_trial=float(optimum[1][0]),
     )
 
 

@@ -10,11 +10,7 @@ from agents.q_learning import QLearningConfig, q_learning
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def test_epsilon_greedy_policy_takes_the_best_action_but_for_epsilon():

@@ -8,11 +8,7 @@ import pytest
 from agents import categorical
 from tests.reference import agents as reference
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 RNG = np.random.default_rng(0)

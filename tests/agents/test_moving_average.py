@@ -1,6 +1,5 @@
 """The moving average against plain NumPy: its bias, what is masked, and what is normalised by it."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,11 +10,7 @@ from tests.reference import disco as reference
 RNG = np.random.default_rng(0)
 XS, VALID = 3 + 2 * RNG.normal(size=(4, 5, 3)), RNG.uniform(size=(4, 5, 3)) < 0.6
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def test_moments_are_those_of_valid_steps_and_decay():

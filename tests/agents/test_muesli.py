@@ -27,11 +27,7 @@ CONFIG = MuesliConfig(
 )
 RULE = muesli(CONFIG)
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(seed=0):

@@ -8,18 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.networks import NetworkConfig, make_agent, to_patches
+from agents.networks import NetworkConfig, make_agent
+from agents.torsos import to_patches
 from agents.types import PredictionSpec, Trajectory
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
 SPEC = {"policy": PredictionSpec((3,)), "value": PredictionSpec()}
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def random_params(agent, observation):

@@ -13,11 +13,7 @@ GAMMA, LAMBDA, CLIP = 0.9, 0.8, 0.2
 CONFIG = PPOConfig(discount=GAMMA, lambda_=LAMBDA, clip=CLIP, value_cost=0.3, entropy_cost=0.2)
 T, B, A = 6, 4, 3
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(seed=0):

@@ -11,11 +11,7 @@ from tests.trajectories import random_trajectory
 GAMMA = 0.9
 vtrace = jax.jit(returns.vtrace)
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(seed, num_steps=7, batch_size=4):

@@ -22,11 +22,7 @@ RULES = {
     "a2c_no_bootstrap": a2c(A2CConfig(**COSTS), is_bootstrapped=False),
 }
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(rule, seed=0, num_steps=6, batch_size=4, num_actions=3):

@@ -11,11 +11,7 @@ from tests.trajectories import random_trajectory
 
 GAMMA = 0.9
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.parametrize("lambda_", [0.0, 0.4, 1.0])

@@ -23,11 +23,7 @@ B, D, M = 3, 6, 3  # environments, size of the core, steps that it reaches back
 CONFIG = NetworkConfig("mlp", (), core=D, activation="tanh", core_kind="transformer", core_heads=2, memory=M)
 TRAJECTORY = random_trajectory(0, 5, B)
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @functools.cache

@@ -113,10 +113,7 @@ def central_differences(name: str, num_directions: int = 4):
     return base, slopes
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def relative_error(name: str, mode: str) -> float:

@@ -20,10 +20,7 @@ class Output(NamedTuple):
     metrics: Any
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def losses(params, known, context, x):

@@ -24,11 +24,7 @@ NETWORK = NetworkConfig("mlp", (4,))
 TRAJECTORY = random_trajectory(0, T, B, num_actions=A)
 VALID = TRAJECTORY.valid
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def predictions_of(rule, seed=1):

@@ -19,11 +19,7 @@ from tests.trajectories import random_trajectory
 GAMMA = 0.9
 LEARNED = ProgramConfig("y = r + gamma * max(Q_targ(s_next)); 0.8 * (Q(s)[a] - y)**2 + 0.3 * Q(s)[a]", GAMMA)
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(num_steps=6, batch_size=4, num_actions=3):

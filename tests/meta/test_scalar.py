@@ -16,11 +16,7 @@ from tests.trajectories import random_trajectory
 
 GAMMA, T, B, A = 0.9, 6, 4, 3
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def consistent_targets(trajectory, last):

@@ -18,11 +18,7 @@ TRAJECTORY = random_trajectory(0, T, B, num_actions=A)
 RNG = np.random.default_rng(1)
 PREDICTIONS = {"policy": RNG.normal(size=(T + 1, B, A)), "value": RNG.normal(size=(T + 1, B))}
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def derivatives(rule, predictions=PREDICTIONS, meta_params=None, trajectory=TRAJECTORY, slow=None):

@@ -23,11 +23,7 @@ SCALAR = {"target": PredictionSpec()}
 VECTORS = {"y": PredictionSpec((5,)), "z": PredictionSpec((2, 3)), "target": PredictionSpec()}
 PER_ACTION = {"p": PredictionSpec((4,), is_per_action=True), "target": PredictionSpec()}
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def make(spec, lstm=4, lifetime_lstm=0, has_actions=False, seed=0, core="lstm"):

@@ -16,11 +16,7 @@ from tests.trajectories import random_trajectory
 
 GAMMA = 0.9
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def drawn(num_steps=8, batch_size=4):
