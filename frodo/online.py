@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents import acting
+from agents import acting, splitting
 from agents.acting import Actor, ActorState
 from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
@@ -29,6 +29,7 @@ from frodo.learner import Control, Learner, LearnerState, build_learner
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
+from meta import experience
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -71,11 +72,11 @@ def make_online_program(
         actor_key, learner_key = jax.random.split(key)
         actor_state = acting.init_actor(environment, actor.agent, actor_key, config.batch_size)
         observation = jax.vmap(environment.observe)(actor_state.env_state)
-        return OnlineState(learner.init(learner_key, observation, meta_params), actor_state)
+        return _split(OnlineState(learner.init(learner_key, observation, meta_params), actor_state))
 
     def iteration(state: OnlineState, _: Any) -> tuple[OnlineState, tuple[dict[str, Array], Control]]:
         learner_state, metrics, control, actor_state, stats = learner.iterate(state.learner, actor, state.actor)
-        after = OnlineState(learner_state, actor_state)
+        after = _split(OnlineState(learner_state, actor_state))
         episodes = {"episodes": stats.num_episodes, "return_sum": stats.return_sum}
         return after, (metrics | evaluate(state, after) | episodes, control)
 
@@ -84,6 +85,13 @@ def make_online_program(
         return state, metrics, control
 
     return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
+
+
+def _split(state: OnlineState) -> OnlineState:
+    """Split what has an axis of environments over the devices of the mesh that is set, and have all else on each."""
+    lifetime = experience.split(state.learner.lifetime)
+    others = splitting.whole(state.learner._replace(lifetime=()))
+    return OnlineState(others._replace(lifetime=lifetime), acting.split(state.actor))
 
 
 class OnlineResult:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from agents import acting
 from agents import replay as replays
+from agents import splitting
 from agents.acting import Actor, ActorState, EpisodeStats
 from agents.replay import Replay, ReplayConfig
 from agents.types import Array, Params, Trajectory
@@ -49,6 +50,20 @@ class LifetimeState(NamedTuple):
     def acting(self) -> AgentState:
         """The agent after all updates, which acts."""
         return self.window.newest if isinstance(self.window, Window) else self.agent
+
+
+def split(state: LifetimeState) -> LifetimeState:
+    """Split an agent's experience over the devices of the mesh that is set, and have all else on each of them."""
+    replay, window, kept = state.replay, state.window, state.kept
+    if isinstance(replay, Replay):
+        trajectories = splitting.split(replay.trajectories)
+        replay = splitting.whole(replay._replace(trajectories=()))._replace(trajectories=trajectories)
+    if isinstance(window, Window):
+        trajectories = splitting.split_trajectory(window.trajectories, axis=2)
+        window = splitting.whole(window._replace(trajectories=()))._replace(trajectories=trajectories)
+    if isinstance(kept, Trajectory):
+        kept = splitting.split_trajectory(kept)
+    return LifetimeState(splitting.whole(state.agent), replay, window, kept)
 
 
 class Learned(NamedTuple):
