@@ -101,9 +101,8 @@ def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> Act
 
 def split(state: ActorState) -> ActorState:
     """Split the environments over the devices of the mesh that is set."""
-    of_environments = splitting.split(state._replace(key=(), num_steps=()))
-    key, num_steps = splitting.whole((state.key, state.num_steps))
-    return of_environments._replace(key=key, num_steps=num_steps)
+    key, *of_environments, num_steps = state
+    return ActorState(splitting.whole(key), *splitting.split(of_environments), splitting.whole(num_steps))
 
 
 def rollout(

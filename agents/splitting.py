@@ -6,7 +6,7 @@ averages and draws stay what they are. The functions here only say what is to li
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -18,9 +18,18 @@ AXIS = "environments"  # of the mesh
 Tree = TypeVar("Tree")
 
 
-def over(devices: Sequence[jax.Device]) -> contextlib.AbstractContextManager:
-    """Split the batches of programs that are called in the `with` block over these devices."""
-    return jax.set_mesh(jax.make_mesh((len(devices),), (AXIS,), (jax.sharding.AxisType.Auto,), devices=devices))
+@contextlib.contextmanager
+def over(num_devices: int) -> Iterator[None]:
+    """Split the batches of programs over the first so many devices, 0 for no split.
+
+    They are those that are called in the `with` block, or that this decorates.
+    """
+    if not num_devices:
+        yield
+        return
+    devices = jax.devices()[:num_devices]
+    with jax.set_mesh(jax.make_mesh((num_devices,), (AXIS,), (jax.sharding.AxisType.Auto,), devices=devices)):
+        yield
 
 
 def num_shares(num: int = 0) -> int:

@@ -82,16 +82,30 @@ def make_online_program(
 
     def run(state: OnlineState, num_iterations: int):
         state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
-        return state, metrics, control
+        return state, *splitting.whole((metrics, control))
 
     return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
 
 
 def _split(state: OnlineState) -> OnlineState:
     """Split what has an axis of environments over the devices of the mesh that is set, and have all else on each."""
-    lifetime = experience.split(state.learner.lifetime)
-    others = splitting.whole(state.learner._replace(lifetime=()))
-    return OnlineState(others._replace(lifetime=lifetime), acting.split(state.actor))
+    lifetime, *others = state.learner
+    return OnlineState(LearnerState(experience.split(lifetime), *splitting.whole(others)), acting.split(state.actor))
+
+
+def check_split(config: AgentConfig, num_devices: int) -> None:
+    """Raise a ValueError where a lifetime cannot be split over so many devices (0 for no split): `splitting.over`."""
+    num, num_processes = jax.device_count(), jax.process_count()
+    if not 0 <= num_devices <= num:
+        raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
+    if num_processes > 1 and num_devices != num:
+        raise ValueError(f"num_devices is {num_devices}, expected all {num} of the {num_processes} processes")
+    sizes = {"batch_size": config.batch_size}
+    if config.replay.capacity:
+        sizes |= {"replay.capacity": config.replay.capacity, "replay.batch_size": config.replay.batch_size}
+    for name, size in sizes.items():
+        if num_devices and size % num_devices:
+            raise ValueError(f"{name} is {size}, expected a multiple of num_devices ({num_devices})")
 
 
 class OnlineResult:
@@ -138,6 +152,7 @@ def discover_online(
     num_steps: float,
     key: Array,
     is_frozen: bool = False,
+    num_devices: int = 0,
     **settings: Any,
 ) -> OnlineResult:
     """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
@@ -149,6 +164,7 @@ def discover_online(
       num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
+      num_devices: over which the batch of a pure environment is split; 0 leaves it on one.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environment.
@@ -171,13 +187,19 @@ def discover_online(
             raise ValueError(f"batch_size is {given}, expected {host.num_envs}, as many as the environments")
     config = config.replace(**settings)
     if host is not None:
+        if num_devices:
+            raise ValueError(f"num_devices is {num_devices}, expected 0: a batch on the host is not split over devices")
         return _live_on_host(config, host, key, meta_params, is_frozen, num_steps)
-    return _live(config, environment, key, meta_params, is_frozen, num_steps)
+    check_split(config, num_devices)
+    return _live(config, environment, key, meta_params, is_frozen, num_steps, num_devices)
 
 
-def _live(config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps) -> OnlineResult:
+def _live(
+    config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps, num_devices: int
+) -> OnlineResult:
     program = make_online_program(build_learner(config, environment.num_actions, is_frozen), environment)
 
+    @splitting.over(num_devices)
     @jax.jit
     def run(state: OnlineState, num_iterations: Array) -> tuple[OnlineState, Any]:
         """Run `num_iterations`, at most CHUNK: one compiled program serves any number."""
@@ -203,7 +225,8 @@ def _live(config: AgentConfig, environment: Environment, key, meta_params, is_fr
         metrics = _metrics(parts, program.env_steps)
         return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
 
-    return go_on(jax.jit(program.init, compiler_options=quick_to_compile())(key, meta_params), [], num_steps)
+    init = splitting.over(num_devices)(jax.jit(program.init, compiler_options=quick_to_compile()))
+    return go_on(init(key, meta_params), [], num_steps)
 
 
 def _live_on_host(

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents import acting
+from agents import acting, splitting
 from agents import replay as replays
-from agents import splitting
 from agents.acting import Actor, ActorState, EpisodeStats
 from agents.replay import Replay, ReplayConfig
 from agents.types import Array, Params, Trajectory
@@ -56,11 +55,11 @@ def split(state: LifetimeState) -> LifetimeState:
     """Split an agent's experience over the devices of the mesh that is set, and have all else on each of them."""
     replay, window, kept = state.replay, state.window, state.kept
     if isinstance(replay, Replay):
-        trajectories = splitting.split(replay.trajectories)
-        replay = splitting.whole(replay._replace(trajectories=()))._replace(trajectories=trajectories)
+        key, num_added = splitting.whole((replay.key, replay.num_added))
+        replay = Replay(key, splitting.split(replay.trajectories), num_added)
     if isinstance(window, Window):
-        trajectories = splitting.split_trajectory(window.trajectories, axis=2)
-        window = splitting.whole(window._replace(trajectories=()))._replace(trajectories=trajectories)
+        trajectories, *others = window
+        window = Window(splitting.split_trajectory(trajectories, axis=2), *splitting.whole(others))
     if isinstance(kept, Trajectory):
         kept = splitting.split_trajectory(kept)
     return LifetimeState(splitting.whole(state.agent), replay, window, kept)
