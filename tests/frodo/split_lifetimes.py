@@ -1,6 +1,6 @@
 """Lifetimes by several rules, on one device or split over all that a process has: `test_split.py` compares them.
 
-    python -m tests.frodo.split_lifetimes FOLDER RULES [ADDRESS PROCESS]
+    python -m tests.frodo.split_lifetimes FOLDER RULE...
 
 Writes FOLDER/<rule>.npz, and checks that environments are split and all else is on every device.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from agents import splitting
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
-from frodo import devices, presets
+from frodo import presets
 from frodo.learner import build_learner
 from frodo.online import make_online_program
 from tests.trees import leaves
@@ -63,18 +63,13 @@ def num_parts(x):
     return len({str(indices) for indices in x.sharding.devices_indices_map(x.shape).values()})
 
 
-def main(folder, rules, address="", process=""):
-    if address:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(address, 2, int(process), initialization_timeout=60)
+def main(folder, *rules):
     num_devices = jax.device_count()
     assert num_devices == 8
-    for rule in rules.split(","):
+    for rule in rules:
         state, metrics = lifetime(rule, num_devices)
         check_is_split(state, num_devices)
-        learned = devices.gather((state, metrics))
-        if jax.process_index() == 0:
-            np.savez(f"{folder}/{rule}.npz", *leaves(learned))
+        np.savez(f"{folder}/{rule}.npz", *leaves((state, metrics)))
 
 
 if __name__ == "__main__":
