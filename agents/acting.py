@@ -101,8 +101,14 @@ def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> Act
 
 def split(state: ActorState) -> ActorState:
     """Split the environments over the devices of the mesh that is set."""
-    key, *of_environments, num_steps = state
-    return ActorState(splitting.whole(key), *splitting.split(of_environments), splitting.whole(num_steps))
+    return ActorState(
+        key=splitting.whole(state.key),
+        env_state=splitting.split(state.env_state),
+        time_step=splitting.split(state.time_step),
+        core_state=splitting.split(state.core_state),
+        episode_return=splitting.split(state.episode_return),
+        num_steps=splitting.whole(state.num_steps),
+    )
 
 
 def rollout(

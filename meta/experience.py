@@ -58,8 +58,8 @@ def split(state: LifetimeState) -> LifetimeState:
         key, num_added = splitting.whole((replay.key, replay.num_added))
         replay = Replay(key, splitting.split(replay.trajectories), num_added)
     if isinstance(window, Window):
-        trajectories, *others = window
-        window = Window(splitting.split_trajectory(trajectories, axis=2), *splitting.whole(others))
+        num_seen, newest = splitting.whole((window.num_seen, window.newest))
+        window = Window(splitting.split_trajectory(window.trajectories, axis=2), num_seen, newest)
     if isinstance(kept, Trajectory):
         kept = splitting.split_trajectory(kept)
     return LifetimeState(splitting.whole(state.agent), replay, window, kept)
