@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from agents import splitting
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Predictions, Trajectory
 from toy_envs.base import Environment, TimeStep
@@ -98,6 +99,18 @@ def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> Act
     return ActorState(key, env_state, time_step, agent.initial_state(batch_size), zeros, jnp.zeros((), jnp.int32))
 
 
+def split(state: ActorState) -> ActorState:
+    """Split the environments over the devices of the mesh that is set."""
+    return ActorState(
+        key=splitting.whole(state.key),
+        env_state=splitting.split(state.env_state),
+        time_step=splitting.split(state.time_step),
+        core_state=splitting.split(state.core_state),
+        episode_return=splitting.split(state.episode_return),
+        num_steps=splitting.whole(state.num_steps),
+    )
+
+
 def rollout(
     actor: Actor, params: Params, state: ActorState, num_steps: int
 ) -> tuple[ActorState, Trajectory, EpisodeStats]:
@@ -117,7 +130,7 @@ def rollout(
         after = after._replace(observation=agent.prepare(after.observation))
         episode_return = episode_return + after.reward
         is_over = (after.discount == 0) | after.truncated
-        ended = EpisodeStats(jnp.sum(is_over), jnp.sum(jnp.where(is_over, episode_return, 0.0)))
+        ended = EpisodeStats(is_over, jnp.where(is_over, episode_return, 0.0))  # summed below: no step waits for others
         carry = (env_state, after, core_state, jnp.where(is_over, 0.0, episode_return), num_steps)
         shown = (after.reward, after.discount, after.truncated, after.valid)
         return carry, (before.observation, before.is_first, action, logits, shown, ended)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from agents import splitting
 from agents.types import Array, Trajectory
 
 
@@ -74,7 +75,7 @@ def sample(config: ReplayConfig, replay: Replay, fresh: Trajectory) -> tuple[Rep
     if config.num_fresh:
         first = jax.tree.map(lambda x: x[: config.num_fresh], _batch_first(fresh))
         drawn = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first, drawn)
-    return replay._replace(key=key), _time_first(drawn)
+    return replay._replace(key=key), splitting.split_trajectory(_time_first(drawn))
 
 
 def is_ready(config: ReplayConfig, replay: Replay) -> Array:

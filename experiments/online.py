@@ -10,10 +10,15 @@ seed, `human_normalised` its score on Atari, `target_difference` the mean square
 V-trace target.
 """
 
+import dataclasses
+
+import jax
 from absl import flags
 
 from experiments.runs import command_line, settings
+from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import caused_by
+from experiments.runs.folders import of_process
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from frodo.config import OnlineConfig
 from frodo.rules import RULES
@@ -21,13 +26,18 @@ from frodo.rules import RULES
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
+    join()
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
     with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
         preset = settings.configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
-    print_summary(train_and_draw(config, options, experiment="online", name=name, label=config.rule.name))
+    num_devices = FLAGS.num_devices or (jax.device_count() if jax.process_count() > 1 else 0)
+    options = of_process(dataclasses.replace(options, num_devices=num_devices), "online", name)
+    summary = train_and_draw(config, options, experiment="online", name=name, label=config.rule.name)
+    if not jax.process_index():
+        print_summary(summary)
 
 
 if __name__ == "__main__":
@@ -36,5 +46,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
+    flags.DEFINE_integer("num_devices", 0, "Split the batch of an environment in JAX over so many; 0 for no split.")
+    define_process_flags()
     command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "init_meta_params"))
     command_line.start(main)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 
 def quick_to_compile() -> dict[str, Any]:
@@ -28,12 +28,6 @@ def shared_out(fn: Callable[[Any], Any], num: int, among: Sequence[jax.Device] =
     mesh = make_mesh(num, among or jax.local_devices(), "share")
     spec = PartitionSpec("share")
     return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-
-
-def share(state: Any, num: int) -> Any:
-    """Place a pytree [num, ...] on devices as `shared_out` returns it."""
-    mesh = make_mesh(num, jax.local_devices(), "share")
-    return jax.device_put(state, NamedSharding(mesh, PartitionSpec("share")))
 
 
 def num_shares(num: int) -> int:
@@ -66,7 +60,7 @@ def gather(state: Any) -> Any:
 def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
     """Share out over the devices what `gather` returned, as `like` is; state and step are those of process 0."""
     if jax.process_count() == 1:
-        return whole, step
+        return jax.device_put(whole, jax.tree.map(lambda x: x.sharding, like)), step
     data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, whole)
     data, first_step = multihost_utils.broadcast_one_to_all((data, np.array(step)))
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents import acting
+from agents import acting, splitting
 from agents.acting import Actor, ActorState
 from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
@@ -29,6 +29,7 @@ from frodo.learner import Control, Learner, LearnerState, build_learner
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
+from meta import experience
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -71,19 +72,40 @@ def make_online_program(
         actor_key, learner_key = jax.random.split(key)
         actor_state = acting.init_actor(environment, actor.agent, actor_key, config.batch_size)
         observation = jax.vmap(environment.observe)(actor_state.env_state)
-        return OnlineState(learner.init(learner_key, observation, meta_params), actor_state)
+        return _split(OnlineState(learner.init(learner_key, observation, meta_params), actor_state))
 
     def iteration(state: OnlineState, _: Any) -> tuple[OnlineState, tuple[dict[str, Array], Control]]:
         learner_state, metrics, control, actor_state, stats = learner.iterate(state.learner, actor, state.actor)
-        after = OnlineState(learner_state, actor_state)
+        after = _split(OnlineState(learner_state, actor_state))
         episodes = {"episodes": stats.num_episodes, "return_sum": stats.return_sum}
         return after, (metrics | evaluate(state, after) | episodes, control)
 
     def run(state: OnlineState, num_iterations: int):
         state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
-        return state, metrics, control
+        return state, *splitting.whole((metrics, control))
 
     return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
+
+
+def _split(state: OnlineState) -> OnlineState:
+    """Split what has an axis of environments over the devices of the mesh that is set, and have all else on each."""
+    lifetime, *others = state.learner
+    return OnlineState(LearnerState(experience.split(lifetime), *splitting.whole(others)), acting.split(state.actor))
+
+
+def check_split(config: AgentConfig, num_devices: int) -> None:
+    """Raise a ValueError where a lifetime cannot be split over so many devices (0 for no split): `splitting.over`."""
+    num, num_processes = jax.device_count(), jax.process_count()
+    if not 0 <= num_devices <= num:
+        raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
+    if num_processes > 1 and num_devices != num:
+        raise ValueError(f"num_devices is {num_devices}, expected all {num} of the {num_processes} processes")
+    sizes = {"batch_size": config.batch_size}
+    if config.replay.capacity:
+        sizes |= {"replay.capacity": config.replay.capacity, "replay.batch_size": config.replay.batch_size}
+    for name, size in sizes.items():
+        if num_devices and size % num_devices:
+            raise ValueError(f"{name} is {size}, expected a multiple of num_devices ({num_devices})")
 
 
 class OnlineResult:
@@ -130,6 +152,7 @@ def discover_online(
     num_steps: float,
     key: Array,
     is_frozen: bool = False,
+    num_devices: int = 0,
     **settings: Any,
 ) -> OnlineResult:
     """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
@@ -141,6 +164,7 @@ def discover_online(
       num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
+      num_devices: over which the batch of a pure environment is split; 0 leaves it on one.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environment.
@@ -163,13 +187,19 @@ def discover_online(
             raise ValueError(f"batch_size is {given}, expected {host.num_envs}, as many as the environments")
     config = config.replace(**settings)
     if host is not None:
+        if num_devices:
+            raise ValueError(f"num_devices is {num_devices}, expected 0: a batch on the host is not split over devices")
         return _live_on_host(config, host, key, meta_params, is_frozen, num_steps)
-    return _live(config, environment, key, meta_params, is_frozen, num_steps)
+    check_split(config, num_devices)
+    return _live(config, environment, key, meta_params, is_frozen, num_steps, num_devices)
 
 
-def _live(config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps) -> OnlineResult:
+def _live(
+    config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps, num_devices: int
+) -> OnlineResult:
     program = make_online_program(build_learner(config, environment.num_actions, is_frozen), environment)
 
+    @splitting.over(num_devices)
     @jax.jit
     def run(state: OnlineState, num_iterations: Array) -> tuple[OnlineState, Any]:
         """Run `num_iterations`, at most CHUNK: one compiled program serves any number."""
@@ -195,7 +225,8 @@ def _live(config: AgentConfig, environment: Environment, key, meta_params, is_fr
         metrics = _metrics(parts, program.env_steps)
         return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
 
-    return go_on(jax.jit(program.init, compiler_options=quick_to_compile())(key, meta_params), [], num_steps)
+    init = splitting.over(num_devices)(jax.jit(program.init, compiler_options=quick_to_compile()))
+    return go_on(init(key, meta_params), [], num_steps)
 
 
 def _live_on_host(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents import acting
+from agents import acting, splitting
 from agents import replay as replays
 from agents.acting import Actor, ActorState, EpisodeStats
 from agents.replay import Replay, ReplayConfig
@@ -49,6 +49,20 @@ class LifetimeState(NamedTuple):
     def acting(self) -> AgentState:
         """The agent after all updates, which acts."""
         return self.window.newest if isinstance(self.window, Window) else self.agent
+
+
+def split(state: LifetimeState) -> LifetimeState:
+    """Split an agent's experience over the devices of the mesh that is set, and have all else on each of them."""
+    replay, window, kept = state.replay, state.window, state.kept
+    if isinstance(replay, Replay):
+        key, num_added = splitting.whole((replay.key, replay.num_added))
+        replay = Replay(key, splitting.split(replay.trajectories), num_added)
+    if isinstance(window, Window):
+        num_seen, newest = splitting.whole((window.num_seen, window.newest))
+        window = Window(splitting.split_trajectory(window.trajectories, axis=2), num_seen, newest)
+    if isinstance(kept, Trajectory):
+        kept = splitting.split_trajectory(kept)
+    return LifetimeState(splitting.whole(state.agent), replay, window, kept)
 
 
 class Learned(NamedTuple):

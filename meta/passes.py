@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from agents import splitting
 from agents.types import Array, Targets, Trajectory
 
 
@@ -31,19 +32,22 @@ def take(trajectory: Trajectory, targets: Targets, indices: Array) -> tuple[Traj
     """Take a minibatch [n] of a trajectory [T, B, ...] and of its targets.
 
     Returns:
-      both of the environments, [T, n, ...], or of steps out of their order, [n, 1, ...]: good for losses of single
-      steps. Its last observation, which no such loss sees, is then one of its own again.
+      both of the environments, [T, n, ...], or of steps out of their order, [n, 1, ...], or [n / devices, devices, ...]
+      where the batch is split over these: good for losses of single steps. Its last observation, which no such loss
+      sees, is then one of its own again.
     """
     if jax.tree.leaves(trajectory.core_state):
         core_state = jax.tree.map(lambda x: x[indices], trajectory.core_state)
-        part = jax.tree.map(lambda x: x[:, indices], trajectory._replace(core_state=()))
-        return part._replace(core_state=core_state), jax.tree.map(lambda x: x[:, indices], targets)
+        part = jax.tree.map(lambda x: x[:, indices], trajectory._replace(core_state=()))._replace(core_state=core_state)
+        return splitting.split_trajectory(part), splitting.split(jax.tree.map(lambda x: x[:, indices], targets), 1)
+
+    indices = jnp.reshape(indices, (-1, splitting.num_shares(len(indices))))
 
     def steps(x: Array, indices: Array = indices) -> Array:
-        return jnp.reshape(x, (-1, *x.shape[2:]))[indices][:, None]
+        return jnp.reshape(x, (-1, *x.shape[2:]))[indices]
 
     seen = (trajectory.observation[:-1], trajectory.is_first[:-1])
-    observation, is_first = (steps(x, jnp.append(indices, indices[-1])) for x in seen)
+    observation, is_first = (steps(x, jnp.concatenate([indices, indices[-1:]])) for x in seen)
     others = trajectory._replace(observation=trajectory.action, is_first=trajectory.valid)  # in the place of both
     part = jax.tree.map(steps, others)._replace(observation=observation, is_first=is_first)
-    return part, jax.tree.map(steps, targets)
+    return splitting.split((part, jax.tree.map(steps, targets)), 1)

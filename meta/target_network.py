@@ -16,6 +16,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents import splitting
 from agents.types import Array, TargetSpec
 
 
@@ -136,21 +137,26 @@ class ReverseLSTM(hk.Module):
         w = hk.get_parameter("w", (num_features + size, 4 * size), x.dtype, hk.initializers.TruncatedNormal(std))
         b = hk.get_parameter("b", (4 * size,), x.dtype, jnp.zeros)
         projected = x @ w[:num_features] + b  # for all steps at once, outside of the scan
-
-        def step(state, inputs):
-            projected, keep = inputs
-            hidden, cell = state[0] * keep, state[1] * keep
-            i, g, f, o = jnp.split(projected + hidden @ w[num_features:], 4, axis=-1)
-            cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-            hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-            return (hidden, cell), hidden
-
         keep = (~is_last)[..., None].astype(x.dtype)
-        i, g, _, o = jnp.split(projected[-1], 4, axis=-1)  # the last step: its state before is zero, without a product
-        cell = jax.nn.sigmoid(i) * jnp.tanh(g)
-        last = jax.nn.sigmoid(o) * jnp.tanh(cell)
-        hidden = jax.lax.scan(step, (last, cell), (projected[:-1], keep[:-1]), reverse=True)[1]
-        return jnp.concatenate([hidden, last[None]])
+        return splitting.by_share(_backwards)(w[num_features:], projected, keep)
+
+
+def _backwards(w: Array, projected: Array, keep: Array) -> Array:
+    """Go over time backwards, from the LSTM's inputs [T, B, 4 size] to its hidden states."""
+
+    def step(state, inputs):
+        projected, keep = inputs
+        hidden, cell = state[0] * keep, state[1] * keep
+        i, g, f, o = jnp.split(projected + hidden @ w, 4, axis=-1)
+        cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    i, g, _, o = jnp.split(projected[-1], 4, axis=-1)  # the last step: its state before is zero, without a product
+    cell = jax.nn.sigmoid(i) * jnp.tanh(g)
+    last = jax.nn.sigmoid(o) * jnp.tanh(cell)
+    hidden = jax.lax.scan(step, (last, cell), (projected[:-1], keep[:-1]), reverse=True)[1]
+    return jnp.concatenate([hidden, last[None]])
 
 
 class FutureTransformer(hk.Module):

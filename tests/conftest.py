@@ -79,6 +79,7 @@ SLOW = (
     "frodo/test_online.py",
     "frodo/test_population.py",
     "frodo/test_rule_files.py",
+    "frodo/test_split.py",
     "frodo/test_earlier_versions.py",
     "meta/test_disco.py",
     "meta/test_experience.py",

@@ -13,4 +13,5 @@ class RunOptions:
     resume: bool = False
     overwrite: bool = False
     learning_rates: tuple[float, ...] = ()  # each seed lives once with each, in one program; () for the settings' own
+    num_devices: int = 0  # over which each life in a pure environment is split; 0 where whole lives are shared out
     resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents import splitting
 from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import HostEnvironment
@@ -36,7 +37,7 @@ from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Control, Learner, build_learner
 from frodo.logs import Progress
-from frodo.online import OnlineProgram, make_online_program, why_stopped
+from frodo.online import OnlineProgram, check_split, make_online_program, why_stopped
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points in pure environments, at most, and log points at least
@@ -70,8 +71,14 @@ def train(
       RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
-    if len(_lives(options)) == 1 and is_pure(config.env) and _is_small(config):
+    if options.num_devices and not is_pure(config.env):
+        raise ValueError(
+            f"num_devices is {options.num_devices}, expected 0: {config.env} is stepped on the host, where a batch is "
+            "not split over devices"
+        )
+    if len(_lives(options)) == 1 and is_pure(config.env) and _is_small(config) and not options.num_devices:
         use_one_thread()
+    check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)
     learner = _make_learner(config, environment)
@@ -117,7 +124,10 @@ def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironme
 def _train_in_jax(
     run: Run, config: OnlineConfig, environment: Environment, learner: Learner, meta_params: Params | None
 ) -> None:
-    """Run all lives by one program, as many at a time as there are devices: what they differ in is data."""
+    """Run all lives by one program, as many at a time as there are devices: what they differ in is data.
+
+    With `num_devices`, one after the other is split over so many.
+    """
     lives = _lives(run.options)
     seeds = jnp.array([seed for _, seed in lives])
     rates = jnp.array([rate for rate, _ in lives]) if run.options.learning_rates else None
@@ -132,23 +142,27 @@ def _train_in_jax(
     chunk = _chunk(iterations)
     chunk_steps = chunk * program.env_steps
     over_lives = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
-    group = len(lives) if config.vmap_seeds else devices.num_shares(len(lives))
-    shared_out = functools.partial(devices.shared_out, num=group)
+    is_split = bool(run.options.num_devices)
+    group = len(lives) if config.vmap_seeds else 1 if is_split else devices.num_shares(len(lives))
+    shared_out = (lambda fn: fn) if is_split else functools.partial(devices.shared_out, num=group)
+    split = splitting.over(run.options.num_devices)
 
     def run_lives(states_and_rates):
         return over_lives(lambda both: program_with(both[1]).run(both[0], chunk))(states_and_rates)
 
-    run_chunk = jax.jit(
-        lambda states, rates: shared_out(run_lives)((states, rates)),
-        donate_argnums=0,
-        compiler_options=devices.quick_to_compile() if _is_quick(config, run.options) else {},
+    run_chunk = split(
+        jax.jit(
+            lambda states, rates: shared_out(run_lives)((states, rates)),
+            donate_argnums=0,
+            compiler_options=devices.quick_to_compile() if _is_quick(config, run.options) else {},
+        )
     )
-    evaluate = jax.jit(shared_out(jax.vmap(exact_metrics.log_metrics(environment, learner, chunk_steps))))
+    measure = exact_metrics.log_metrics(environment, learner, chunk_steps)
+    evaluate = split(jax.jit(shared_out(jax.vmap(lambda state: splitting.whole(measure(state))))))
     init = shared_out(jax.vmap(lambda seed: program.init(jax.random.key(seed), meta_params)))
-    init = jax.jit(init, compiler_options=devices.quick_to_compile())
+    init = split(jax.jit(init, compiler_options=devices.quick_to_compile()))
 
-    whole, start = run.restore(_joined([init(own) for own in _groups(seeds, group)]))
-    states = _groups(whole, group)
+    states, start = _restored(run, [init(own) for own in _groups(seeds, group)], group)
     rates_of = [None] * len(states) if rates is None else _groups(rates, group)
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
     progress = Progress(total=last * len(lives), start=start * len(lives))
@@ -168,9 +182,10 @@ def _train_in_jax(
         if step == last:
             env_steps = step - program.env_steps * np.arange(chunk)[::-1]
             files.write_arrays(run.folder / "last_iterations.npz", metrics | {"env_steps": env_steps})
-        if step == last or run.is_due() or run.interrupted:
+        is_due, run.interrupted = devices.agree(run.is_due() or step == last, run.interrupted)
+        if is_due or run.interrupted:
             whole = _joined(states)
-            run.save_if_due(whole, step, is_end=step == last)
+            run.save(whole, step)
             run.stop_if_interrupted(whole, step)
 
 
@@ -180,15 +195,22 @@ def _chunk(iterations: int) -> int:
     return min(range(largest, largest // 2, -1), key=lambda chunk: iterations % chunk)
 
 
+def _restored(run: Run, begun: Sequence[Any], group: int) -> tuple[list[Any], int]:
+    """Return the groups of lives, as they lie where they begin, and the step from which they go on."""
+    whole, start = run.restore(_joined(begun))
+    placed = [devices.scatter(own, start, like) for own, like in zip(_groups(whole, group), begun, strict=True)]
+    return [own for own, _ in placed], placed[0][1]
+
+
 def _groups(states: Any, size: int) -> list[Any]:
-    """Cut a pytree [lives, ...] into groups of so many, each shared out as `devices.shared_out` has it."""
+    """Cut a pytree [lives, ...] into groups of so many."""
     num = len(jax.tree.leaves(states)[0])
-    groups = [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
-    return [devices.share(own, size) for own in groups]
+    return [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
 
 
 def _joined(groups: Sequence[Any]) -> Any:
     """Join groups on one device: a program over several has them wait for each other, and is ended after 40 s of it."""
+    groups = [devices.gather(own) for own in groups]
     if len(groups) == 1:
         return groups[0]
     here = jax.device_put(list(groups), jax.local_devices()[0])

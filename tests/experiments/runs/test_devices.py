@@ -16,7 +16,8 @@ for num in (1, 3, 4, 7):
     ys = jax.jit(devices.shared_out(jax.vmap(lambda x: x * 2), num))(jnp.arange(float(num)))
     assert (ys == 2 * jnp.arange(num)).all()
     print(num, len(ys.devices()))
-groups = training._groups(jnp.arange(4.0), 2)
+begun = [jax.jit(devices.shared_out(lambda x: 0 * x, 2))(jnp.arange(2.0)) for _ in range(2)]
+groups = [devices.scatter(x, 0, like)[0] for x, like in zip(training._groups(jnp.arange(4.0), 2), begun)]
 joined = training._joined(groups)
 assert (joined == jnp.arange(4.0)).all()
 print(len(groups[0].devices()), len(joined.devices()))

@@ -1,0 +1,85 @@
+"""Online runs over devices and processes: what they learn is what one device learns, and they go on on any number."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments.runs.checkpoints import Checkpoints
+from tests.experiments.runs.small_runs import rows
+
+TINY = [
+    "--env=toy/catch/4x3",
+    "--rule=frodo",
+    "--config.batch_size=8",
+    "--config.unroll=4",
+    "--config.num_updates=1",
+    "--config.validation_unroll=4",
+    "--config.rule.lstm=3",
+    "--config.network.hidden=4",
+]
+ITERATION = 8 * 2 * 4  # environment steps
+
+
+def arguments(folder, iterations):
+    return [*TINY, f"--steps={iterations * ITERATION}", f"--out={folder}"]
+
+
+def run(folder, iterations, num_devices, *others):
+    command = [sys.executable, "-m", "experiments.online", *arguments(folder, iterations), *others]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def ended(*processes):
+    for process in processes:
+        _, errors = process.communicate(timeout=500)
+        assert process.returncode == 0, errors
+
+
+def numbers(folder):
+    return [[float(x) for x in row.values()] for row in rows(folder)]
+
+
+def state(folder):
+    checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
+    return checkpoints._read(6 * ITERATION)[0]
+
+
+def test_over_devices_and_processes_it_is_the_run_of_one_device_and_goes_on_over_another_number(start, tmp_path):
+    alone, whole, parts, fewer, both = (tmp_path / name for name in ("alone", "whole", "parts", "fewer", "both"))
+    done = start("experiments.online", *arguments(alone, 6))
+    assert done.returncode == 0, done.stderr
+    ended(run(whole, 6, 8, "--num_devices=8"))
+    ended(run(parts, 4, 8, "--num_devices=8"))
+    shutil.copytree(parts, fewer)
+    ended(run(parts, 6, 8, "--num_devices=8", "--resume"))
+    ended(run(fewer, 6, 4, "--num_devices=4", "--resume"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+    ended(*(run(both, 6, 4, address, "--num_processes=2", f"--process_id={i}") for i in range(2)))
+    assert state(parts) == state(whole) and numbers(parts) == numbers(whole)
+    assert len(numbers(alone)) == 6
+    for folder in (whole, fewer, both):
+        np.testing.assert_allclose(numbers(folder), numbers(alone), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (["--num_devices=99"], "num_devices is 99, expected at most the .* there are, or 0 for no split"),
+        (["--num_devices=1", "--env=envpool/CartPole-v1"], "num_devices is 1, expected 0: envpool/CartPole-v1 is step"),
+        (["--num_devices=x"], "--num_devices=x: give an integer"),
+        (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(start, tmp_path, bad, message):
+    done = start("experiments.online", f"--out={tmp_path / 'run'}", "--steps=100", *bad)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and all(part in done.stderr for part in message.split(" .* ")), done.stderr
+    assert not (tmp_path / "run").exists()
