@@ -61,7 +61,7 @@ def costs_of(fn: Callable[..., Any], *arguments: Any, donated: int | tuple[int, 
 
     Nothing is allocated. CPUs compile it without optimising its instructions, which changes no product and no memory.
     """
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    options: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     lowered = jax.jit(fn, donate_argnums=donated).lower(*arguments)
     return costs_of_compiled(lowered.compile(compiler_options=options if jax.default_backend() == "cpu" else {}))
 
