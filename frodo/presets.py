@@ -89,6 +89,11 @@ def atari(env: str) -> OnlineConfig:
     return OnlineConfig(env=env, max_abs_reward=1.0, rule=RuleConfig("frodo", FrodoConfig(consistency_cost=0.1)))
 
 
+def frodo_atari57() -> dict[str, OnlineConfig]:
+    """Section 5.3 of Xu et al. 2020: a run for each of the 57 games, of 16 billion frames, by Table 1."""
+    return {env.partition("/")[2]: atari(env) for env in ATARI57}
+
+
 def vector_observations(env: str) -> OnlineConfig:
     """Catch's network and meta-optimiser with Table 1's ε for the agent: for environments without images."""
     return OnlineConfig(
