@@ -70,7 +70,7 @@ def test_the_papers_populations_are_those_of_its_methods():
     assert {name: found.total() for name, found in envs.items()} == {"disco57": 128, "disco103": 206, "grids57": 128}
     assert len(envs["disco103"]) == 103 and set(envs["disco103"].values()) == {2}
     assert envs["disco57"]["atari/Alien"] == 3 and envs["disco57"]["atari/Zaxxon"] == 2
-    suites = [collections.Counter(env.partition("/")[0] for env in found) for found in envs.values()]
+    suites = [collections.Counter(env.partition("/")[0] for env in found.elements()) for found in envs.values()]
     assert suites == [{"atari": 128}, {"atari": 114, "envpool": 32, "dmlab": 60}, {"toy": 128}]
     assert settings.population("disco", presets.POPULATION_ENVS["disco103"], "disco103") == config
 
