@@ -14,6 +14,7 @@ games of the human-normalised score.
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +54,19 @@ def report(folder: Path) -> list[dict[str, str | float]]:
         | {name: float(np.mean(reading.final_values(run, name))) for name in ("return", SCORE)}
         for run in runs
     ]
-    series = [reading.curve(run, SCORE) for run in runs]
-    x = np.linspace(max(one.x[0] for one in series), min(one.x[-1] for one in series), 200)
-    scores = [np.interp(x, one.x, np.nanmean(one.y, axis=0)) for one in series]
-    median = plots.Series(f"median of {len(runs)} games", x, np.nanmedian(scores, axis=0)[None])
+    median = median_curve([reading.curve(run, SCORE) for run in runs])
     title = f"Atari, {len(runs)} of {len(presets.frodo_atari57())} games"
     path = folder / "median.png"
     plots.curves(path, [median], title=title, xlabel="environment steps", ylabel="human-normalised score")
     medians = {name: float(np.median([row[name] for row in rows])) for name in rows[0] if name != "game"}
     return [*rows, {"game": "median"} | medians]
+
+
+def median_curve(series: Sequence[plots.Series]) -> plots.Series:
+    """Return the median over games of their means over seeds, as far as all of them have come."""
+    x = np.linspace(max(one.x[0] for one in series), min(one.x[-1] for one in series), 200)
+    scores = [np.interp(x, one.x, np.nanmean(one.y, axis=0)) for one in series]
+    return plots.Series(f"median of {len(series)} games", x, np.nanmedian(scores, axis=0)[None])
 
 
 def main(argv: list[str]) -> None:

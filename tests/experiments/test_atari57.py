@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from agents.environments.atari57 import atari57_scores
 from experiments import atari57
+from experiments.results.plots import Series
 from experiments.runs import training
 from experiments.runs.errors import UsageError
 from frodo import presets
@@ -67,3 +69,10 @@ def test_the_report_is_of_what_is_finished(tmp_path):
     assert [row["human_normalised"] for row in rows] == [1.0, 5.0, 2.0]
     assert median == {"game": "median", "env_steps": 1000, "return": 20.0, "human_normalised": 2.0}
     assert (tmp_path / "median.png").stat().st_size > 10_000
+
+
+def test_the_median_is_over_games_of_means_over_seeds_as_far_as_all_have_come():
+    of = lambda last, *seeds: Series("", np.array([0.0, last]), np.array([[0.0, seed] for seed in seeds]))
+    curve = atari57.median_curve([of(100, 1, 3), of(200, 10, 30), of(100, 50, 70)])
+    assert (curve.x[0], curve.x[-1], curve.y.shape) == (0, 100, (1, 200))
+    assert curve.y[0, -1] == 10 and curve.label == "median of 3 games"  # of 2, 10 (halfway) and 60
