@@ -2,6 +2,7 @@
 
     python -m experiments.discover --steps=2000
     python -m experiments.discover --envs=toy/catch,toy/grid_world/0-7,envpool/CartPole-v1 --rule=frodo
+    python -m experiments.discover --preset=disco57 --plan --num_devices=64
 
 --steps are meta-steps: each is M updates of every agent and one step of η. Writes one run folder,
 results/discover/<rule>/. metrics.csv has one row per log point with `return/<env>`, the mean return of the episodes
@@ -21,7 +22,7 @@ from absl import flags
 from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
-from experiments.runs import command_line, settings, training
+from experiments.runs import command_line, planning, settings, training
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import of_process
@@ -154,10 +155,19 @@ def main(argv: list[str]) -> None:
     join()
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
-    envs = settings.parse_envs(FLAGS.envs)
+    envs = presets.POPULATION_ENVS.get(FLAGS.preset, ())
+    if FLAGS["envs"].present or not envs:
+        envs = settings.parse_envs(FLAGS.envs)
     with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
         preset = configure(FLAGS.rule, envs, FLAGS.preset, FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)
+    if FLAGS.num_devices and not FLAGS.plan:
+        raise UsageError(f"--num_devices={FLAGS.num_devices}: it is of --plan; a run has --config.num_devices")
+    if FLAGS.plan:
+        planning.show_population(config, envs, options.steps)
+        return
+    with caused_by(f"--preset={FLAGS.preset}"):
+        settings.parse_envs(",".join(envs))  # a plan knows environments that cannot be made
     summary = run(config, options)
     if not jax.process_index():
         print(logs.table([{"": name, "value": value} for name, value in summary.items()]))
@@ -165,11 +175,15 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string(
-        "envs", "toy/catch,toy/grid_world/0-2", "Environments, one agent each, such as toy/grid_world/0-7."
+        "envs",
+        "toy/catch,toy/grid_world/0-2",
+        "Environments, one agent each, such as toy/grid_world/0-7; a paper's preset has its own.",
     )
     flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
     define_process_flags()
+    planning.define_plan_flag()
+    flags.DEFINE_integer("num_devices", 0, "Devices of the plan; those of a run are --config.num_devices.")
     command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params"))
     command_line.start(main)

@@ -2,8 +2,10 @@
 
     python -m experiments.online --env=toy/catch --seeds=0 --steps=1e6
     python -m experiments.online --env=atari/Pong --rule=frodo|impala|learned_loss|a2c|q_learning
+    python -m experiments.online --env=atari/Pong --plan --num_devices=6 --steps=4e9
 
-Writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve,
+With --plan it runs nothing, and says what that would take on accelerators. Else it
+writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve,
 and on environments where targets are compared with V-trace's, target_difference.png (Figure 3d of Xu et al. 2020).
 summary.json as `training.train` says: `return` is the mean true episode return over the last fifth of the run for each
 seed, `human_normalised` its score on Atari, `target_difference` the mean squared difference between the learned and the
@@ -15,7 +17,7 @@ import dataclasses
 import jax
 from absl import flags
 
-from experiments.runs import command_line, settings
+from experiments.runs import command_line, planning, settings
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import caused_by
 from experiments.runs.folders import of_process
@@ -32,6 +34,9 @@ def main(argv: list[str]) -> None:
     with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
         preset = settings.configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
     config, options = command_line.parse_options(argv, preset)
+    if FLAGS.plan:
+        planning.show_online(config, options.steps)
+        return
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
     num_devices = FLAGS.num_devices or (jax.device_count() if jax.process_count() > 1 else 0)
     options = of_process(dataclasses.replace(options, num_devices=num_devices), "online", name)
@@ -46,7 +51,10 @@ if __name__ == "__main__":
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
-    flags.DEFINE_integer("num_devices", 0, "Split the batch of an environment in JAX over so many; 0 for no split.")
+    planning.define_plan_flag()
+    flags.DEFINE_integer(
+        "num_devices", 0, "Split the batch of an environment in JAX over so many, 0 for no split; or those of a plan."
+    )
     define_process_flags()
     command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "init_meta_params"))
     command_line.start(main)

@@ -37,8 +37,13 @@ def num_shares(num: int) -> int:
 
 def make_mesh(num: int, among: Sequence[jax.Device], axis: str) -> Mesh:
     """Make a mesh of the first devices among these, as many as divide `num`."""
-    size = max(n for n in range(1, len(among) + 1) if num % n == 0)
+    size = mesh_size(num, len(among))
     return jax.make_mesh((size,), (axis,), (jax.sharding.AxisType.Auto,), devices=among[:size])
+
+
+def mesh_size(num: int, num_devices: int) -> int:
+    """Return how many of the devices divide `num`, at most."""
+    return max(n for n in range(1, num_devices + 1) if num % n == 0)
 
 
 def agree(*numbers: int) -> list[int]:

@@ -52,7 +52,7 @@ class Progress:
 
 def quantity(number: float) -> str:
     """Return a number with three digits and a unit of thousands: 1.25M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(number) >= 0.9995 * size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.3g}"

@@ -21,6 +21,7 @@ from agents import acting
 from agents.acting import Actor
 from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
+from agents.environments.suites import Seen
 from agents.host_acting import HostActor
 from agents.types import Array, Params
 from frodo import presets
@@ -82,6 +83,18 @@ class _Host(NamedTuple):
     renew: Callable[..., PopulationAgentState]
 
 
+def make_agent(
+    config: PopulationConfig, setup: Setup, environment: Environment | HostEnvironment | Seen
+) -> PopulationAgent:
+    """Make the functions of the agents in an environment; they act themselves in a pure one."""
+    actor = None
+    if isinstance(environment, Environment):
+        actor = Actor(environment, setup.agent, setup.rule.policy, config.exploration)
+    meta_optimizer = config.meta_optimizer.make() if config.is_optimizer_per_agent else optax.identity()
+    lifetime = make_lifetime(config, setup, environment.num_actions, is_meta=True)
+    return make_population_agent(lifetime, actor, meta_optimizer, config.budgets, config.num_env_steps(True))
+
+
 class Population:
     """Agents, each in its environment; a context manager, which stops the threads that act on the host.
 
@@ -127,9 +140,7 @@ class Population:
                 f"{len(indices)} agents of one kind, expected a multiple of the {len(self._devices)} devices"
             )
         setup = make_setup(self._config, program.num_actions)
-        agent = self._make_agent(
-            setup, program.num_actions, Actor(program, setup.agent, setup.rule.policy, self._config.exploration)
-        )
+        agent = make_agent(self._config, setup, program)
         mesh = make_mesh(len(indices), self._devices, AXIS)
         step = jax.jit(make_group_step(agent, mesh, self._config.vmap_agents), donate_argnums=1)
         renew = jax.jit(make_group_renew(agent, mesh), donate_argnums=0, compiler_options=self._quick)
@@ -142,16 +153,10 @@ class Population:
                 f"agent {index} has"
             )
         setup = make_setup(self._config, environment.num_actions)
-        agent = self._make_agent(setup, environment.num_actions, None)
+        agent = make_agent(self._config, setup, environment)
         device = self._devices[len(self._hosts) % len(self._devices)]
         renew = jax.jit(agent.renew, compiler_options=self._quick)
         return _Host(index, environment, setup, agent, device, jax.jit(agent.learn), renew)
-
-    def _make_agent(self, setup: Setup, num_actions: int, actor: Actor | None) -> PopulationAgent:
-        config = self._config
-        meta_optimizer = optax.identity() if self._shared_optimizer else config.meta_optimizer.make()
-        lifetime = make_lifetime(config, setup, num_actions, is_meta=True)
-        return make_population_agent(lifetime, actor, meta_optimizer, config.budgets, config.num_env_steps(True))
 
     def init(self, meta_params: Params | None = None) -> PopulationState:
         """Make every agent's first lifetime, and η at random if it is not given."""

@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from agents.environments.names import is_pure, make_environment
+from agents.environments.suites import ATARI57, DMLAB30, PROCGEN
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, outer_settings
@@ -19,6 +21,8 @@ from toy_envs.base import Environment
 
 TARGET_INPUTS = ("reward", "discount", "next_value")
 PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
+# Oh et al. 2025, Methods: environment steps of a lifetime, each drawn with a weight inverse to it.
+LIFETIMES = (200_000_000, 100_000_000, 50_000_000, 20_000_000)
 VALUE_COST = 1.0  # of critics but Atari's: the paper gives 0.5 for Atari, and none for its toys
 
 
@@ -83,6 +87,11 @@ def catch(is_value_based: bool = False) -> OnlineConfig:
 def atari(env: str) -> OnlineConfig:
     """Table 1 of Xu et al. 2020, the consistency loss of section 5.2, and clipped rewards."""
     return OnlineConfig(env=env, max_abs_reward=1.0, rule=RuleConfig("frodo", FrodoConfig(consistency_cost=0.1)))
+
+
+def frodo_atari57() -> dict[str, OnlineConfig]:
+    """Section 5.3 of Xu et al. 2020: a run for each of the 57 games, of 16 billion frames, by Table 1."""
+    return {env.partition("/")[2]: atari(env) for env in ATARI57}
 
 
 def vector_observations(env: str) -> OnlineConfig:
@@ -400,4 +409,69 @@ def _scalar(rule: str, **settings: Any) -> RuleConfig:
     return config.replace(**{k: v for k, v in (settings | {"reduction": "mean"}).items() if k in names})
 
 
-POPULATIONS = {"small": small_population, "harness": harness_population}
+def disco57(rule: str) -> PopulationConfig:
+    """The discovery of Oh et al. 2025: numbers with "Methods" are of its section "Implementation details".
+
+    The paper does not say how large the agents of the discovery are, but that those of its evaluation are larger (Main,
+    "Atari"): they have four residual blocks of 256, 384, 384 and 256 filters, a layer of 768, an action LSTM of 1,024
+    and a layer of 1,024 (Methods, "Hyperparameters and evaluation"). These have IMPALA's ResNet (Espeholt et al. 2018,
+    Figure 3), of which the larger ones are said to be a version.
+    """
+    if rule in PROGRAMS:
+        return small_population(rule).replace(budgets=LIFETIMES)
+    is_disco = rule == "disco"
+    # Methods: γ and λ; "Meta-optimization stabilization": advantages are normalised.
+    outer = OuterConfig(discount=0.997, lambda_=0.95, is_advantage_normalised=True)
+    return PopulationConfig(
+        batch_size=48,  # Methods: trajectories of a meta-step; how many an update adds to the replay is not said
+        unroll=29,  # Methods: 29 time steps
+        validation_unroll=29,  # not said: as those of updates
+        num_updates=20,  # Main, "Meta-optimization": back through 20 updates
+        stride=1,  # "a sliding window", ibid.; by how many updates it slides is not said
+        max_abs_reward=1.0,  # not said
+        gradient_mode="mixed",  # Methods: MixFlow-MG
+        budgets=LIFETIMES,
+        replay=ReplayConfig(
+            capacity=1024,  # not said: that of the public code's evaluation
+            batch_size=96,  # Methods: trajectories of an update
+            fresh=0.1,  # Methods: 90 % of them from the replay
+        ),
+        # Sizes of the rule are not in the text: the defaults are those of the published weights.
+        rule=RuleConfig(rule) if is_disco else _scalar(rule, discount=0.997, vtrace_lambda=0.95),
+        # Methods: Adam at 3e-4 for agents and meta-value function. Updates clipped to ±1: the public code.
+        outer=dataclasses.replace(outer, value_optimizer=adam(3e-4, max_update=1.0)) if is_disco else outer,
+        network=NetworkConfig("resnet", (256,), action_model=256, head_stddev=0.01, channels=(16, 32, 32)),
+        optimizer=adam(3e-4, max_update=1.0),
+        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),  # Methods; one for each agent: ibid., "stabilization"
+    )
+
+
+def grids57(rule: str) -> PopulationConfig:
+    """The same on 57 grid worlds, with the meta-learning settings of Disco57 (Main, on toy environments).
+
+    The agents are not described: their layers are those of the public code's meta-training.
+    """
+    config = disco57(rule)
+    if rule in PROGRAMS:
+        return config
+    network = NetworkConfig("mlp", (512, 512), action_model=256, head_stddev=0.01)
+    return config.replace(network=network, max_abs_reward=float("inf"))
+
+
+def _cycle(envs: Sequence[str], num: int) -> tuple[str, ...]:
+    return tuple(envs[i % len(envs)] for i in range(num))
+
+
+POPULATIONS = {
+    "small": small_population,
+    "harness": harness_population,
+    "disco57": disco57,
+    "disco103": disco57,
+    "grids57": grids57,
+}
+# Where the agents of a population live, if that is part of its settings: an environment for each agent.
+POPULATION_ENVS = {
+    "disco57": _cycle(ATARI57, 128),  # Methods: 128 agents, through the games in lexicographic order
+    "disco103": _cycle((*ATARI57, *PROCGEN, *DMLAB30), 206),  # Methods: 206 agents, two copies of each environment
+    "grids57": _cycle([f"toy/grid_world/{i}" for i in range(57)], 128),  # as many agents as Disco57's: not said
+}

@@ -77,6 +77,7 @@ SLOW = (
     "experiments/",
     "frodo/test_learner.py",
     "frodo/test_online.py",
+    "frodo/test_plan.py",
     "frodo/test_population.py",
     "frodo/test_rule_files.py",
     "frodo/test_split.py",

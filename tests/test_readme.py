@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.runs import planning
 from frodo.rules import RULES
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,18 @@ def test_a_command_of_the_docs_is_understood(start, command, tmp_path):
     done = start(*arguments(command), f"--out={tmp_path}")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "--overwrite replaces" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("command", [command for command in commands("docs/scale.md") if "--plan" in command])
+def test_a_plan_of_the_docs_is_asked_for_as_it_stands(start, command, monkeypatch):
+    asked = []
+    for name in ("plan_online", "plan_population"):
+        monkeypatch.setattr(planning, name, lambda *args: asked.append(args))
+    monkeypatch.setattr(planning, "describe", lambda plan: "a plan")
+    done = start(*arguments(command))
+    assert (done.returncode, done.stdout) == (0, "a plan\n"), done.stderr
+    ((_, *_, num_devices, num_steps),) = asked
+    assert f"--num_devices={num_devices}" in command and num_steps in (96_000, 4e9)
 
 
 def test_the_examples_of_how_to_extend_learn(capsys):

@@ -49,12 +49,14 @@ def initial_meta_params(config: OnlineConfig | PopulationConfig) -> Params | Non
 
 
 def population(rule: str, envs: tuple[str, ...], preset: str = "small") -> PopulationConfig:
-    """Return the settings of a population; on Atari, with the paper's ConvNet and clipped rewards.
+    """Return the settings of a population; on Atari, with the ConvNet and clipped rewards, if it is not for images.
 
     Raises:
       UsageError: if some environments are Atari's and others are not: its agents have one kind of network.
     """
     config = presets.POPULATIONS[preset](rule)
+    if presets.is_image_torso(config.network):
+        return config
     images = [env for env in envs if env.startswith("atari/")]
     if others := [env for env in envs if images and env not in images]:
         raise UsageError(

@@ -22,8 +22,9 @@ def run_all(
     experiment: str,
     metrics: Sequence[str],
     known: Mapping[str, float] | None = None,
+    summary_name: str = "summary.json",
 ) -> tuple[Path, dict[str, Any]]:
-    """Run every configuration in <out>/<its name> and summarise the metrics in <out>/summary.json.
+    """Run every configuration in <out>/<its name> and summarise the metrics in a file of <out>.
 
     `known` are numbers to compare with, by name: the summary has them too. With options.resume, runs that are complete
     are left as they are, and those without a checkpoint are begun.
@@ -50,7 +51,7 @@ def run_all(
         for name in begun:
             with locked(folder / name):
                 clear(folder / name)
-        (folder / "summary.json").unlink(missing_ok=True)
+        (folder / summary_name).unlink(missing_ok=True)
     summary: dict[str, Any] = {}
     for name, config in configs.items():
         can_go_on = has_checkpoint(folder / name)
@@ -85,7 +86,7 @@ def run_all(
             }
         summary[name] = entry
     summary |= known or {}
-    files.write_json(folder / "summary.json", summary)
+    files.write_json(folder / summary_name, summary)
     return folder, summary
 
 

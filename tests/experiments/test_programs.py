@@ -39,6 +39,12 @@ MISTAKES = [
     (["adapt", "--test_trials=2,0"], "--test_trials=2,0: give numbers of trials from 1 on, such as 1,2,4,8"),
     (["adapt", "--test_tasks=2000"], "--test_tasks: num_tasks is 2000, expected at most the 1000 that are held out"),
     (["adapt", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
+    (["discover", "--num_devices=2"], "--num_devices=2: it is of --plan; a run has --config.num_devices"),
+    (["online", "--plan", "--num_devices=3"], "batch_size is 32, expected a multiple of the 3 devices"),
+    (["discover", "--plan", "--num_devices=5"], "--num_devices=5: there are 5 devices for 4 agents"),
+    (["discover", "--preset=disco103"], "--preset=disco103: unknown environment 'dmlab/rooms_collect_good"),
+    (["atari57", "--shard=58/57"], "--shard=58/57: give i/n with i from 1 to n and n at most the 57 runs"),
+    (["atari57", "--report"], "--report: no run in"),
     (["catch", "--rule=z"], "--rule=z: give one of frodo, q, learned_loss"),
     (
         ["online", "--rule=td_lambda"],

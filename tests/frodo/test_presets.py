@@ -1,5 +1,6 @@
 """Presets: all are valid with all rules, and a rule that takes another's place keeps what the two have in common."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -54,6 +55,33 @@ def test_the_settings_of_every_population_are_valid(make, rule):
     config = make(rule)
     config.validate()
     assert config.rule.name == rule and make_setup(config, 3).rule.reduction == "mean"
+
+
+def test_the_papers_populations_are_those_of_its_methods():
+    config, grids = presets.disco57("disco"), presets.grids57("disco")
+    assert (config.batch_size, config.unroll, config.num_updates, config.gradient_mode) == (48, 29, 20, "mixed")
+    assert (config.replay.batch_size, config.replay.num_fresh) == (96, 10)
+    assert config.budgets == (200e6, 100e6, 50e6, 20e6) and config.is_optimizer_per_agent
+    rates = config.optimizer, config.outer.value_optimizer, config.meta_optimizer
+    assert [x.learning_rate for x in rates] == [3e-4, 3e-4, 1e-3] and config.meta_optimizer.max_gradient_norm == 1.0
+    assert (config.outer.discount, config.outer.lambda_, config.outer.is_advantage_normalised) == (0.997, 0.95, True)
+    assert grids.replace(network=config.network, max_abs_reward=1.0) == config
+    envs = {name: collections.Counter(found) for name, found in presets.POPULATION_ENVS.items()}
+    assert {name: found.total() for name, found in envs.items()} == {"disco57": 128, "disco103": 206, "grids57": 128}
+    assert len(envs["disco103"]) == 103 and set(envs["disco103"].values()) == {2}
+    assert envs["disco57"]["atari/Alien"] == 3 and envs["disco57"]["atari/Zaxxon"] == 2
+    suites = [collections.Counter(env.partition("/")[0] for env in found.elements()) for found in envs.values()]
+    assert suites == [{"atari": 128}, {"atari": 114, "envpool": 32, "dmlab": 60}, {"toy": 128}]
+    assert settings.population("disco", presets.POPULATION_ENVS["disco103"], "disco103") == config
+
+
+def test_the_runs_of_atari_have_the_settings_of_table_1():
+    for name, config in presets.frodo_atari57().items():
+        assert config == presets.for_rule(f"atari/{name}", "frodo")
+    assert (config.batch_size, config.unroll, config.num_updates, config.max_abs_reward) == (30, 30, 5, 1.0)
+    assert (config.rule.settings.consistency_cost, config.rule.settings.value_cost) == (0.1, 0.5)
+    assert (config.optimizer.learning_rate, config.optimizer.decay, config.optimizer.epsilon) == (1e-3, 0.99, 0.1)
+    assert (config.meta_optimizer.learning_rate, config.meta_optimizer.max_gradient_norm) == (5e-4, 1e4)
 
 
 def test_another_rule_keeps_the_settings_of_the_same_names():

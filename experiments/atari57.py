@@ -1,0 +1,102 @@
+"""The 57 games of Atari by the settings of Xu et al. 2020: runs that a cluster takes one by one, and a report of them.
+
+    python -m experiments.atari57 --shard=3/57
+    python -m experiments.atari57 --report
+
+There is a run for each game, in alphabetical order, and --shard=i/n are the i-th of them and every n-th after it: a job
+of an array takes its number for i. With --resume a job goes on with what it has begun, and begins the rest. --steps are
+those of a game, of four frames each: by default the 16 billion frames of Figure 3a.
+
+Writes a run folder for each game, results/atari57/<rule>/<Game>/, as `online` does, and shard_<i>_of_<n>.json.
+--report reads the runs that are finished: a table of final scores with their median, and median.png, the median over
+games of the human-normalised score.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from experiments.results import plots, reading
+from experiments.runs import command_line, sweep
+from experiments.runs.errors import UsageError, caused_by
+from experiments.runs.folders import folder_of
+from frodo import logs, presets
+from frodo.config import OnlineConfig
+
+SCORE = "human_normalised"
+
+
+def shard(text: str, num: int) -> slice:
+    """Return which of so many runs are those of "3/57"; UsageError if there are none."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    i, of = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= i <= of <= num:
+        raise UsageError(f"--shard={text}: give i/n with i from 1 to n and n at most the {num} runs, such as 1/{num}")
+    return slice(i - 1, None, of)
+
+
+def report(folder: Path) -> list[dict[str, str | float]]:
+    """Draw the median over the games that are finished; return the rows of the table.
+
+    Raises:
+      UsageError: if none is finished.
+    """
+    runs = [reading.read(path.parent) for path in sorted(folder.glob("*/summary.json"))]
+    if not runs:
+        raise UsageError(f"--report: no run in {folder} is finished")
+    rows: list[dict[str, str | float]] = [
+        {"game": run.folder.name}
+        | {reading.X: run.columns[reading.X].max()}
+        | {name: float(np.mean(reading.final_values(run, name))) for name in ("return", SCORE)}
+        for run in runs
+    ]
+    median = median_curve([reading.curve(run, SCORE) for run in runs])
+    title = f"Atari, {len(runs)} of {len(presets.frodo_atari57())} games"
+    path = folder / "median.png"
+    plots.curves(path, [median], title=title, xlabel="environment steps", ylabel="human-normalised score")
+    medians = {name: float(np.median([row[name] for row in rows])) for name in rows[0] if name != "game"}
+    return [*rows, {"game": "median"} | medians]
+
+
+def median_curve(series: Sequence[plots.Series]) -> plots.Series:
+    """Return the median over games of their means over seeds, as far as all of them have come."""
+    x = np.linspace(max(one.x[0] for one in series), min(one.x[-1] for one in series), 200)
+    scores = [np.interp(x, one.x, np.nanmean(one.y, axis=0)) for one in series]
+    return plots.Series(f"median of {len(series)} games", x, np.nanmedian(scores, axis=0)[None])
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    with caused_by("--rule"):
+        runs = {name: presets.with_rule(config, FLAGS.rule) for name, config in presets.frodo_atari57().items()}
+    configs = {name: command_line.parse_options(argv, config)[0] for name, config in runs.items()}
+    options = command_line.parse_options(argv, next(iter(runs.values())))[1]
+    folder = folder_of(options, "atari57", FLAGS.rule)
+    if FLAGS.report:
+        print(logs.table(report(folder)))
+        logs.note(f"median over games: {folder / 'median.png'}")
+        return
+    chosen = list(configs)[shard(FLAGS.shard, len(configs))]
+    is_begun = any((folder / name / "config.json").exists() for name in chosen)
+    options = dataclasses.replace(options, out=str(folder), resume=options.resume and is_begun)
+    summary_name = f"shard_{FLAGS.shard.replace('/', '_of_')}.json"
+    _, summary = sweep.run_all(
+        {name: configs[name] for name in chosen},
+        options,
+        experiment="atari57",
+        metrics=(SCORE, "return"),
+        summary_name=summary_name,
+    )
+    sweep.print_table(summary, (SCORE, "return"))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("rule", "frodo", "Rule, such as impala, the paper's baseline.")
+    flags.DEFINE_string("shard", "1/1", "Which of the runs: i/n for the i-th and every n-th after it.")
+    flags.DEFINE_boolean("report", False, "Run nothing: show what is finished.")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="4e9", without=("env", "init_meta_params"))
+    command_line.start(main)
