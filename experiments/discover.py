@@ -184,6 +184,7 @@ if __name__ == "__main__":
     flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
     define_process_flags()
     planning.define_plan_flag()
-    flags.DEFINE_integer("num_devices", 0, "Devices of the plan; those of a run are --config.num_devices.")
+    text = "Devices of the plan; those of a run are --config.num_devices."
+    flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
     command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params"))
     command_line.start(main)

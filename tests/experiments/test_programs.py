@@ -40,6 +40,7 @@ MISTAKES = [
     (["adapt", "--test_tasks=2000"], "--test_tasks: num_tasks is 2000, expected at most the 1000 that are held out"),
     (["adapt", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
     (["discover", "--num_devices=2"], "--num_devices=2: it is of --plan; a run has --config.num_devices"),
+    (["online", "--plan", "--num_devices=-3"], "--num_devices=-3: give a non-negative integer"),
     (["online", "--plan", "--num_devices=3"], "batch_size is 32, expected a multiple of the 3 devices"),
     (["discover", "--plan", "--num_devices=5"], "--num_devices=5: there are 5 devices for 4 agents"),
     (["discover", "--preset=disco103"], "--preset=disco103: unknown environment 'dmlab/rooms_collect_good"),
