@@ -148,7 +148,8 @@ def _return_rows(comparison: Comparison, finals: Mapping, labels: Mapping[str, s
 
 
 def _groups(comparison: Comparison) -> list[str]:
-    return [*dict.fromkeys(family(env) for env in comparison.envs), ALL]
+    families = dict.fromkeys(family(env) for env in comparison.envs)
+    return [*families, ALL] if len(families) > 1 else [ALL]
 
 
 def _family_table(comparison: Comparison, found: "Findings", which: str) -> str:

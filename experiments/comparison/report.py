@@ -151,10 +151,10 @@ def _pairs(methods: Collection[str]) -> list[tuple[str, str]]:
 
 
 def groups_of(comparison: Comparison) -> dict[str, list[int]]:
-    """Return for each family of environments, and for all of them, which they are."""
+    """Return for each family of environments, if there are several, and for all of them, which they are."""
     families = [family(env) for env in comparison.envs]
     groups = {name: [i for i, own in enumerate(families) if own == name] for name in FAMILIES if name in families}
-    return groups | {ALL: list(range(len(families)))}
+    return (groups if len(groups) > 1 else {}) | {ALL: list(range(len(families)))}
 
 
 def _scores(comparison: Comparison, finals: Mapping[Cell, np.ndarray], columns: Sequence[int]) -> dict[str, np.ndarray]:
