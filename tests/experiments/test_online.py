@@ -74,7 +74,7 @@ def test_over_devices_and_processes_it_is_the_run_of_one_device_and_goes_on_over
     [
         (["--num_devices=99"], "num_devices is 99, expected at most the .* there are, or 0 for no split"),
         (["--num_devices=1", "--env=envpool/CartPole-v1"], "num_devices is 1, expected 0: envpool/CartPole-v1 is step"),
-        (["--num_devices=x"], "--num_devices=x: give an integer"),
+        (["--num_devices=x"], "--num_devices=x: give a non-negative integer"),
         (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
     ],
 )
