@@ -15,7 +15,7 @@ from agents.action_values import expected_values
 from agents.categorical import entropy, kl_divergence, log_probability, to_scalars, two_hot_loss
 from agents.moving_average import MovingAverage, initial_average, root_mean_square, update_average
 from agents.returns import importance_ratios, retrace
-from agents.rule import UpdateRule, masked_reduce
+from agents.rule import UpdateRule, masked_means
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_fractions, check_not_negative
 
@@ -109,7 +109,7 @@ def muesli(config: MuesliConfig) -> UpdateRule:
     def metrics(targets: MuesliTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
         policy = predictions["policy"][:-1]
         found = {"entropy": entropy(policy), "cmpo": kl_divergence(targets.policy[:, :, 0], policy)}
-        return {name: masked_reduce(x, trajectory.valid, "mean") for name, x in found.items()}
+        return masked_means(found, trajectory.valid)
 
     return UpdateRule(
         spec=spec,

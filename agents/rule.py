@@ -1,6 +1,6 @@
 """The interface of update rules, the same for hand-made and for learned ones, and the one masked reduction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -91,3 +91,8 @@ def masked_reduce(loss: Array, valid: Array, reduction: str) -> Array:
     check_shape("loss", loss, valid.shape)
     total = jnp.sum(jnp.where(valid, loss, 0.0))
     return total if reduction == "sum" else total / jnp.maximum(1, jnp.sum(valid))
+
+
+def masked_means(named: Mapping[str, Array], valid: Array) -> dict[str, Array]:
+    """Return the mean of each over its valid steps, by `masked_reduce`: of metrics."""
+    return {name: masked_reduce(x, valid, "mean") for name, x in named.items()}

@@ -100,12 +100,18 @@ def check_split(config: AgentConfig, num_devices: int) -> None:
         raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
     if num_processes > 1 and num_devices != num:
         raise ValueError(f"num_devices is {num_devices}, expected all {num} of the {num_processes} processes")
+    if num_devices:
+        check_divided(config, num_devices, f"num_devices ({num_devices})")
+
+
+def check_divided(config: AgentConfig, num_devices: int, name_of_devices: str) -> None:
+    """Raise a ValueError, in which the devices have this name, where they do not divide what is split over them."""
     sizes = {"batch_size": config.batch_size}
     if config.replay.capacity:
-        sizes |= {"replay.capacity": config.replay.capacity, "replay.batch_size": config.replay.batch_size}
+        sizes |= {"replay.batch_size": config.replay.batch_size, "replay.capacity": config.replay.capacity}
     for name, size in sizes.items():
-        if num_devices and size % num_devices:
-            raise ValueError(f"{name} is {size}, expected a multiple of num_devices ({num_devices})")
+        if size % num_devices:
+            raise ValueError(f"{name} is {size}, expected a multiple of {name_of_devices}")
 
 
 class OnlineResult:

@@ -23,7 +23,7 @@ from frodo import logs
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, mesh_size
 from frodo.learner import build_learner
-from frodo.online import make_online_program
+from frodo.online import check_divided, make_online_program
 from frodo.population import make_agent
 from frodo.program_costs import Costs, costs_of
 from meta.lifetime import Setup, make_agent_step
@@ -124,12 +124,7 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
       ValueError: naming the setting that is bad, or that the devices do not divide.
     """
     whole, replay = config, config.replay
-    sizes = {"batch_size": config.batch_size}
-    if replay.capacity:
-        sizes |= {"replay.batch_size": replay.batch_size, "replay.capacity": replay.capacity}
-    for name, size in sizes.items():
-        if size % num_devices:
-            raise ValueError(f"{name} is {size}, expected a multiple of the {num_devices} devices")
+    check_divided(config, num_devices, f"the {num_devices} devices")
     if replay.capacity:
         part = dict(capacity=replay.capacity // num_devices, batch_size=replay.batch_size // num_devices)
         config = config.replace(replay=dataclasses.replace(replay, **part))
@@ -138,10 +133,10 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
     learner = build_learner(config, environment.num_actions, config.is_frozen)
     if isinstance(environment, Environment):
         program = make_online_program(learner, environment)
-        state = _shape(program.init, _key())
+        state = jax.eval_shape(program.init, _key())
         step, of_learner = costs_of(lambda state: program.run(state, 1), state, donated=0), state.learner
     else:
-        of_learner = _shape(learner.init, _key(), _batch(config, environment))
+        of_learner = jax.eval_shape(learner.init, _key(), _batch(config, environment))
         parts = of_learner._replace(lifetime=of_learner.lifetime._replace(replay=()))
 
         def learn(replay, state, trajectories, validation):
@@ -189,22 +184,22 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
     """
     environment = max(map(_environment, names), key=lambda environment: environment.num_actions)
     setup = make_setup(config, environment.num_actions)
-    meta_params = _shape(lambda key: setup.rule.random_meta_params(key, 2), _key())
+    meta_params = jax.eval_shape(lambda key: setup.rule.random_meta_params(key, 2), _key())
     is_host = isinstance(environment, Seen)
     if isinstance(environment, Environment):
         program = environment.program
         agent = make_agent(config, setup, program)
         num = len(names) // mesh_size(len(names), num_devices)
-        start = _shape(lambda key: acting.init_actor(program, setup.agent, key, config.batch_size), _key())
-        state = _shape(agent.init, _key(), meta_params, start)
+        start = jax.eval_shape(lambda key: acting.init_actor(program, setup.agent, key, config.batch_size), _key())
+        state = jax.eval_shape(agent.init, _key(), meta_params, start)
         states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), state)
         group_step = make_group_step(agent, make_mesh(1, jax.devices(), AXIS), config.vmap_agents)
         step = costs_of(group_step, meta_params, states, donated=1)
     else:
         agent = make_agent(config, setup, environment)
         num = min(len(names), -(-num_hosts // num_devices))
-        prepared = _shape(setup.agent.prepare, _batch(config, environment))
-        state = _shape(agent.init, _key(), meta_params, prepared)
+        prepared = jax.eval_shape(setup.agent.prepare, _batch(config, environment))
+        state = jax.eval_shape(agent.init, _key(), meta_params, prepared)
         step = costs_of(agent.learn, meta_params, state, *_trajectories(config, setup.agent, environment, True))
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
         step = step._replace(arguments=step.arguments + (num - 1) * _num_bytes(state))
@@ -274,7 +269,7 @@ def _with_acting(
     step: Costs, config: AgentConfig, setup: Setup, environment: Seen, params: Any, is_meta: bool
 ) -> Costs:
     """Add to a step on the host what acting before it costs, one step of the batch after the other."""
-    core_state = _shape(lambda: setup.agent.initial_state(config.batch_size))
+    core_state = jax.eval_shape(lambda: setup.agent.initial_state(config.batch_size))
     is_first = jax.ShapeDtypeStruct((config.batch_size,), bool)
 
     def act(params, key, observation, is_first, core_state):
@@ -307,7 +302,9 @@ def _trajectories(
 def _trajectory(agent: Agent, observation: Any, length: int, num_actions: int, leading: tuple[int, ...]) -> Any:
     """Return the shapes of trajectories [*leading, T, B, ...]."""
     empty = lambda x: acting.empty_trajectory(agent, agent.prepare(x), length, num_actions)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), _shape(empty, observation))
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), jax.eval_shape(empty, observation)
+    )
 
 
 def _environment(name: str) -> Environment | Seen:
@@ -323,10 +320,6 @@ def _batch(config: AgentConfig, environment: Environment | Seen, size: int = 0) 
     """Return the shape of observations of a batch, as the environment shows them."""
     dtype = environment.observation_dtype if isinstance(environment, Seen) else jnp.float32
     return jax.ShapeDtypeStruct((size or config.batch_size, *environment.observation_shape), dtype)
-
-
-def _shape(fn: Callable[..., Any], *arguments: Any) -> Any:
-    return jax.eval_shape(fn, *arguments)
 
 
 def _key() -> Any:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from agents.action_values import taken, taken_vectors
 from agents.categorical import entropy, kl_divergence, to_scalars, two_hot_loss
 from agents.moving_average import MovingAverage, initial_average, update_average
-from agents.rule import UpdateRule, masked_reduce
+from agents.rule import UpdateRule, masked_means, masked_reduce
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
 from meta import disco_inputs
@@ -190,7 +190,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         found = {"entropy": entropy(predictions["policy"][:-1]), "target_entropy": entropy(targets.policy)}
         if targets.returns is not None:
             found["q_td"] = jnp.square(targets.returns - taken(to_scalars(predictions["q"]), trajectory))
-        return {name: masked_reduce(x, trajectory.valid, "mean") for name, x in found.items()}
+        return masked_means(found, trajectory.valid)
 
     return UpdateRule(
         spec=spec,

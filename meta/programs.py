@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.action_values import epsilon_greedy_logits
-from agents.rule import UpdateRule, masked_reduce
+from agents.rule import UpdateRule, masked_means
 from agents.types import Array, PredictionSpec
 from agents.validation import check_fractions
 from meta.program_evaluation import Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
@@ -119,9 +119,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
         spec=lambda num_actions: {"q": PredictionSpec(is_per_action=True)},
         apply=apply,
         loss=lambda targets, predictions, trajectory: targets.loss,
-        metrics=lambda targets, predictions, trajectory: {
-            name: masked_reduce(case, trajectory.valid, "mean") for name, case in targets.cases.items()
-        },
+        metrics=lambda targets, predictions, trajectory: masked_means(targets.cases, trajectory.valid),
         policy=lambda predictions: epsilon_greedy_logits(predictions["q"], config.epsilon),
         random_meta_params=lambda key, num_actions: (
             {"program": {"constants": jnp.array(constants)}} if constants else {}

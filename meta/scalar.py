@@ -17,7 +17,7 @@ from agents import impala
 from agents.action_values import epsilon_greedy_logits, expected_values, squared_error, taken
 from agents.categorical import entropy, log_probability
 from agents.networks import TORSO
-from agents.rule import REDUCTIONS, UpdateRule, masked_reduce
+from agents.rule import REDUCTIONS, UpdateRule, masked_means
 from agents.td import only_action
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
@@ -189,8 +189,8 @@ def difference_from_vtrace(
 ) -> dict[str, Array]:
     """Return the mean squared difference of an actor-critic's targets from V-trace's, and their mean: metrics."""
     canonical = impala.vtrace_targets(predictions, trajectory, discount, lambda_).value
-    difference = masked_reduce(jnp.square(targets - canonical), trajectory.valid, "mean")
-    return {"target_difference": difference, "target": masked_reduce(targets, trajectory.valid, "mean")}
+    found = {"target_difference": jnp.square(targets - canonical), "target": targets}
+    return masked_means(found, trajectory.valid)
 
 
 def learned_loss(config: LearnedLossConfig) -> UpdateRule:

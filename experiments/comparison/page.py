@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.comparison import cells
 from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, Comparison
-from experiments.comparison.protocol import ALL, Point, family
+from experiments.comparison.protocol import ALL, Point, family, groups_of
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
 from frodo.logs import quantity
@@ -53,7 +53,7 @@ def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[
         "</p>",
         _family_table(comparison, found, "one"),
     ]
-    places = [*comparison.envs, *_groups(comparison)]
+    places = [*comparison.envs, *groups_of(comparison.envs)]
     for over in found.differences["tuned"]:
         parts.append(
             f"<h2>Differences to {html.escape(labels[over])}</h2><p>Mean difference of the normalised scores, seed by "
@@ -147,13 +147,8 @@ def _return_rows(comparison: Comparison, finals: Mapping, labels: Mapping[str, s
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _groups(comparison: Comparison) -> list[str]:
-    families = dict.fromkeys(family(env) for env in comparison.envs)
-    return [*families, ALL] if len(families) > 1 else [ALL]
-
-
 def _family_table(comparison: Comparison, found: "Findings", which: str) -> str:
-    groups, own = _groups(comparison), found.by_family[which]
+    groups, own = groups_of(comparison.envs), found.by_family[which]
     rows = [[found.labels[m], *(interval(of[x]) if x in of else "–" for x in groups)] for m, of in own.items()]
     if which == "tuned":
         return pages.table(["method", *groups], rows)

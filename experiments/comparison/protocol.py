@@ -37,6 +37,13 @@ def family(env: str) -> str:
     return next(name for name, one in FAMILIES.items() if one.has(env))
 
 
+def groups_of(envs: Sequence[str]) -> dict[str, list[int]]:
+    """Return for each family of environments, if there are several, and for all of them, which they are."""
+    families = [family(env) for env in envs]
+    groups = {name: [i for i, own in enumerate(families) if own == name] for name in dict.fromkeys(families)}
+    return (groups if len(groups) > 1 else {}) | {ALL: list(range(len(families)))}
+
+
 class Point(NamedTuple):
     """One setting of a rule's agent: a point of the grid.
 

@@ -12,7 +12,7 @@ from experiments.comparison import cells
 from experiments.comparison.cells import Choice
 from experiments.comparison.methods import BASELINES, METHODS, Comparison
 from experiments.comparison.page import interval, page
-from experiments.comparison.protocol import ALL, FAMILIES, family
+from experiments.comparison.protocol import ALL, family, groups_of
 from experiments.results import plots, reading, statistics
 from experiments.results.scores import normalised, reference_scores
 from experiments.results.statistics import Estimate
@@ -108,7 +108,7 @@ def _findings(comparison: Comparison, choices: Mapping, runs: Mapping, seen: Map
         for cell, run in runs["tuned"].items()
         if "skipped" in run.columns
     }
-    groups = groups_of(comparison)
+    groups = groups_of(comparison.envs)
     places = {env: [i] for i, env in enumerate(comparison.envs)} | groups
     by_family: dict[str, dict[str, dict[str, Estimate]]] = {which: {} for which in finals}
     differences: dict[str, dict[str, dict[str, dict[str, Estimate]]]] = {which: {} for which in finals}
@@ -148,13 +148,6 @@ def _pairs(methods: Collection[str]) -> list[tuple[str, str]]:
         for method in methods
         if method != over and (over in BASELINES or METHODS[method].frozen == over)
     ]
-
-
-def groups_of(comparison: Comparison) -> dict[str, list[int]]:
-    """Return for each family of environments, if there are several, and for all of them, which they are."""
-    families = [family(env) for env in comparison.envs]
-    groups = {name: [i for i, own in enumerate(families) if own == name] for name in FAMILIES if name in families}
-    return (groups if len(groups) > 1 else {}) | {ALL: list(range(len(families)))}
 
 
 def _scores(comparison: Comparison, finals: Mapping[Cell, np.ndarray], columns: Sequence[int]) -> dict[str, np.ndarray]:
@@ -329,7 +322,7 @@ def _sensitivity(comparison: Comparison, tuning: Mapping, labels: Mapping[str, s
     found: dict[str, dict[str, dict[str, dict[float, float]]]] = {}
     for method in dict.fromkeys(method for _, method in tuning):
         of_families = found.setdefault(labels[method], {})
-        for name, columns in groups_of(comparison).items():
+        for name, columns in groups_of(comparison.envs).items():
             envs = [comparison.envs[i] for i in columns]
             lines = of_families.setdefault(name, {})
             for point in tuning[envs[0], method]:

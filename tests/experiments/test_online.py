@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 from experiments.runs.checkpoints import Checkpoints
 from tests.experiments.runs.small_runs import rows
@@ -67,19 +66,3 @@ def test_over_devices_and_processes_it_is_the_run_of_one_device_and_goes_on_over
     assert len(numbers(alone)) == 6
     for folder in (whole, fewer, both):
         np.testing.assert_allclose(numbers(folder), numbers(alone), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (["--num_devices=99"], "num_devices is 99, expected at most the .* there are, or 0 for no split"),
-        (["--num_devices=1", "--env=envpool/CartPole-v1"], "num_devices is 1, expected 0: envpool/CartPole-v1 is step"),
-        (["--num_devices=x"], "--num_devices=x: give a non-negative integer"),
-        (["--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(start, tmp_path, bad, message):
-    done = start("experiments.online", f"--out={tmp_path / 'run'}", "--steps=100", *bad)
-    assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: ") and all(part in done.stderr for part in message.split(" .* ")), done.stderr
-    assert not (tmp_path / "run").exists()

@@ -39,6 +39,13 @@ MISTAKES = [
     (["adapt", "--test_trials=2,0"], "--test_trials=2,0: give numbers of trials from 1 on, such as 1,2,4,8"),
     (["adapt", "--test_tasks=2000"], "--test_tasks: num_tasks is 2000, expected at most the 1000 that are held out"),
     (["adapt", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
+    (["online", "--num_devices=99"], "num_devices is 99, expected at most the .* there are, or 0 for no split"),
+    (
+        ["online", "--num_devices=1", "--env=envpool/CartPole-v1"],
+        "num_devices is 1, expected 0: envpool/CartPole-v1 is step",
+    ),
+    (["online", "--num_devices=x"], "--num_devices=x: give a non-negative integer"),
+    (["online", "--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
     (["discover", "--num_devices=2"], "--num_devices=2: it is of --plan; a run has --config.num_devices"),
     (["online", "--plan", "--num_devices=-3"], "--num_devices=-3: give a non-negative integer"),
     (["online", "--plan", "--num_devices=3"], "batch_size is 32, expected a multiple of the 3 devices"),

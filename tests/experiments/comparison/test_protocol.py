@@ -55,6 +55,12 @@ def test_families_and_points_have_names():
     assert Point(1.0, None, (3, 4)).program.folder == "batch_3x4"
 
 
+def test_a_family_alone_is_all():
+    assert protocol.groups_of([CATCH, OTHER_CATCH]) == {"all": [0, 1]}
+    of_two = {"catch": [0, 2], "grid_worlds": [1], "all": [0, 1, 2]}
+    assert protocol.groups_of([CATCH, GRID_WORLD, OTHER_CATCH]) == of_two
+
+
 def test_the_grid_of_a_rule_without_entropy_is_smaller():
     grid = Grid()
     assert len(grid.points(True)) == 18 and len(grid.points(False)) == 6
