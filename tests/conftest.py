@@ -96,7 +96,6 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(config, items):
-    items.sort(key=lambda item: item.path.name != "test_notebook.py")  # the longest one first: no process waits for it
     for item in items:
         if item.path.relative_to(config.rootpath / "tests").as_posix().startswith(SLOW):
             item.add_marker(pytest.mark.slow)

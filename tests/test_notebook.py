@@ -19,6 +19,7 @@ presets.catch = lambda: catch.replace(num_updates=1, batch_size=4)
 """
 
 
+@pytest.mark.long
 def test_the_notebook_runs(tmp_path, monkeypatch):
     if not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights, which the notebook would download")

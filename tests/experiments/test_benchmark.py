@@ -142,6 +142,7 @@ def test_revisions_take_turns_and_what_fails_is_left_out(tmp_path, monkeypatch, 
     assert [line for line in lines if line.startswith("18 of 18")] == []  # it was left out
 
 
+@pytest.mark.long
 def test_another_revision_is_run_beside_this_one(start, tmp_path, monkeypatch):
     if not revisions.describe():
         pytest.skip("there is no repository")

@@ -86,6 +86,7 @@ def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
             methods.refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
 
 
+@pytest.mark.long
 def test_a_killed_comparison_goes_on_with_the_unfinished_cells_and_gives_the_same_report(tmp_path):
     def start(name, *more):
         flags = (

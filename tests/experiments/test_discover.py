@@ -197,6 +197,7 @@ def test_processes_that_do_not_come_up_are_said_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(start, tmp_path):
     arguments = ["--envs=toy/catch/4x3,toy/catch/4x3", *TINY]
     command = [sys.executable, "-m", "experiments.discover", *arguments]

@@ -97,6 +97,7 @@ def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, t
     jax.tree.map(np.testing.assert_array_equal, expected.meta_params, found.meta_params)
 
 
+@pytest.mark.long
 def test_a_search_that_is_killed_five_times_is_one_that_never_was(whole, tmp_path):
     folder, _ = whole
     code = f"""
@@ -127,6 +128,7 @@ evolve.run(CONFIG, RunOptions((0,), 12, out={str(tmp_path)!r}, resume={{resume}}
         assert rows(tmp_path / name) == rows(folder / name)
 
 
+@pytest.mark.long
 def test_two_processes_search_as_one_does_and_go_on_where_they_stopped(whole, tmp_path):
     folder, _ = whole
     code = f"""

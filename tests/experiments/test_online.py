@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from experiments.runs.checkpoints import Checkpoints
 from tests.experiments.runs.small_runs import rows
@@ -49,6 +50,7 @@ def state(folder):
     return checkpoints._read(6 * ITERATION)[0]
 
 
+@pytest.mark.long
 def test_over_devices_and_processes_it_is_the_run_of_one_device_and_goes_on_over_another_number(start, tmp_path):
     alone, whole, parts, fewer, both = (tmp_path / name for name in ("alone", "whole", "parts", "fewer", "both"))
     done = start("experiments.online", *arguments(alone, 6))

@@ -57,7 +57,8 @@ def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
 
 
 def test_one_optimiser_for_all_moves_by_its_learning_rate():
-    with tiny("toy/catch/4x3", "toy/catch/4x3", is_optimizer_per_agent=False) as population:
+    env = "gymnax/CartPole-v1"  # gymnax's environments are pure, too
+    with tiny(env, env, is_optimizer_per_agent=False) as population:
         state = population.init()
         before = jax.device_get(state.meta_params)
         after, _ = population.step(state)
@@ -67,6 +68,7 @@ def test_one_optimiser_for_all_moves_by_its_learning_rate():
     assert np.max(moved) == pytest.approx(rate, rel=1e-2)
 
 
+@pytest.mark.long
 def test_groups_of_unlike_size_share_devices_and_compile_once():
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "3", "JAX_LOG_COMPILES": "1"}
     output = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True)
