@@ -1,8 +1,9 @@
 """How well η can be fitted to a hand-made target: python -m experiments.fit --target=vtrace --envs=toy/catch
 
-Prints what part of the change that the target asks for the fitted one explains (`meta.fitting.variance_explained`): on
-made-up trajectories, on and off policy, at other lengths and discounts than those that it was fitted with; and on an
-agent's own trajectories, which learns by the fitted targets, at the start and after each third of --steps.
+Prints what part of the change that the target asks for the fitted one explains (`meta.fitting.variance_explained`; of
+CMPO's policy, `meta.policy_fitting.explained`): on made-up trajectories, on and off policy, at other lengths, discounts
+and numbers of actions than those that it was fitted with; and on an agent's own trajectories, which learns by the
+fitted targets, at the start and after each third of --steps.
 """
 
 import dataclasses
@@ -19,29 +20,53 @@ from agents.environments.names import is_pure, make_environment
 from experiments.runs import settings
 from experiments.runs.command_line import no_arguments, parse_steps, start
 from experiments.runs.errors import UsageError, caused_by
+from frodo.fitted import RULE_OF
 from frodo.logs import table
-from meta import fitting
-from meta.hand_made import TARGETS
+from meta import fitting, policy_fitting
+from meta.disco import DiscoConfig
 
 NUM_TRAJECTORIES = 20  # one after another, of which the explained parts are averaged
 STAGES = 3
+Cases = dict[str, tuple[dict[str, Any], dict[str, Any]]]  # name -> settings of the rule, sizes of what is made up
+OF_SCALARS: Cases = {
+    "as fitted": ({}, {}),
+    "on policy": ({}, {"is_on_policy": True}),
+    "8 steps": ({}, {"num_steps": 8}),
+    "128 steps": ({}, {"num_steps": 128}),
+    "γ = 0.9": ({"discount": 0.9}, {}),
+    "γ = 1": ({"discount": 1.0}, {}),
+}
+OF_POLICIES: Cases = {
+    "2 actions, 8 steps: as fitted": ({}, {"num_actions": 2}),
+    "3 actions": ({}, {"num_actions": 3}),
+    "6 actions": ({}, {"num_actions": 6}),
+    "18 actions: as fitted": ({}, {"num_actions": 18}),
+    "6 actions, 32 steps": ({}, {"num_actions": 6, "num_steps": 32}),
+    "6 actions, γ = 0.9": ({"discount": 0.9}, {"num_actions": 6}),
+}
+
+
+def explain(target: str, config: Any, inputs: tuple[Any, ...]) -> jax.Array:
+    """Return what part of the target's change the rule explains, by the inputs of its `apply`."""
+    meta_params, state, trajectory, predictions, slow = inputs
+    if isinstance(config, DiscoConfig):
+        return policy_fitting.explained(config, meta_params, (state, trajectory, predictions, slow))
+    return fitting.variance_explained(target, config, meta_params, trajectory, predictions)
 
 
 def on_made_up(rule: frodo.Rule) -> Iterator[tuple[str, float]]:
     """Return where, and what is explained there."""
-    config = rule.config.rule.settings
-    cases: dict[str, tuple[Any, dict[str, Any]]] = {
-        "as fitted": (config, {}),
-        "on policy": (config, {"is_on_policy": True}),
-        "8 steps": (config, {"num_steps": 8}),
-        "128 steps": (config, {"num_steps": 128}),
-        "γ = 0.9": (dataclasses.replace(config, discount=0.9), {}),
-        "γ = 1": (dataclasses.replace(config, discount=1.0), {}),
-    }
-    for name, (of_case, sizes) in cases.items():
-        made_up = fitting.make_up(jax.random.key(1), of_case, batch_size=8192, **sizes)
-        explained = fitting.variance_explained(rule.name, of_case, rule.meta_params, *made_up)
-        yield f"made up, {name}", float(explained)
+    is_policy = isinstance(rule.config.rule.settings, DiscoConfig)
+    for name, (changes, sizes) in (OF_POLICIES if is_policy else OF_SCALARS).items():
+        config = dataclasses.replace(rule.config.rule.settings, **changes)
+        if is_policy:
+            inputs: tuple[Any, ...] = policy_fitting.make_up_for_disco(
+                jax.random.key(1), config, batch_size=512, **sizes
+            )
+        else:
+            trajectory, predictions = fitting.make_up(jax.random.key(1), config, batch_size=8192, **sizes)
+            inputs = ((), trajectory, predictions, predictions)
+        yield f"made up, {name}", float(explain(rule.name, config, (rule.meta_params, *inputs)))
 
 
 def on_own(rule: frodo.Rule, env: str, num_steps: int) -> Iterator[tuple[str, float]]:
@@ -54,11 +79,10 @@ def on_own(rule: frodo.Rule, env: str, num_steps: int) -> Iterator[tuple[str, fl
     actor, unroll = Actor(environment, agent, policy), rule.config.unroll
 
     @jax.jit
-    def explained(params):
+    def explained(learned):
         def one(state, _):
-            state, trajectory, _ = acting.rollout(actor, params, state, unroll)
-            predictions = agent.unroll(params, trajectory)
-            return state, fitting.variance_explained(rule.name, config, rule.meta_params, trajectory, predictions)
+            state, trajectory, _ = acting.rollout(actor, learned.params, state, unroll)
+            return state, explain(rule.name, config, result.learner.rule_inputs(learned, trajectory))
 
         state = acting.init_actor(environment, agent, key, rule.config.batch_size)
         return jax.lax.scan(one, state, None, length=NUM_TRAJECTORIES)[1].mean()
@@ -66,7 +90,7 @@ def on_own(rule: frodo.Rule, env: str, num_steps: int) -> Iterator[tuple[str, fl
     for stage in range(STAGES + 1):
         if stage:
             result = result.go_on(num_steps // STAGES)
-        yield f"{env}, {num_steps * stage // STAGES:,} steps", float(explained(result.params))
+        yield f"{env}, {num_steps * stage // STAGES:,} steps", float(explained(result.state))
 
 
 def main(argv: list[str]) -> None:
@@ -82,7 +106,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("target", "vtrace", f"One of {', '.join(TARGETS)}.")
+    flags.DEFINE_string("target", "vtrace", f"One of {', '.join(RULE_OF)}.")
     flags.DEFINE_string("envs", "toy/catch,toy/grid_world/48,gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("steps", "2e5", "Environment steps in each.")
     start(main)

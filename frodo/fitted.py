@@ -1,4 +1,4 @@
-"""η of rules that are fitted to a hand-made target: from the user's cache, else fitted now, in half a minute."""
+"""η of rules that are fitted to a hand-made target: from the user's cache, else fitted now, in a minute or two."""
 
 import dataclasses
 import hashlib
@@ -8,13 +8,16 @@ import jax
 import numpy as np
 
 from agents.types import Params
+from agents.validation import check_choice
 from frodo.devices import quick_to_compile
 from frodo.files import DiskError, cache_folder, plain, read_arrays, write_arrays
 from frodo.logs import note
-from meta import fitting
-from meta.scalar import FrodoConfig, frodo
+from frodo.rules import RuleConfig, make_update_rule
+from meta import fitting, policy_fitting
+from meta.hand_made import TARGETS
 
 VERSION = 1  # of the fit: another one makes all that was cached anew
+RULE_OF = dict.fromkeys(TARGETS, "frodo") | {"cmpo": "disco"}  # hand-made target -> the rule that is fitted to it
 _OF_LOSS = (  # settings that the fit does not depend on
     "reduction",
     "next_value_gradient",
@@ -22,21 +25,38 @@ _OF_LOSS = (  # settings that the fit does not depend on
     "is_consistency_multi_step",
     "value_cost",
     "entropy_cost",
+    "policy_cost",
+    "y_cost",
+    "z_cost",
+    "aux_policy_cost",
+    "target_decay",
+    "target_policy_cost",
+    "logit_cost",
+    "skips_first_steps",
 )
 
 
-def fitted_meta_params(target: str, settings: FrodoConfig) -> Params:
-    """Return η for which a rule of these settings has the targets of that name in `meta.hand_made.TARGETS`.
+def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
+    """Return η for which a rule has the targets of that name in `RULE_OF`.
 
     Raises:
-      ValueError: naming the target if there is none, or the inputs that it cannot be made without.
+      ValueError: naming the target if there is none, or is none of that rule, or what it cannot be made without.
     """
-    settings.validate()
-    fitting.check_target(target, settings)
+    check_choice("target", target, RULE_OF)
+    if rule.name != RULE_OF[target]:
+        raise ValueError(f"{target} is fitted to the rule {RULE_OF[target]!r} alone, and the rule is {rule.name!r}")
+    rule.validate()
+    settings = rule.settings
+    if target in TARGETS:
+        fitting.check_target(target, settings)
+        fit = lambda key: fitting.fit(target, settings, key)
+    else:
+        policy_fitting.check_target(settings)
+        fit = lambda key: policy_fitting.fit(settings, key)
     own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name not in _OF_LOSS}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"
-    shapes = jax.eval_shape(lambda key: frodo(settings).random_meta_params(key, 1), jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0))
     leaves, structure = jax.tree.flatten(shapes)
     try:
         arrays = read_arrays(path)
@@ -45,9 +65,8 @@ def fitted_meta_params(target: str, settings: FrodoConfig) -> Params:
             return jax.tree.unflatten(structure, found)
     except (FileNotFoundError, ValueError, KeyError):  # none yet, or it is damaged
         pass
-    note(f"fitting η to {target}: half a minute, once")
-    fit = jax.jit(lambda key: fitting.fit(target, settings, key), compiler_options=quick_to_compile())
-    meta_params = jax.device_get(fit(jax.random.key(0)))
+    note(f"fitting η to {target}: a minute or two, once")
+    meta_params = jax.device_get(jax.jit(fit, compiler_options=quick_to_compile())(jax.random.key(0)))
     try:
         write_arrays(path, {f"{i}": x for i, x in enumerate(jax.tree.leaves(meta_params))})
     except DiskError as error:

@@ -62,6 +62,7 @@ class Learner(NamedTuple):
         `is_validation_kept`, one fresh trajectory less: the last validation trajectory is the first.
       iterate: state, actor, actor's state -> state, metrics, Control, actor's state, EpisodeStats: act in a pure
         environment what `learn` needs, and learn from it.
+      rule_inputs: state, trajectory [T, B] -> what the rule's targets are made from, the arguments of its `apply`.
       targets: state, trajectory [T, B] -> the rule's targets, a pytree [T, B, ...].
       derivatives: state, trajectory [T, B] -> those of the targets with respect to rewards, discounts and values
         (`meta.sensitivity.target_derivatives`).
@@ -75,6 +76,7 @@ class Learner(NamedTuple):
     update: Callable[[LearnerState, Trajectory], tuple[LearnerState, dict[str, Array]]]
     learn: Callable[[LearnerState, Trajectory, Trajectory | None], tuple[LearnerState, dict[str, Array], Control]]
     iterate: Callable[..., tuple[LearnerState, dict[str, Array], Control, acting.ActorState, acting.EpisodeStats]]
+    rule_inputs: Callable[[LearnerState, Trajectory], tuple[Any, ...]]
     targets: Callable[[LearnerState, Trajectory], Targets]
     derivatives: Callable[[LearnerState, Trajectory], dict[str, Targets]]
 
@@ -168,8 +170,7 @@ def build_learner(
         learned, actor_state, stats = lifetime.iterate(state.meta_params, state.lifetime, actor, actor_state)
         return *after(state, learned, is_meta), actor_state, stats
 
-    def known(state: LearnerState, trajectory: Trajectory) -> tuple[Any, ...]:
-        """What the rule's targets are made from."""
+    def rule_inputs(state: LearnerState, trajectory: Trajectory) -> tuple[Any, ...]:
         check_trajectory(trajectory)
         prepared = clip_rewards(prepare(trajectory), config.max_abs_reward)
         predictions = slow = agent.unroll(state.params, prepared)
@@ -178,9 +179,9 @@ def build_learner(
         return state.meta_params, state.agent.rule_state, prepared, predictions, slow
 
     def targets(state: LearnerState, trajectory: Trajectory) -> Targets:
-        return rule.apply(*known(state, trajectory))[0]
+        return rule.apply(*rule_inputs(state, trajectory))[0]
 
     def derivatives(state: LearnerState, trajectory: Trajectory) -> dict[str, Targets]:
-        return target_derivatives(rule, *known(state, trajectory))
+        return target_derivatives(rule, *rule_inputs(state, trajectory))
 
-    return Learner(config, setup, is_meta, init, act, update, learn, iterate, targets, derivatives)
+    return Learner(config, setup, is_meta, init, act, update, learn, iterate, rule_inputs, targets, derivatives)

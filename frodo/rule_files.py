@@ -16,14 +16,13 @@ import numpy as np
 
 from agents.rule import UpdateRule
 from agents.types import Params
+from agents.validation import check_choice
 from frodo import disco103_weights, earlier_versions, files, presets
 from frodo.config import AgentConfig
-from frodo.fitted import fitted_meta_params
+from frodo.fitted import RULE_OF, fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
 from meta.disco import DiscoConfig
-from meta.hand_made import TARGETS
-from meta.scalar import FrodoConfig
 
 Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
@@ -140,18 +139,21 @@ def make_rule(name: str, **settings: Any) -> Rule:
 
 
 def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
-    """Make a rule whose targets are hand-made ones at first, to be learned further: FRODO's, with a fitted η.
+    """Make a rule whose targets are hand-made ones at first, to be learned further, with a fitted η.
 
     Args:
-      target: one of `meta.hand_made.TARGETS`.
-      **settings: of the rule, as of `make_rule("frodo")`, that replace those of `presets.fitted`.
+      target: "vtrace", "lambda_return" or "n_step_return", of FRODO's rule; "cmpo", of DiscoRL's (π̂ is fitted, and ŷ
+        and ẑ are at random).
+      **settings: of the rule, as of `make_rule`, that replace those of `presets.fitted` or of `small_population`.
     Raises:
       ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.
     """
-    config = presets.fitted("").agent_only()
+    check_choice("target", target, RULE_OF)
+    preset = presets.fitted("") if RULE_OF[target] == "frodo" else presets.small_population(RULE_OF[target])
+    config = preset.agent_only()
     config = config.replace(rule=config.rule.replace(**settings))
     config.validate()
-    return Rule(target, config, fitted_meta_params(target, config.rule.settings), _origin_of_fit(target))
+    return Rule(target, config, fitted_meta_params(target, config.rule), _origin_of_fit(target))
 
 
 def _origin_of_fit(target: str) -> Origin:
@@ -177,7 +179,7 @@ def load_rule(name: Path | str) -> Rule:
     if name == PUBLISHED:
         arrays = disco103_weights.read(disco103_weights.find())
         return Rule(name, presets.disco("").agent_only(), disco103.to_meta_params(arrays), DISCO103)
-    if name in TARGETS:
+    if name in RULE_OF:
         return fit_rule(name)
     path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
     arrays = _read(name, path)
@@ -205,7 +207,7 @@ def get_rule(rule: Rule | str) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
-    is_there = rule in (PUBLISHED, *shipped_rules(), *TARGETS) or Path(rule).suffix == ".npz"
+    is_there = rule in (PUBLISHED, *shipped_rules(), *RULE_OF) or Path(rule).suffix == ".npz"
     return load_rule(rule) if is_there else make_rule(rule)
 
 
@@ -213,7 +215,7 @@ def load_origin(name: str) -> Origin:
     """Return where a rule comes from, without its η; errors are those of `load_rule`."""
     if name == PUBLISHED:
         return DISCO103
-    if name in TARGETS:
+    if name in RULE_OF:
         return _origin_of_fit(name)
     return _origin(name, _read(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)))
 
@@ -240,10 +242,8 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     Raises:
       ValueError: as `load_rule`, and if the rule is of another configuration.
     """
-    if name in TARGETS:
-        if not isinstance(config.settings, FrodoConfig):
-            raise ValueError(f"{name} is fitted to the rule 'frodo' alone, and the rule is {config.name!r}")
-        return fitted_meta_params(name, config.settings)
+    if name in RULE_OF:
+        return fitted_meta_params(name, config)
     loaded = load_rule(name)
     shapes = lambda rule: jax.eval_shape(
         lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0)
@@ -270,7 +270,7 @@ def _read(name: str, path: Path) -> dict[str, np.ndarray]:
     try:
         return files.read_arrays(path)
     except FileNotFoundError:
-        known = ", ".join([PUBLISHED, *shipped_rules(), *TARGETS])
+        known = ", ".join([PUBLISHED, *shipped_rules(), *RULE_OF])
         raise ValueError(f"{name} is no rule: expected one of {known}, or the path of a rule's file") from None
 
 

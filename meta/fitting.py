@@ -4,6 +4,8 @@ A learned target that begins as V-trace, as a λ-return or as A2C's return teach
 further from there.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -56,8 +58,6 @@ def fit(name: str, config: FrodoConfig, key: Array) -> Params:
     """
     check_target(name, config)
     rule = frodo(config)
-    schedule = optax.cosine_decay_schedule(LEARNING_RATE, NUM_UPDATES)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
 
     def loss(meta_params: Params, key: Array) -> Array:
         trajectory, predictions = make_up(key, config)
@@ -69,13 +69,20 @@ def fit(name: str, config: FrodoConfig, key: Array) -> Params:
         )
         return jnp.mean(error / (size + 0.1 * size.mean()))
 
+    init_key, key = jax.random.split(key)
+    return minimise(loss, rule.random_meta_params(init_key, NUM_ACTIONS), key)
+
+
+def minimise(loss: Callable[[Params, Array], Array], meta_params: Params, key: Array) -> Params:
+    """Minimise a loss of η and a key by Adam, a key of its own in each of the updates."""
+    schedule = optax.cosine_decay_schedule(LEARNING_RATE, NUM_UPDATES)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+
     def update(carry, key: Array):
         meta_params, opt_state = carry
         updates, opt_state = optimizer.update(jax.grad(loss)(meta_params, key), opt_state)
         return (optax.apply_updates(meta_params, updates), opt_state), None
 
-    init_key, key = jax.random.split(key)
-    meta_params = rule.random_meta_params(init_key, NUM_ACTIONS)
     keys = jax.random.split(key, NUM_UPDATES)
     return jax.lax.scan(update, (meta_params, optimizer.init(meta_params)), keys)[0][0]
 
@@ -104,6 +111,7 @@ def make_up(
     num_steps: int = NUM_STEPS,
     batch_size: int = BATCH_SIZE,
     is_on_policy: bool = False,
+    num_actions: int = NUM_ACTIONS,
 ) -> tuple[Trajectory, Predictions]:
     """Make up a trajectory [T, B] and an agent's predictions on it.
 
@@ -142,11 +150,11 @@ def make_up(
     more = (num_steps + 1, *columns)
     walk = 0.3 * jnp.cumsum(normal(*more), axis=0)
     value = (normal(*columns) + jnp.where(chance(0.5, *columns), normal(*more), walk)) * unit * power(-1, 0.7)
-    logits = normal(*more, NUM_ACTIONS) * power(-1, 0.6)[:, None]
+    logits = normal(*more, num_actions) * power(-1, 0.6)[:, None]
     distance = jnp.where(chance(1.0 if is_on_policy else 0.25, *columns), 0.0, power(-1.5, 0.3))
     predictions = {"policy": logits, "value": value}
     if config.kind == "value_based":
-        q = value[..., None] + normal(*more, NUM_ACTIONS) * unit * power(-1, 0.7)[:, None]
+        q = value[..., None] + normal(*more, num_actions) * unit * power(-1, 0.7)[:, None]
         predictions, logits = {"q": q}, KINDS[config.kind].policy({"q": q}, config)
     elif config.kind == "prediction":
         predictions, logits = {"value": value}, KINDS[config.kind].policy({"value": value}, config)

@@ -17,9 +17,9 @@ from experiments.runs import settings
 from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
+from frodo.fitted import RULE_OF
 from frodo.rule_files import PUBLISHED, load_origin, load_rule
 from frodo.rules import RuleConfig
-from meta.hand_made import TARGETS
 from meta.outer import OuterConfig
 from meta.program_language import FORMULAS
 from meta.scalar import FrodoConfig
@@ -324,7 +324,7 @@ def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False
         reference_scores(env)
     for flag, expected in RULE_FLAGS.items():
         if path := comparison.files.get(flag, ""):
-            if path in TARGETS:
+            if path in RULE_OF:
                 raise UsageError(f"--{flag}={path} was not discovered: --methods=fitted_frozen,fitted_online have it")
             with caused_by(f"--{flag}"):
                 found = load_rule(path).config.rule.name

@@ -7,13 +7,14 @@ from agents.types import Params
 from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
 from frodo.config import OnlineConfig, PopulationConfig
+from frodo.fitted import RULE_OF
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_rule, shipped_rules
 from frodo.rules import RULES
 from meta.hand_made import TARGETS
 
 # Rules, for --help: those that were discovered, and what η can begin with.
 DISCOVERED = f"{', '.join([PUBLISHED, *shipped_rules()])}, or a file that `discover` wrote"
-STARTS = f"{', '.join(TARGETS)}, {DISCOVERED}"
+STARTS = f"{', '.join(RULE_OF)}, {DISCOVERED}"
 
 
 def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:

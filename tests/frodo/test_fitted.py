@@ -8,7 +8,7 @@ import frodo
 from frodo import presets
 from frodo.rule_files import get_rule, load_meta_params, load_origin
 from frodo.rules import RuleConfig
-from meta import fitting
+from meta import fitting, policy_fitting
 from tests.trees import check_equal
 
 
@@ -57,7 +57,20 @@ def test_the_names_of_targets_are_names_of_rules():
     assert get_rule("n_step_return").name == "n_step_return"
     with pytest.raises(ValueError, match="vtrace is fitted to the rule 'frodo' alone, and the rule is 'disco'"):
         load_meta_params("vtrace", RuleConfig("disco"))
+    with pytest.raises(ValueError, match="cmpo is fitted to the rule 'disco' alone, and the rule is 'frodo'"):
+        load_meta_params("cmpo", config)
     with pytest.raises(ValueError, match="inputs are reward, expected discount"):
         frodo.fit_rule("vtrace", inputs=("reward",))
-    with pytest.raises(ValueError, match="target is 'vtrac'"):
+    with pytest.raises(ValueError, match="target is 'vtrac', expected one of .*cmpo .did you mean 'vtrace'"):
         frodo.fit_rule("vtrac")
+
+
+def test_discos_form_is_fitted_to_cmpo(monkeypatch, capsys):
+    monkeypatch.setattr(policy_fitting, "NUM_ACTIONS", (2,))
+    rule = frodo.fit_rule("cmpo", lstm=4, lifetime_lstm=2)
+    assert (rule.name, rule.config.rule.name) == ("cmpo", "disco") and "fitted to cmpo" in rule.describe()
+    capsys.readouterr()
+    check_equal(load_meta_params("cmpo", rule.config.rule.replace(y_cost=0.5)), rule.meta_params)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ValueError, match="without is q, expected it not to have q"):
+        frodo.fit_rule("cmpo", without=("q",))

@@ -1,0 +1,122 @@
+"""η of DiscoRL's form that makes a hand-made policy target, CMPO's, fitted on made-up trajectories.
+
+ŷ and ẑ stay what a random η makes of them: a hand-made objective has none.
+"""
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from agents.categorical import kl_divergence
+from agents.moving_average import normalise
+from agents.muesli import cmpo_logits
+from agents.rule import masked_reduce
+from agents.types import Array, Params, Predictions, Trajectory
+from meta.disco import DiscoConfig, DiscoState, disco, make_context
+from meta.fitting import make_up, minimise
+from meta.scalar import FrodoConfig
+from meta.target_network import LifetimeLSTMState
+
+MadeUp = tuple[DiscoState, Trajectory, Predictions, Predictions]  # what a rule's `apply` takes, but for η
+NUM_STEPS, BATCH_SIZE, NUM_ACTIONS = 8, 24, (2, 5, 18)  # of made-up trajectories: the target looks no further
+CLIP = 1.0  # of advantages, in units of their standard deviation: Muesli's
+
+
+def check_target(config: DiscoConfig) -> None:
+    """Raise a ValueError that names what the target cannot be made without."""
+    if "q" in config.without:
+        raise ValueError(f"without is {','.join(config.without)}, expected it not to have q: cmpo is made of q")
+
+
+def cmpo(
+    config: DiscoConfig,
+    state: DiscoState,
+    trajectory: Trajectory,
+    predictions: Predictions,
+    target_predictions: Predictions,
+) -> Array:
+    """Compute logits of π_target exp(clip((A − μ) / σ, −1, 1)), [T, B, A], without gradient.
+
+    A(S, a) is Retrace's advantage for the taken action, and that of the target parameters' q for the others; μ and σ
+    are moving averages of the former. Source: Hessel et al. 2021, "Clipped MPO", with the rule's own advantages.
+    """
+    context, _ = make_context(state, trajectory, predictions, target_predictions, config)
+    values, policy = context.values, target_predictions["policy"][:-1]
+    assert values is not None
+    is_taken = jax.nn.one_hot(trajectory.action, policy.shape[-1], dtype=bool)
+    advantage = jnp.where(is_taken, values.advantage[..., None], values.action_advantage[:-1])
+    return jax.lax.stop_gradient(cmpo_logits(policy, normalise(context.average, advantage), CLIP))
+
+
+def divergence(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> tuple[Array, Array]:
+    """Return KL(CMPO ‖ π̂) and KL(CMPO ‖ π_target), means over valid steps: where π̂ is right the first is 0."""
+    _, trajectory, _, target_predictions = made_up
+    target, (made, _) = cmpo(config, *made_up), disco(config).apply(meta_params, *made_up)
+    mean = lambda logits: masked_reduce(kl_divergence(target, logits), trajectory.valid, "mean")
+    return mean(made.policy), mean(target_predictions["policy"][:-1])
+
+
+def explained(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Array:
+    """Return what part of CMPO's change of the policy π̂ has, too: 1 − KL(CMPO ‖ π̂) / KL(CMPO ‖ π_target)."""
+    rest, change = divergence(config, meta_params, made_up)
+    return 1 - rest / change
+
+
+def fit(config: DiscoConfig, key: Array) -> Params:
+    """Fit η, so that the rule's policy target is `cmpo`. It can be jitted.
+
+    Raises:
+      ValueError: as `check_target`.
+    """
+    check_target(config)
+
+    def loss(meta_params: Params, key: Array) -> Array:
+        keys = jax.random.split(key, len(NUM_ACTIONS))
+        made_up = [make_up_for_disco(key, config, num) for key, num in zip(keys, NUM_ACTIONS, strict=True)]
+        return sum((divergence(config, meta_params, one)[0] for one in made_up), start=jnp.zeros(()))
+
+    init_key, key = jax.random.split(key)
+    return minimise(loss, disco(config).random_meta_params(init_key, NUM_ACTIONS[0]), key)
+
+
+def make_up_for_disco(
+    key: Array, config: DiscoConfig, num_actions: int, num_steps: int = NUM_STEPS, batch_size: int = BATCH_SIZE
+) -> MadeUp:
+    """Make up a rule's state, a trajectory, an agent's predictions on it, and those of its target parameters.
+
+    Values and rewards of all columns have one unit, as those of one environment have.
+    """
+    keys = iter(jax.random.split(key, 32))
+
+    def normal(*shape: int) -> Array:
+        return jax.random.normal(next(keys), shape)
+
+    def power(low: float, high: float, *shape: int) -> Array:
+        return 10.0 ** jax.random.uniform(next(keys), shape, minval=low, maxval=high)
+
+    trajectory, known = make_up(next(keys), FrodoConfig(), num_steps, batch_size, num_actions=num_actions)
+    policy, value = known["policy"], known["value"]
+    size = jnp.sqrt(jnp.square(trajectory.reward).mean(axis=0) + value.var(axis=0))
+    scale = power(-1, 0.5) / size
+    trajectory, value = trajectory._replace(reward=trajectory.reward * scale), value * scale
+    spread = (value.std(axis=0) * power(-1, 0.5, batch_size))[:, None]
+    q = value[..., None] + spread * normal(*policy.shape)
+
+    def predict(distance: float) -> Predictions:
+        found = {
+            name: normal(*value.shape, *x.axes(num_actions)) for name, x in disco(config).spec(num_actions).items()
+        }
+        bins = rlax.transform_to_2hot(
+            rlax.signed_hyperbolic(q + distance * spread * found["policy"]),
+            -config.max_value,
+            config.max_value,
+            2 * config.max_value + 1,
+        )
+        return found | {"policy": policy + distance * normal(*policy.shape), "q": jnp.log(bins + 1e-6)}
+
+    state = disco(config).init()
+    if config.lifetime_lstm:  # any state of a lifetime: the target does not depend on it
+        size = jax.random.uniform(next(keys))
+        lifetime = LifetimeLSTMState(*(size * jnp.tanh(normal(config.lifetime_lstm)) for _ in range(2)))
+        state = state._replace(lifetime=lifetime)
+    return state, trajectory, predict(0.0), predict(0.1)
