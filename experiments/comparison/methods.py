@@ -104,6 +104,14 @@ def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
     return _learned(agent, presets.small_population("disco"))
 
 
+def _cmpo(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    return _disco_from_random(agent, rule).replace(init_meta_params="cmpo", is_validation_kept=True)
+
+
+def _cmpo_frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    return _cmpo(agent, rule).replace(is_frozen=True, num_updates=1)
+
+
 def _adapted(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule, is_validation_kept=True)
 
@@ -136,6 +144,7 @@ def _program(name: str, **own: str) -> Callable[[OnlineConfig, str], OnlineConfi
 
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
 FITTED, FITTED_ONLINE = "fitted to V-trace, frozen", "fitted to V-trace, then online"
+CMPO, CMPO_ONLINE = "fitted to CMPO, frozen", "fitted to CMPO, then online"
 CORRECTED = "V-trace and what is added, online"
 EVOLVED, PUBLISHED_PROGRAM = "evolution", "evolution, by Co-Reyes et al. 2021"
 HAND_MADE, SCALAR, DISCO, OF_DISCO103, PROGRAM = "hand-made", "scalar G", "π, y, z", "π, y, z of Disco103", "program"
@@ -165,6 +174,8 @@ METHODS = {
     "scalar_adapted": Method(
         "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"
     ),
+    "cmpo_frozen": Method("CMPO fitted, frozen", DISCO, CMPO, "", _cmpo_frozen),
+    "cmpo_online": Method("π, y, z online, from CMPO", DISCO, CMPO_ONLINE, "", _cmpo, "cmpo_frozen"),
     "disco": Method("π, y, z online, from random η", DISCO, RANDOM, "", _disco_from_random, "disco_frozen"),
     "disco_frozen": Method("discovered π, y, z rule, frozen", DISCO, FROZEN, "disco_rule", _frozen),
     "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted, "disco_frozen"),
@@ -325,7 +336,8 @@ def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False
     for flag, expected in RULE_FLAGS.items():
         if path := comparison.files.get(flag, ""):
             if path in RULE_OF:
-                raise UsageError(f"--{flag}={path} was not discovered: --methods=fitted_frozen,fitted_online have it")
+                having = "cmpo_frozen,cmpo_online" if RULE_OF[path] == "disco" else "fitted_frozen,fitted_online"
+                raise UsageError(f"--{flag}={path} was not discovered: --methods={having} have it")
             with caused_by(f"--{flag}"):
                 found = load_rule(path).config.rule.name
             if found != expected:

@@ -110,7 +110,8 @@ def test_a_point_of_the_grid_is_in_every_method():
         if method in PROGRAMS:
             assert program == Program(None, (1, 1))
             continue
-        has_entropy = method != "disco_frozen"  # its targets say what the policy is, and there is no outer objective
+        # Of these targets say what the policy is, and there is no outer objective.
+        has_entropy = method not in ("disco_frozen", "cmpo_frozen")
         assert program == Program(0.01 if has_entropy else None, (2, 20))
         config = compared.configure(ENVS[0], method, Program(0.07 if has_entropy else None, (3, 4)))
         assert (config.batch_size, config.unroll, config.validation_unroll) == (3, 4, 4)
@@ -162,6 +163,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         methods.check(other, allow_seen=False)
     with pytest.raises(UsageError, match="--disco_rule=vtrace was not discovered: --methods=fitted_frozen,"):
         methods.check(one(disco_rule="vtrace"), allow_seen=False)
+    with pytest.raises(UsageError, match="--disco_rule=cmpo was not discovered: --methods=cmpo_frozen,"):
+        methods.check(one(disco_rule="cmpo"), allow_seen=False)
     with pytest.raises(UsageError, match="toy/catch/6x11, which is toy/catch is to be compared twice"):
         methods.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
     with pytest.raises(UsageError, match="impala is to be compared twice"):
