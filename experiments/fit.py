@@ -1,9 +1,13 @@
 """How well η can be fitted to a hand-made target: python -m experiments.fit --target=vtrace --envs=toy/catch
 
+    python -m experiments.fit --target=cmpo --rule=results/discover/disco/rule.npz
+
 Prints what part of the change that the target asks for the fitted one explains (`meta.fitting.variance_explained`; of
 CMPO's policy, `meta.policy_fitting.explained`): on made-up trajectories, on and off policy, at other lengths, discounts
 and numbers of actions than those that it was fitted with; and on an agent's own trajectories, which learns by the
-fitted targets, at the start and after each third of --steps.
+fitted targets, at the start and after each third of --steps. Of policies, also how large the change is, in units of
+CMPO's (`meta.policy_fitting.relative_size`). With --rule it is a discovered rule that is measured, not the fitted one:
+what of the hand-made target is in it.
 """
 
 import dataclasses
@@ -17,6 +21,7 @@ import frodo
 from agents import acting
 from agents.acting import Actor
 from agents.environments.names import is_pure, make_environment
+from agents.validation import check_choice
 from experiments.runs import settings
 from experiments.runs.command_line import no_arguments, parse_steps, start
 from experiments.runs.errors import UsageError, caused_by
@@ -46,15 +51,16 @@ OF_POLICIES: Cases = {
 }
 
 
-def explain(target: str, config: Any, inputs: tuple[Any, ...]) -> jax.Array:
-    """Return what part of the target's change the rule explains, by the inputs of its `apply`."""
+def explain(target: str, config: Any, inputs: tuple[Any, ...]) -> dict[str, jax.Array]:
+    """Return what part of the target's change the rule explains, by the inputs of its `apply`, as "explained"."""
     meta_params, state, trajectory, predictions, slow = inputs
     if isinstance(config, DiscoConfig):
-        return policy_fitting.explained(config, meta_params, (state, trajectory, predictions, slow))
-    return fitting.variance_explained(target, config, meta_params, trajectory, predictions)
+        given = (config, meta_params, (state, trajectory, predictions, slow))
+        return {"explained": policy_fitting.explained(*given), "relative size": policy_fitting.relative_size(*given)}
+    return {"explained": fitting.variance_explained(target, config, meta_params, trajectory, predictions)}
 
 
-def on_made_up(rule: frodo.Rule) -> Iterator[tuple[str, float]]:
+def on_made_up(target: str, rule: frodo.Rule) -> Iterator[dict[str, Any]]:
     """Return where, and what is explained there."""
     is_policy = isinstance(rule.config.rule.settings, DiscoConfig)
     for name, (changes, sizes) in (OF_POLICIES if is_policy else OF_SCALARS).items():
@@ -66,10 +72,10 @@ def on_made_up(rule: frodo.Rule) -> Iterator[tuple[str, float]]:
         else:
             trajectory, predictions = fitting.make_up(jax.random.key(1), config, batch_size=8192, **sizes)
             inputs = ((), trajectory, predictions, predictions)
-        yield f"made up, {name}", float(explain(rule.name, config, (rule.meta_params, *inputs)))
+        yield {"where": f"made up, {name}"} | explain(target, config, (rule.meta_params, *inputs))
 
 
-def on_own(rule: frodo.Rule, env: str, num_steps: int) -> Iterator[tuple[str, float]]:
+def on_own(target: str, rule: frodo.Rule, env: str, num_steps: int) -> Iterator[dict[str, Any]]:
     """Return after how many steps in an environment, and what is explained there."""
     environment, key = make_environment(env, 1, 0), jax.random.key(0)
     assert isinstance(environment, frodo.Environment)
@@ -82,15 +88,16 @@ def on_own(rule: frodo.Rule, env: str, num_steps: int) -> Iterator[tuple[str, fl
     def explained(learned):
         def one(state, _):
             state, trajectory, _ = acting.rollout(actor, learned.params, state, unroll)
-            return state, explain(rule.name, config, result.learner.rule_inputs(learned, trajectory))
+            return state, explain(target, config, result.learner.rule_inputs(learned, trajectory))
 
         state = acting.init_actor(environment, agent, key, rule.config.batch_size)
-        return jax.lax.scan(one, state, None, length=NUM_TRAJECTORIES)[1].mean()
+        parts = jax.lax.scan(one, state, None, length=NUM_TRAJECTORIES)[1]
+        return {name: part.mean() for name, part in parts.items()}
 
     for stage in range(STAGES + 1):
         if stage:
             result = result.go_on(num_steps // STAGES)
-        yield f"{env}, {num_steps * stage // STAGES:,} steps", float(explained(result.state))
+        yield {"where": f"{env}, {num_steps * stage // STAGES:,} steps"} | explained(result.state)
 
 
 def main(argv: list[str]) -> None:
@@ -99,14 +106,22 @@ def main(argv: list[str]) -> None:
     if others := [env for env in envs if not is_pure(env)]:
         raise UsageError(f"--envs: {others[0]} is none in JAX: give those of toy/, gymnax/ or navix/")
     num_steps = parse_steps(flags.FLAGS.steps)
+    target = flags.FLAGS.target
     with caused_by("--target"):
-        rule = frodo.fit_rule(flags.FLAGS.target)
-    rows = [*on_made_up(rule), *(row for env in envs for row in on_own(rule, env, num_steps))]
-    print(table([{"where": where, "explained": round(part, 3)} for where, part in rows]))
+        check_choice("target", target, RULE_OF)
+    with caused_by("--rule" if flags.FLAGS.rule else "--target"):
+        rule = frodo.load_rule(flags.FLAGS.rule) if flags.FLAGS.rule else frodo.fit_rule(target)
+    if rule.config.rule.name != RULE_OF[target]:
+        raise UsageError(
+            f"--rule={flags.FLAGS.rule} holds {rule.config.rule.name}, and {target} is of {RULE_OF[target]}"
+        )
+    rows = [*on_made_up(target, rule), *(row for env in envs for row in on_own(target, rule, env, num_steps))]
+    print(table([{name: x if name == "where" else round(float(x), 3) for name, x in row.items()} for row in rows]))
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("target", "vtrace", f"One of {', '.join(RULE_OF)}.")
+    flags.DEFINE_string("rule", "", "Measure this rule in place of the fitted one: a discovered one's name or file.")
     flags.DEFINE_string("envs", "toy/catch,toy/grid_world/48,gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("steps", "2e5", "Environment steps in each.")
     start(main)

@@ -62,6 +62,14 @@ def explained(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Arra
     return 1 - rest / change
 
 
+def relative_size(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Array:
+    """Return how far π̂ is from the policy, in units of CMPO's distance: KL(π̂ ‖ π_target) / KL(CMPO ‖ π_target)."""
+    _, trajectory, _, target_predictions = made_up
+    made, _ = disco(config).apply(meta_params, *made_up)
+    moved = kl_divergence(made.policy, target_predictions["policy"][:-1])
+    return masked_reduce(moved, trajectory.valid, "mean") / divergence(config, meta_params, made_up)[1]
+
+
 def fit(config: DiscoConfig, key: Array) -> Params:
     """Fit η, so that the rule's policy target is `cmpo`. It can be jitted.
 
