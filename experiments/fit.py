@@ -3,11 +3,11 @@
     python -m experiments.fit --target=cmpo --rule=results/discover/disco/rule.npz
 
 Prints what part of the change that the target asks for the fitted one explains (`meta.fitting.variance_explained`; of
-CMPO's policy, `meta.policy_fitting.explained`): on made-up trajectories, on and off policy, at other lengths, discounts
+CMPO's policy, `meta.policy_fitting.agreement`): on made-up trajectories, on and off policy, at other lengths, discounts
 and numbers of actions than those that it was fitted with; and on an agent's own trajectories, which learns by the
-fitted targets, at the start and after each third of --steps. Of policies, also how large the change is, in units of
-CMPO's (`meta.policy_fitting.relative_size`). With --rule it is a discovered rule that is measured, not the fitted one:
-what of the hand-made target is in it.
+fitted targets, at the start and after each third of --steps. Of policies, also how far π̂ is from the policy in units
+of CMPO's distance, and that in nats. With --rule it is a discovered rule that is measured, not the fitted one: what of
+the hand-made target is in it.
 """
 
 import dataclasses
@@ -55,8 +55,7 @@ def explain(target: str, config: Any, inputs: tuple[Any, ...]) -> dict[str, jax.
     """Return what part of the target's change the rule explains, by the inputs of its `apply`, as "explained"."""
     meta_params, state, trajectory, predictions, slow = inputs
     if isinstance(config, DiscoConfig):
-        given = (config, meta_params, (state, trajectory, predictions, slow))
-        return {"explained": policy_fitting.explained(*given), "relative size": policy_fitting.relative_size(*given)}
+        return policy_fitting.agreement(config, meta_params, (state, trajectory, predictions, slow))._asdict()
     return {"explained": fitting.variance_explained(target, config, meta_params, trajectory, predictions)}
 
 
@@ -116,7 +115,7 @@ def main(argv: list[str]) -> None:
             f"--rule={flags.FLAGS.rule} holds {rule.config.rule.name}, and {target} is of {RULE_OF[target]}"
         )
     rows = [*on_made_up(target, rule), *(row for env in envs for row in on_own(target, rule, env, num_steps))]
-    print(table([{name: x if name == "where" else round(float(x), 3) for name, x in row.items()} for row in rows]))
+    print(table([{name: x if name == "where" else f"{float(x):.3g}" for name, x in row.items()} for row in rows]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 ŷ and ẑ stay what a random η makes of them: a hand-made objective has none.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import rlax
@@ -56,18 +58,27 @@ def divergence(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> tup
     return mean(made.policy), mean(target_predictions["policy"][:-1])
 
 
-def explained(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Array:
-    """Return what part of CMPO's change of the policy π̂ has, too: 1 − KL(CMPO ‖ π̂) / KL(CMPO ‖ π_target)."""
-    rest, change = divergence(config, meta_params, made_up)
-    return 1 - rest / change
+class Agreement(NamedTuple):
+    """How near a rule's π̂ is to CMPO's policy, scalars.
+
+    Attributes:
+      explained: 1 − KL(CMPO ‖ π̂) / KL(CMPO ‖ π_target): 1 where π̂ is CMPO's, 0 where it is π_target.
+      size: KL(π̂ ‖ π_target) / KL(CMPO ‖ π_target).
+      change: KL(CMPO ‖ π_target) in nats.
+    """
+
+    explained: Array
+    size: Array
+    change: Array
 
 
-def relative_size(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Array:
-    """Return how far π̂ is from the policy, in units of CMPO's distance: KL(π̂ ‖ π_target) / KL(CMPO ‖ π_target)."""
+def agreement(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Agreement:
+    """Compare the rule's policy target with CMPO's on a trajectory, means over valid steps."""
     _, trajectory, _, target_predictions = made_up
+    rest, change = divergence(config, meta_params, made_up)
     made, _ = disco(config).apply(meta_params, *made_up)
     moved = kl_divergence(made.policy, target_predictions["policy"][:-1])
-    return masked_reduce(moved, trajectory.valid, "mean") / divergence(config, meta_params, made_up)[1]
+    return Agreement(1 - rest / change, masked_reduce(moved, trajectory.valid, "mean") / change, change)
 
 
 def fit(config: DiscoConfig, key: Array) -> Params:

@@ -16,8 +16,13 @@ class RunError(RuntimeError):
 
 @contextlib.contextmanager
 def caused_by(cause: str) -> Iterator[None]:
-    """Turn a ValueError into a UsageError that begins with its cause, such as the flag "--rule"."""
+    """Turn a ValueError into a UsageError that begins with its cause, such as the flag "--rule".
+
+    A UsageError stays as it is: it names its cause itself.
+    """
     try:
         yield
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(f"{cause}: {error}") from None

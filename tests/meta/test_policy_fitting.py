@@ -65,8 +65,9 @@ def test_a_fit_explains_most_and_nothing_is_explained_before(monkeypatch):
     meta_params = jax.jit(functools.partial(policy_fitting.fit, SMALL))(jax.random.key(0))
     made_up = policy_fitting.make_up_for_disco(jax.random.key(1), SMALL, 3, batch_size=64)
     random = disco(SMALL).random_meta_params(jax.random.key(0), 3)
-    explained = [float(policy_fitting.explained(SMALL, x, made_up)) for x in (random, meta_params)]
-    assert explained[0] < 0 and 0.8 < explained[1] < 1
+    before, after = (policy_fitting.agreement(SMALL, x, made_up) for x in (random, meta_params))
+    assert before.explained < 0 and 0.8 < after.explained < 1
+    assert 0.7 < after.size < 1.3 and before.change == after.change
 
 
 def test_a_rule_without_q_is_refused():
