@@ -6,15 +6,17 @@ Prints what part of the change that the target asks for the fitted one explains 
 CMPO's policy, `meta.policy_fitting.agreement`): on made-up trajectories, on and off policy, at other lengths, discounts
 and numbers of actions than those that it was fitted with; and on an agent's own trajectories, which learns by the
 fitted targets, at the start and after each third of --steps. Of policies, also how far π̂ is from the policy in units
-of CMPO's distance, and that in nats. With --rule it is a discovered rule that is measured, not the fitted one: what of
-the hand-made target is in it.
+of CMPO's distance, the cosine between the two changes, and CMPO's distance in nats. With --rule it is a discovered rule
+that is measured, not the fitted one: what of the hand-made target is in it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from absl import flags
 
 import frodo
@@ -30,7 +32,7 @@ from frodo.logs import table
 from meta import fitting, policy_fitting
 from meta.disco import DiscoConfig
 
-NUM_TRAJECTORIES = 20  # one after another, of which the explained parts are averaged
+NUM_TRAJECTORIES = 20  # of each environment, one after another
 STAGES = 3
 Cases = dict[str, tuple[dict[str, Any], dict[str, Any]]]  # name -> settings of the rule, sizes of what is made up
 OF_SCALARS: Cases = {
@@ -87,11 +89,14 @@ def on_own(target: str, rule: frodo.Rule, env: str, num_steps: int) -> Iterator[
     def explained(learned):
         def one(state, _):
             state, trajectory, _ = acting.rollout(actor, learned.params, state, unroll)
-            return state, explain(target, config, result.learner.rule_inputs(learned, trajectory))
+            return state, trajectory
 
         state = acting.init_actor(environment, agent, key, rule.config.batch_size)
-        parts = jax.lax.scan(one, state, None, length=NUM_TRAJECTORIES)[1]
-        return {name: part.mean() for name, part in parts.items()}
+        found = jax.lax.scan(one, state, None, length=NUM_TRAJECTORIES)[1]
+        cores = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found.core_state)
+        wide = lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:])
+        whole = jax.tree.map(wide, found._replace(core_state=()))._replace(core_state=cores)
+        return explain(target, config, result.learner.rule_inputs(learned, whole))
 
     for stage in range(STAGES + 1):
         if stage:
@@ -114,6 +119,10 @@ def main(argv: list[str]) -> None:
         raise UsageError(
             f"--rule={flags.FLAGS.rule} holds {rule.config.rule.name}, and {target} is of {RULE_OF[target]}"
         )
+    with caused_by(f"--rule={flags.FLAGS.rule}"):
+        of_policies = isinstance(rule.config.rule.settings, DiscoConfig)
+        check = policy_fitting.check_target if of_policies else functools.partial(fitting.check_target, target)
+        check(rule.config.rule.settings)
     rows = [*on_made_up(target, rule), *(row for env in envs for row in on_own(target, rule, env, num_steps))]
     print(table([{name: x if name == "where" else f"{float(x):.3g}" for name, x in row.items()} for row in rows]))
 

@@ -64,21 +64,32 @@ class Agreement(NamedTuple):
     Attributes:
       explained: 1 − KL(CMPO ‖ π̂) / KL(CMPO ‖ π_target): 1 where π̂ is CMPO's, 0 where it is π_target.
       size: KL(π̂ ‖ π_target) / KL(CMPO ‖ π_target).
+      cosine: of the angle between the changes of the log-probabilities, weighted by π_target: the direction alone.
       change: KL(CMPO ‖ π_target) in nats.
     """
 
     explained: Array
     size: Array
+    cosine: Array
     change: Array
 
 
 def agreement(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Agreement:
     """Compare the rule's policy target with CMPO's on a trajectory, means over valid steps."""
     _, trajectory, _, target_predictions = made_up
+    policy = target_predictions["policy"][:-1]
     rest, change = divergence(config, meta_params, made_up)
     made, _ = disco(config).apply(meta_params, *made_up)
-    moved = kl_divergence(made.policy, target_predictions["policy"][:-1])
-    return Agreement(1 - rest / change, masked_reduce(moved, trajectory.valid, "mean") / change, change)
+    mean = lambda x: masked_reduce(x, trajectory.valid, "mean")
+
+    def move(logits: Array) -> Array:
+        change = jax.nn.log_softmax(logits) - jax.nn.log_softmax(policy)
+        return change - jnp.sum(jax.nn.softmax(policy) * change, axis=-1, keepdims=True)
+
+    product = lambda x, y: mean(jnp.sum(jax.nn.softmax(policy) * x * y, axis=-1))
+    own, of_cmpo = move(made.policy), move(cmpo(config, *made_up))
+    cosine = product(own, of_cmpo) / jnp.sqrt(product(own, own) * product(of_cmpo, of_cmpo))
+    return Agreement(1 - rest / change, mean(kl_divergence(made.policy, policy)) / change, cosine, change)
 
 
 def fit(config: DiscoConfig, key: Array) -> Params:

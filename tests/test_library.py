@@ -153,7 +153,7 @@ def test_a_rule_goes_to_the_public_code_and_comes_back(tmp_path):
 
 
 def test_cards_say_where_a_rule_was_discovered_and_what_it_cannot_do():
-    assert frodo.shipped_rules() == ["catch_and_grids", "catch_disco"]
+    assert frodo.shipped_rules() == ["catch_and_grids", "catch_and_grids_disco", "catch_disco"]
     for name in frodo.shipped_rules():
         card = frodo.load_rule(name).describe()
         for part in ("Discovered in", "seed", "Cost", "What it can do", "What it cannot do"):

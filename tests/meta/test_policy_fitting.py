@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.moving_average import MovingAverage
 from agents.types import check_predictions, check_trajectory
 from meta import fitting, policy_fitting
 from meta.disco import DiscoConfig, disco
@@ -29,7 +30,11 @@ def test_cmpo_is_that_of_loops():
     with jax.enable_x64(True):
         trajectory = random_trajectory(0, T, B, num_actions=A)
         predictions, slow = random_predictions(rng), random_predictions(rng)
-        made = jax.nn.softmax(policy_fitting.cmpo(SMALL, disco(SMALL).init(), trajectory, predictions, slow))
+        state = disco(SMALL).init()._replace(advantage=MovingAverage(*map(jnp.float64, (0.1, 0.5, 0.7))))
+        made = jax.nn.softmax(policy_fitting.cmpo(SMALL, state, trajectory, predictions, slow))
+        meta_params = disco(SMALL).random_meta_params(jax.random.key(1), A)
+        rest, change = policy_fitting.divergence(SMALL, meta_params, (state, trajectory, predictions, slow))
+        own = jax.nn.softmax(disco(SMALL).apply(meta_params, state, trajectory, predictions, slow)[0].policy)
     pi, prior, q = (
         reference.softmax(predictions["policy"]),
         reference.softmax(slow["policy"]),
@@ -39,8 +44,13 @@ def test_cmpo_is_that_of_loops():
     mu = reference.softmax(np.asarray(trajectory.behaviour_logits))
     rho = agents.taken(pi, trajectory.action) / agents.taken(mu, trajectory.action)
     returns = agents.retrace(trajectory, q, value, rho, 0.9, 0.8)
-    average = reference.average((0.0, 0.0, 1.0), (returns - value[:-1])[trajectory.valid])
-    for t, b in np.argwhere(np.asarray(trajectory.valid)):
+    average = reference.average((0.1, 0.5, 0.7), (returns - value[:-1])[trajectory.valid])
+    steps = np.argwhere(np.asarray(trajectory.valid))
+    assert len(steps) < T * B
+    from_own = np.mean([muesli.kl(made[t, b], own[t, b]) for t, b in steps])
+    from_prior = np.mean([muesli.kl(made[t, b], prior[t, b]) for t, b in steps])
+    np.testing.assert_allclose((rest, change), (from_own, from_prior), rtol=1e-6)
+    for t, b in steps:
         advantage = q[t, b] - value[t, b]
         advantage[trajectory.action[t, b]] = returns[t, b] - value[t, b]
         expected = muesli.cmpo(prior[t, b], reference.normalise(average, advantage), 1.0)
@@ -67,7 +77,7 @@ def test_a_fit_explains_most_and_nothing_is_explained_before(monkeypatch):
     random = disco(SMALL).random_meta_params(jax.random.key(0), 3)
     before, after = (policy_fitting.agreement(SMALL, x, made_up) for x in (random, meta_params))
     assert before.explained < 0 and 0.8 < after.explained < 1
-    assert 0.7 < after.size < 1.3 and before.change == after.change
+    assert 0.7 < after.size < 1.3 and before.cosine < 0.5 < 0.9 < after.cosine < 1 and before.change == after.change
 
 
 def test_a_rule_without_q_is_refused():

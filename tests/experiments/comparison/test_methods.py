@@ -103,6 +103,15 @@ def test_rules_have_another_discount_and_lambda_where_they_are_given_and_outer_o
         methods.check(dataclasses.replace(one(methods=("impala",)), discount=1.5), allow_seen=False)
 
 
+def test_what_is_fitted_begins_with_the_fit_and_is_frozen_or_not():
+    compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
+    for name, start in (("fitted", "vtrace"), ("cmpo", "cmpo")):
+        for regime in ("frozen", "online"):
+            config = compared.configure(ENVS[0], f"{name}_{regime}")
+            assert (config.init_meta_params, config.is_frozen) == (start, regime == "frozen")
+            assert config.num_updates == (1 if regime == "frozen" else methods.NUM_UPDATES)
+
+
 def test_a_point_of_the_grid_is_in_every_method():
     compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
     for method in NOT_PUBLISHED:
