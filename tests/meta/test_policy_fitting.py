@@ -35,6 +35,7 @@ def test_cmpo_is_that_of_loops():
         meta_params = disco(SMALL).random_meta_params(jax.random.key(1), A)
         rest, change = policy_fitting.divergence(SMALL, meta_params, (state, trajectory, predictions, slow))
         own = jax.nn.softmax(disco(SMALL).apply(meta_params, state, trajectory, predictions, slow)[0].policy)
+        made, own, trajectory = jax.tree.map(np.asarray, (made, own, trajectory))
     pi, prior, q = (
         reference.softmax(predictions["policy"]),
         reference.softmax(slow["policy"]),
