@@ -18,11 +18,11 @@ class RunError(RuntimeError):
 def caused_by(cause: str) -> Iterator[None]:
     """Turn a ValueError into a UsageError that begins with its cause, such as the flag "--rule".
 
-    A UsageError stays as it is: it names its cause itself.
+    A UsageError that begins with a flag stays as it is.
     """
     try:
         yield
-    except UsageError:
-        raise
     except ValueError as error:
+        if isinstance(error, UsageError) and str(error).startswith("--"):
+            raise
         raise UsageError(f"{cause}: {error}") from None
