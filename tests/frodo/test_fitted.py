@@ -65,6 +65,7 @@ def test_the_names_of_targets_are_names_of_rules():
         frodo.fit_rule("vtrac")
 
 
+@pytest.mark.long
 def test_discos_form_is_fitted_to_cmpo(monkeypatch, capsys):
     monkeypatch.setattr(policy_fitting, "NUM_ACTIONS", (2,))
     rule = frodo.fit_rule("cmpo", lstm=4, lifetime_lstm=2)

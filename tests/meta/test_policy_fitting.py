@@ -70,6 +70,7 @@ def test_what_is_made_up_is_what_the_rule_takes(num_actions):
     assert 0 < float(jnp.abs(predictions["policy"] - slow["policy"]).mean()) < float(jnp.abs(slow["policy"]).mean())
 
 
+@pytest.mark.long
 def test_a_fit_explains_most_and_nothing_is_explained_before(monkeypatch):
     monkeypatch.setattr(fitting, "NUM_UPDATES", 800)
     monkeypatch.setattr(policy_fitting, "NUM_ACTIONS", (3,))
