@@ -148,12 +148,17 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
     Raises:
       ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.
     """
+    rule = _to_be_fitted(target, **settings)
+    return dataclasses.replace(rule, meta_params=fitted_meta_params(target, rule.config.rule))
+
+
+def _to_be_fitted(target: str, **settings: Any) -> Rule:
     check_choice("target", target, RULE_OF)
     preset = presets.fitted("") if RULE_OF[target] == "frodo" else presets.small_population(RULE_OF[target])
     config = preset.agent_only()
     config = config.replace(rule=config.rule.replace(**settings))
     config.validate()
-    return Rule(target, config, fitted_meta_params(target, config.rule), _origin_of_fit(target))
+    return Rule(target, config, None, _origin_of_fit(target))
 
 
 def _origin_of_fit(target: str) -> Origin:
@@ -197,6 +202,11 @@ def load_rule(name: Path | str) -> Rule:
         raise ValueError(f"{name} has a configuration that this version does not know: {error}") from None
     del arrays[ORIGIN]
     return Rule(name, config, _meta_params(name, config.rule, arrays), origin)
+
+
+def load_settings(name: str) -> Rule:
+    """Load a rule as `load_rule` does, but one that is fitted without η: that is fitted with the final settings."""
+    return _to_be_fitted(name) if name in RULE_OF else load_rule(name)
 
 
 def get_rule(rule: Rule | str) -> Rule:

@@ -8,7 +8,7 @@ from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
 from frodo.config import OnlineConfig, PopulationConfig
 from frodo.fitted import RULE_OF
-from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_rule, shipped_rules
+from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_settings, shipped_rules
 from frodo.rules import RULES
 from meta.hand_made import TARGETS
 
@@ -22,7 +22,7 @@ def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
     if init_meta_params in TARGETS:  # η is fitted when all settings are known
         return presets.fitted(env).replace(init_meta_params=init_meta_params)
     if init_meta_params:
-        config = config_for(load_rule(init_meta_params), presets.disco(env))
+        config = config_for(load_settings(init_meta_params), presets.disco(env))
         return config.replace(init_meta_params=init_meta_params)
     return presets.for_rule(env, rule)
 

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import frodo
-from frodo import presets
+from experiments import discover
+from experiments.runs import settings
+from frodo import presets, rule_files
 from frodo.rule_files import get_rule, load_meta_params, load_origin
 from frodo.rules import RuleConfig
 from meta import fitting, policy_fitting
@@ -63,6 +65,15 @@ def test_the_names_of_targets_are_names_of_rules():
         frodo.fit_rule("vtrace", inputs=("reward",))
     with pytest.raises(ValueError, match="target is 'vtrac', expected one of .*cmpo .did you mean 'vtrace'"):
         frodo.fit_rule("vtrac")
+
+
+def test_nothing_is_fitted_before_all_settings_are_known(monkeypatch):
+    monkeypatch.setattr(rule_files, "fitted_meta_params", lambda *_: pytest.fail("fitted"))
+    for target, rule in (("vtrace", "frodo"), ("cmpo", "disco")):
+        own = settings.configure("toy/catch", "", init_meta_params=target)
+        of_population = discover.configure("disco", ("toy/catch",), init_meta_params=target)
+        for config in (own, of_population):
+            assert (config.rule.name, config.init_meta_params) == (rule, target)
 
 
 @pytest.mark.long
