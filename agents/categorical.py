@@ -42,9 +42,12 @@ def to_scalars(logits: Array) -> Array:
     return rlax.signed_parabolic(expectation(logits, bins[:, None])[..., 0])
 
 
+def two_hot(x: Array, num_bins: int) -> Array:
+    """Share h(x) out over its two nearest bins, [...] -> [..., bins]: probabilities."""
+    limit = num_bins // 2
+    return rlax.transform_to_2hot(rlax.signed_hyperbolic(x), -limit, limit, num_bins)
+
+
 def two_hot_loss(x: Array, logits: Array) -> Array:
     """Cross-entropy of distributions over bins, [..., bins], to h(x), [...], shared out over its two nearest bins."""
-    num_bins = logits.shape[-1]
-    limit = num_bins // 2
-    labels = rlax.transform_to_2hot(rlax.signed_hyperbolic(x), -limit, limit, num_bins)
-    return -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+    return -jnp.sum(two_hot(x, logits.shape[-1]) * jax.nn.log_softmax(logits), axis=-1)

@@ -11,7 +11,6 @@ that is measured, not the fitted one: what of the hand-made target is in it.
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +26,7 @@ from agents.validation import check_choice
 from experiments.runs import settings
 from experiments.runs.command_line import no_arguments, parse_steps, start
 from experiments.runs.errors import UsageError, caused_by
-from frodo.fitted import RULE_OF
+from frodo.fitted import RULE_OF, check_target
 from frodo.logs import table
 from meta import fitting, policy_fitting
 from meta.disco import DiscoConfig
@@ -113,16 +112,9 @@ def main(argv: list[str]) -> None:
     target = flags.FLAGS.target
     with caused_by("--target"):
         check_choice("target", target, RULE_OF)
-    with caused_by("--rule" if flags.FLAGS.rule else "--target"):
+    with caused_by(f"--rule={flags.FLAGS.rule}" if flags.FLAGS.rule else "--target"):
         rule = frodo.load_rule(flags.FLAGS.rule) if flags.FLAGS.rule else frodo.fit_rule(target)
-    if rule.config.rule.name != RULE_OF[target]:
-        raise UsageError(
-            f"--rule={flags.FLAGS.rule} holds {rule.config.rule.name}, and {target} is of {RULE_OF[target]}"
-        )
-    with caused_by(f"--rule={flags.FLAGS.rule}"):
-        of_policies = isinstance(rule.config.rule.settings, DiscoConfig)
-        check = policy_fitting.check_target if of_policies else functools.partial(fitting.check_target, target)
-        check(rule.config.rule.settings)
+        check_target(target, rule.config.rule)
     rows = [*on_made_up(target, rule), *(row for env in envs for row in on_own(target, rule, env, num_steps))]
     print(table([{name: x if name == "where" else f"{float(x):.3g}" for name, x in row.items()} for row in rows]))
 

@@ -1,6 +1,7 @@
 """η of rules that are fitted to a hand-made target: from the user's cache, else fitted now, in a minute or two."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 
@@ -36,23 +37,32 @@ _OF_LOSS = (  # settings that the fit does not depend on
 )
 
 
-def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
-    """Return η for which a rule has the targets of that name in `RULE_OF`.
-
-    Raises:
-      ValueError: naming the target if there is none, or is none of that rule, or what it cannot be made without.
-    """
+def check_target(target: str, rule: RuleConfig) -> None:
+    """Raise a ValueError if there is no such target, or it is none of that rule, or cannot be made by its inputs."""
     check_choice("target", target, RULE_OF)
     if rule.name != RULE_OF[target]:
         raise ValueError(f"{target} is fitted to the rule {RULE_OF[target]!r} alone, and the rule is {rule.name!r}")
     rule.validate()
-    settings = rule.settings
     if target in TARGETS:
-        fitting.check_target(target, settings)
-        fit = lambda key: fitting.fit(target, settings, key)
+        fitting.check_target(target, rule.settings)
     else:
-        policy_fitting.check_target(settings)
-        fit = lambda key: policy_fitting.fit(settings, key)
+        policy_fitting.check_target(rule.settings)
+
+
+def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
+    """Return η for which a rule has the targets of that name in `RULE_OF`.
+
+    Raises:
+      ValueError: as `check_target`.
+    """
+    check_target(target, rule)
+    settings = rule.settings
+    is_scalar = target in TARGETS
+    fit = (
+        functools.partial(fitting.fit, target, settings)
+        if is_scalar
+        else functools.partial(policy_fitting.fit, settings)
+    )
     own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name not in _OF_LOSS}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"

@@ -105,6 +105,26 @@ def variance_explained(
     return 1 - error / size
 
 
+class Draws:
+    """Random arrays of given shapes, each by a key of its own."""
+
+    def __init__(self, key: Array):
+        self._keys = iter(jax.random.split(key, 32))
+
+    def key(self) -> Array:
+        return next(self._keys)
+
+    def normal(self, *shape: int) -> Array:
+        return jax.random.normal(self.key(), shape)
+
+    def uniform(self, low: float, high: float, *shape: int) -> Array:
+        return jax.random.uniform(self.key(), shape, minval=low, maxval=high)
+
+    def power(self, low: float, high: float, *shape: int) -> Array:
+        """Draw powers of ten with exponents that are uniform."""
+        return 10.0 ** self.uniform(low, high, *shape)
+
+
 def make_up(
     key: Array,
     config: FrodoConfig,
@@ -120,22 +140,12 @@ def make_up(
     the same or in the next step; and a policy that is μ, in a quarter of the columns, or differs from it, by little or
     much.
     """
-    keys = iter(jax.random.split(key, 32))
+    draws = Draws(key)
     columns, steps = (batch_size,), (num_steps, batch_size)
-
-    def normal(*shape: int) -> Array:
-        return jax.random.normal(next(keys), shape)
-
-    def uniform(low: float, high: float, *shape: int) -> Array:
-        return jax.random.uniform(next(keys), shape, minval=low, maxval=high)
-
-    def power(low: float, high: float) -> Array:
-        return 10.0 ** uniform(low, high, *columns)
-
-    def chance(p: Array | float, *shape: int) -> Array:
-        return uniform(0, 1, *shape) < p
-
-    unit = 10.0 ** uniform(-1, 0.5)
+    normal = draws.normal
+    power = lambda low, high: draws.power(low, high, *columns)
+    chance = lambda p, *shape: draws.uniform(0, 1, *shape) < p
+    unit = draws.power(-1, 0.5)
     constant = jnp.where(chance(0.5, *columns), 1.0, -1.0)
     reward = (
         jnp.where(chance(0.5, *columns), normal(*steps), constant)
@@ -164,7 +174,7 @@ def make_up(
     trajectory = Trajectory(
         observation=jnp.zeros(more),
         is_first=jnp.concatenate([jnp.zeros((1, *columns), bool), is_over]),
-        action=jax.random.categorical(next(keys), behaviour_logits),
+        action=jax.random.categorical(draws.key(), behaviour_logits),
         reward=reward,
         discount=1.0 - (is_over & ~truncated),
         truncated=truncated,

@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
-from agents.categorical import kl_divergence
+from agents.categorical import kl_divergence, two_hot
 from agents.moving_average import normalise
 from agents.muesli import cmpo_logits
 from agents.rule import masked_reduce
 from agents.types import Array, Params, Predictions, Trajectory
 from meta.disco import DiscoConfig, DiscoState, disco, make_context
-from meta.fitting import make_up, minimise
+from meta.fitting import Draws, make_up, minimise
 from meta.scalar import FrodoConfig
 from meta.target_network import LifetimeLSTMState
 
@@ -50,12 +49,17 @@ def cmpo(
     return jax.lax.stop_gradient(cmpo_logits(policy, normalise(context.average, advantage), CLIP))
 
 
+def _policies(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> tuple[Array, Array, Array]:
+    """Return logits of CMPO's policy, of π̂ and of π_target, [T, B, A]."""
+    made, _ = disco(config).apply(meta_params, *made_up)
+    return cmpo(config, *made_up), made.policy, made_up[-1]["policy"][:-1]
+
+
 def divergence(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> tuple[Array, Array]:
     """Return KL(CMPO ‖ π̂) and KL(CMPO ‖ π_target), means over valid steps: where π̂ is right the first is 0."""
-    _, trajectory, _, target_predictions = made_up
-    target, (made, _) = cmpo(config, *made_up), disco(config).apply(meta_params, *made_up)
-    mean = lambda logits: masked_reduce(kl_divergence(target, logits), trajectory.valid, "mean")
-    return mean(made.policy), mean(target_predictions["policy"][:-1])
+    target, made, policy = _policies(config, meta_params, made_up)
+    mean = lambda logits: masked_reduce(kl_divergence(target, logits), made_up[1].valid, "mean")
+    return mean(made), mean(policy)
 
 
 class Agreement(NamedTuple):
@@ -76,20 +80,18 @@ class Agreement(NamedTuple):
 
 def agreement(config: DiscoConfig, meta_params: Params, made_up: MadeUp) -> Agreement:
     """Compare the rule's policy target with CMPO's on a trajectory, means over valid steps."""
-    _, trajectory, _, target_predictions = made_up
-    policy = target_predictions["policy"][:-1]
-    rest, change = divergence(config, meta_params, made_up)
-    made, _ = disco(config).apply(meta_params, *made_up)
-    mean = lambda x: masked_reduce(x, trajectory.valid, "mean")
+    target, made, policy = _policies(config, meta_params, made_up)
+    mean = lambda x: masked_reduce(x, made_up[1].valid, "mean")
+    rest, size, change = (mean(kl_divergence(*pair)) for pair in ((target, made), (made, policy), (target, policy)))
 
     def move(logits: Array) -> Array:
         change = jax.nn.log_softmax(logits) - jax.nn.log_softmax(policy)
         return change - jnp.sum(jax.nn.softmax(policy) * change, axis=-1, keepdims=True)
 
     product = lambda x, y: mean(jnp.sum(jax.nn.softmax(policy) * x * y, axis=-1))
-    own, of_cmpo = move(made.policy), move(cmpo(config, *made_up))
+    own, of_cmpo = move(made), move(target)
     cosine = product(own, of_cmpo) / jnp.sqrt(product(own, own) * product(of_cmpo, of_cmpo))
-    return Agreement(1 - rest / change, mean(kl_divergence(made.policy, policy)) / change, cosine, change)
+    return Agreement(1 - rest / change, size / change, cosine, change)
 
 
 def fit(config: DiscoConfig, key: Array) -> Params:
@@ -116,15 +118,9 @@ def make_up_for_disco(
 
     Values and rewards of all columns have one unit, as those of one environment have.
     """
-    keys = iter(jax.random.split(key, 32))
-
-    def normal(*shape: int) -> Array:
-        return jax.random.normal(next(keys), shape)
-
-    def power(low: float, high: float, *shape: int) -> Array:
-        return 10.0 ** jax.random.uniform(next(keys), shape, minval=low, maxval=high)
-
-    trajectory, known = make_up(next(keys), FrodoConfig(), num_steps, batch_size, num_actions=num_actions)
+    draws = Draws(key)
+    normal, power = draws.normal, draws.power
+    trajectory, known = make_up(draws.key(), FrodoConfig(), num_steps, batch_size, num_actions=num_actions)
     policy, value = known["policy"], known["value"]
     size = jnp.sqrt(jnp.square(trajectory.reward).mean(axis=0) + value.var(axis=0))
     scale = power(-1, 0.5) / size
@@ -136,17 +132,12 @@ def make_up_for_disco(
         found = {
             name: normal(*value.shape, *x.axes(num_actions)) for name, x in disco(config).spec(num_actions).items()
         }
-        bins = rlax.transform_to_2hot(
-            rlax.signed_hyperbolic(q + distance * spread * found["policy"]),
-            -config.max_value,
-            config.max_value,
-            2 * config.max_value + 1,
-        )
+        bins = two_hot(q + distance * spread * found["policy"], 2 * config.max_value + 1)
         return found | {"policy": policy + distance * normal(*policy.shape), "q": jnp.log(bins + 1e-6)}
 
     state = disco(config).init()
     if config.lifetime_lstm:  # any state of a lifetime: the target does not depend on it
-        size = jax.random.uniform(next(keys))
+        size = draws.uniform(0, 1)
         lifetime = LifetimeLSTMState(*(size * jnp.tanh(normal(config.lifetime_lstm)) for _ in range(2)))
         state = state._replace(lifetime=lifetime)
     return state, trajectory, predict(0.0), predict(0.1)

@@ -83,10 +83,6 @@ def _corrected(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return config.replace(rule=config.rule.replace(base="vtrace"), init_meta_params="")
 
 
-def _fitted_frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _fitted(agent, rule).replace(is_frozen=True, num_updates=1)
-
-
 def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
     """The common agent with a learned rule, and the predictions and the outer objective that go with it.
 
@@ -108,16 +104,13 @@ def _cmpo(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return _disco_from_random(agent, rule).replace(init_meta_params="cmpo", is_validation_kept=True)
 
 
-def _cmpo_frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _cmpo(agent, rule).replace(is_frozen=True, num_updates=1)
-
-
 def _adapted(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule, is_validation_kept=True)
 
 
-def _frozen(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _adapted(agent, rule).replace(is_frozen=True, num_updates=1)
+def _frozen(configure: Callable[[OnlineConfig, str], OnlineConfig]) -> Callable[[OnlineConfig, str], OnlineConfig]:
+    """The same, with η as it is."""
+    return lambda agent, rule: configure(agent, rule).replace(is_frozen=True, num_updates=1)
 
 
 def _as_published(agent: OnlineConfig, rule: str) -> OnlineConfig:
@@ -166,20 +159,20 @@ METHODS = {
     ),
     "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c", A2CConfig(reduction="mean", value_cost=VALUE_COST))),
     "frodo": Method("FRODO", SCALAR, RANDOM, "", _frodo, "impala"),
-    "fitted_frozen": Method("V-trace fitted, frozen", SCALAR, FITTED, "", _fitted_frozen),
+    "fitted_frozen": Method("V-trace fitted, frozen", SCALAR, FITTED, "", _frozen(_fitted)),
     "fitted_online": Method("FRODO from V-trace", SCALAR, FITTED_ONLINE, "", _fitted, "fitted_frozen"),
     "fitted_fast": Method("FRODO from V-trace, faster η", SCALAR, FITTED_ONLINE, "", _fitted_fast, "fitted_frozen"),
     "corrected": Method("FRODO on top of V-trace", SCALAR, CORRECTED, "", _corrected, "impala"),
-    "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen),
+    "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen(_adapted)),
     "scalar_adapted": Method(
         "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"
     ),
-    "cmpo_frozen": Method("CMPO fitted, frozen", DISCO, CMPO, "", _cmpo_frozen),
+    "cmpo_frozen": Method("CMPO fitted, frozen", DISCO, CMPO, "", _frozen(_cmpo)),
     "cmpo_online": Method("π, y, z online, from CMPO", DISCO, CMPO_ONLINE, "", _cmpo, "cmpo_frozen"),
     "disco": Method("π, y, z online, from random η", DISCO, RANDOM, "", _disco_from_random, "disco_frozen"),
-    "disco_frozen": Method("discovered π, y, z rule, frozen", DISCO, FROZEN, "disco_rule", _frozen),
+    "disco_frozen": Method("discovered π, y, z rule, frozen", DISCO, FROZEN, "disco_rule", _frozen(_adapted)),
     "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted, "disco_frozen"),
-    "disco103_frozen": Method("Disco103, frozen", OF_DISCO103, FROZEN, PUBLISHED, _frozen),
+    "disco103_frozen": Method("Disco103, frozen", OF_DISCO103, FROZEN, PUBLISHED, _frozen(_adapted)),
     "disco103_adapted": Method("Disco103, online", OF_DISCO103, ADAPTED, PUBLISHED, _adapted, "disco103_frozen"),
     "disco103_published": Method(
         "Disco103, frozen, as published", OF_DISCO103, FROZEN, PUBLISHED, _as_published, is_tuned=False
