@@ -37,6 +37,23 @@ class ActorState(NamedTuple):
     core_state: CoreState
     episode_return: Array  # [B] float32, so far
     num_steps: Array  # int32, environment steps of this lifetime, up to those of the exploration
+    curriculum: Any = ()  # the state of one that chooses tasks
+
+
+class Curriculum(NamedTuple):
+    """What chooses the tasks of an actor whose every trajectory begins an episode: `meta.curriculum`.
+
+    Attributes:
+      init: key, batch size -> its state.
+      begin: its state, the parameters that act, environment states [B] -> its state, environment states at the start of
+        episodes of the tasks that it chose.
+      end: its state, the same parameters, trajectory -> its state, the trajectory with those steps valid that are to be
+        learned from.
+    """
+
+    init: Callable[[Array, int], Any]
+    begin: Callable[[Any, Params, Any], tuple[Any, Any]]
+    end: Callable[[Any, Params, Trajectory], tuple[Any, Trajectory]]
 
 
 class Actor(NamedTuple):
@@ -46,6 +63,7 @@ class Actor(NamedTuple):
     agent: Agent
     policy: Policy
     exploration: int = 0
+    curriculum: Curriculum | None = None
 
 
 class Schedule(NamedTuple):
@@ -85,12 +103,17 @@ def random_share(exploration: int, num_steps: Array) -> Array | None:
     return jnp.maximum(0.0, 1 - num_steps / exploration) if exploration else None
 
 
-def init_actor(environment: Environment, agent: Agent, key: Array, batch_size: int) -> ActorState:
+def init_actor(
+    environment: Environment, agent: Agent, key: Array, batch_size: int, curriculum: Curriculum | None = None
+) -> ActorState:
     """Start B lifetimes of a pure environment."""
     key, env_key = jax.random.split(key)
     env_state, time_step = jax.vmap(environment.init)(jax.random.split(env_key, batch_size))
     time_step = time_step._replace(observation=agent.prepare(time_step.observation))
-    return _begin(agent, key, env_state, time_step)
+    state = _begin(agent, key, env_state, time_step)
+    if curriculum is None:
+        return state
+    return state._replace(curriculum=curriculum.init(jax.random.fold_in(key, 2), batch_size))
 
 
 def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> ActorState:
@@ -108,15 +131,21 @@ def split(state: ActorState) -> ActorState:
         core_state=splitting.split(state.core_state),
         episode_return=splitting.split(state.episode_return),
         num_steps=splitting.whole(state.num_steps),
+        curriculum=splitting.whole(state.curriculum),
     )
 
 
 def rollout(
     actor: Actor, params: Params, state: ActorState, num_steps: int
 ) -> tuple[ActorState, Trajectory, EpisodeStats]:
-    """Act for `num_steps` steps, as one scan."""
-    environment, agent, policy, exploration = actor
+    """Act for `num_steps` steps, as one scan; with a curriculum, from the start of episodes on."""
+    environment, agent, policy, exploration, curriculum = actor
     batch_size = len(state.episode_return)
+    chosen = state.curriculum
+    if curriculum is not None:
+        chosen, env_state = curriculum.begin(chosen, params, state.env_state)
+        start = _at_start(environment, agent, state._replace(env_state=env_state))
+        state = start._replace(num_steps=state.num_steps)
     key, steps_key = jax.random.split(state.key)
 
     def body(carry, key):
@@ -135,10 +164,10 @@ def rollout(
         shown = (after.reward, after.discount, after.truncated, after.valid)
         return carry, (before.observation, before.is_first, action, logits, shown, ended)
 
-    carry = tuple(state[1:])  # all but the key
+    carry = (state.env_state, state.time_step, state.core_state, state.episode_return, state.num_steps)
     carry, out = jax.lax.scan(body, carry, jax.random.split(steps_key, num_steps))
     observation, is_first, action, logits, (reward, discount, truncated, valid), ended = out
-    after_all = ActorState(key, *carry)
+    after_all = ActorState(key, *carry, curriculum=chosen)
     last = after_all.time_step
     trajectory = Trajectory(
         observation=jnp.concatenate([observation, last.observation[None]]),
@@ -151,6 +180,9 @@ def rollout(
         behaviour_logits=logits,
         core_state=state.core_state,
     )
+    if curriculum is not None:
+        chosen, trajectory = curriculum.end(chosen, params, trajectory)
+        after_all = after_all._replace(curriculum=chosen)
     stats = jax.tree.map(jnp.sum, ended)
     return after_all, trajectory, stats
 
@@ -183,14 +215,18 @@ def rollouts(
 
 def restart(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
     """Begin new episodes in the same environments, for another agent."""
-    env_state = jax.vmap(environment.restart)(state.env_state)
-    observation = agent.prepare(jax.vmap(environment.observe)(env_state))
+    return _at_start(environment, agent, state._replace(env_state=jax.vmap(environment.restart)(state.env_state)))
+
+
+def _at_start(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
+    """Return a state in which the episodes, of which these are the environments' states, have just begun."""
+    observation = agent.prepare(jax.vmap(environment.observe)(state.env_state))
     batch_size = len(state.episode_return)
     no = jnp.zeros(batch_size, bool)
     time_step = TimeStep(
         observation, jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, jnp.float32), no, no, is_first=~no
     )
-    return _begin(agent, state.key, env_state, time_step)
+    return _begin(agent, state.key, state.env_state, time_step)
 
 
 def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actions: int) -> Trajectory:

@@ -5,6 +5,7 @@ Source: Oh et al. 2025, Methods; the constants are those of the published rule, 
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from agents.rule import masked_reduce
@@ -27,9 +28,10 @@ def initial_average() -> MovingAverage:
 
 
 def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAverage:
-    """Update the average by the means of x [T, B] and of its square over valid steps."""
+    """Update the average by the means of x [T, B] and of its square over valid steps, if there are any."""
     mix = lambda old, new: DECAY * old + (1 - DECAY) * masked_reduce(new, valid, "mean")
-    return MovingAverage(mix(average.moment1, x), mix(average.moment2, jnp.square(x)), DECAY * average.decay_product)
+    new = MovingAverage(mix(average.moment1, x), mix(average.moment2, jnp.square(x)), DECAY * average.decay_product)
+    return jax.tree.map(lambda new, old: jnp.where(jnp.any(valid), new, old), new, average)
 
 
 def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Array:

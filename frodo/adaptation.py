@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents import acting
+from agents.trials import play
 from agents.types import Array, Params
 from frodo.learner import Learner
 from toy_envs.base import Environment
 from toy_envs.rule_room import HELD_OUT, RuleRoom
-from toy_envs.trials import Trials
 
 
 def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
@@ -62,21 +61,15 @@ def returns_by_trial(
     Raises:
       ValueError: if there is no trial.
     """
-    trials, agent = Trials(environment, num_trials), learner.setup.agent
-    tasks = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), tasks)
-    first_key, key = jax.random.split(key)
-    begin = lambda task: trials.begin(trials.initial_state(first_key), task)
-
-    def step(carry):  # where an episode is over while others go on, what follows is no trial of it, and is not counted
-        key, state, core_state = carry
-        key, action_key = jax.random.split(key)
-        observation, is_first = agent.prepare(jax.vmap(trials.observe)(state)), state.action < 0
-        action, _, core_state = acting.act(
-            agent, learner.setup.rule.policy, params, action_key, observation, is_first, core_state
-        )
-        return key, jax.vmap(trials.transition)(state, action)[0], core_state
-
-    states = jax.vmap(begin)(tasks)
-    start = key, states, agent.initial_state(len(states.trial))
-    _, states, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1].trial < num_trials), step, start)
-    return jnp.mean(states.stats.return_sum.reshape(-1, num_episodes, num_trials), axis=1)
+    setup = learner.setup
+    returns = play(
+        setup.agent,
+        setup.rule.policy,
+        params,
+        environment,
+        tasks,
+        key,
+        num_trials=num_trials,
+        num_episodes=num_episodes,
+    )
+    return jnp.mean(returns, axis=1)

@@ -11,6 +11,7 @@ from agents.networks import NetworkConfig, make_agent
 from agents.types import Array
 from agents.validation import check_choice
 from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefix
+from meta.curriculum import UNIFORM, CurriculumConfig
 from meta.lifetime import LifetimeConfig, Setup
 from meta.optimizers import OptimizerConfig
 from meta.outer import OuterConfig, make_outer, settings_of
@@ -31,6 +32,7 @@ class AgentConfig(LifetimeConfig):
     network: NetworkConfig = dataclasses.field(default_factory=lambda: NetworkConfig("conv", (512,)))
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     meta_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
+    curriculum: CurriculumConfig = dataclasses.field(default_factory=CurriculumConfig)
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
@@ -40,6 +42,7 @@ class AgentConfig(LifetimeConfig):
         self.network.validate()
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
+        with_prefix("curriculum", self.curriculum.validate)
         self._check_outer()
         self._check_model()
         self._check_passes()
@@ -111,6 +114,8 @@ class PopulationConfig(AgentConfig):
     def validate(self) -> None:
         check_choice("rule", self.rule.name, [name for name, entry in RULES.items() if entry.is_learned])
         super().validate()
+        if self.curriculum.kind != UNIFORM:
+            raise ValueError(f"curriculum.kind is {self.curriculum.kind!r}, expected {UNIFORM!r} in a population")
         steps = self.num_env_steps(is_meta=True)
         if not self.budgets or min(self.budgets) < steps:
             raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")

@@ -30,6 +30,7 @@ from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from meta import experience
+from meta.curriculum import check_curriculum, make_curriculum
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -65,12 +66,15 @@ def make_online_program(
     learner: Learner, environment: Environment, evaluate: Evaluate = lambda before, after: {}
 ) -> OnlineProgram:
     """Make environment, actor and learner one program; `evaluate` adds metrics to each iteration."""
-    config = learner.config
-    actor = Actor(environment, learner.setup.agent, learner.setup.rule.policy, config.exploration)
+    config, agent, policy = learner.config, learner.setup.agent, learner.setup.rule.policy
+    check_tasks(learner, environment)
+    discount = config.rule.settings.discount
+    curriculum = make_curriculum(config.curriculum, environment, agent, policy, discount)
+    actor = Actor(environment, agent, policy, config.exploration, curriculum)
 
     def init(key: Array, meta_params: Params | None = None) -> OnlineState:
         actor_key, learner_key = jax.random.split(key)
-        actor_state = acting.init_actor(environment, actor.agent, actor_key, config.batch_size)
+        actor_state = acting.init_actor(environment, agent, actor_key, config.batch_size, curriculum)
         observation = jax.vmap(environment.observe)(actor_state.env_state)
         return _split(OnlineState(learner.init(learner_key, observation, meta_params), actor_state))
 
@@ -91,6 +95,13 @@ def _split(state: OnlineState) -> OnlineState:
     """Split what has an axis of environments over the devices of the mesh that is set, and have all else on each."""
     lifetime, *others = state.learner
     return OnlineState(LearnerState(experience.split(lifetime), *splitting.whole(others)), acting.split(state.actor))
+
+
+def check_tasks(learner: Learner, environment: Environment | HostEnvironment) -> None:
+    """Raise a ValueError where tasks cannot be chosen as the curriculum of the settings says."""
+    config, lengths = learner.config, ("unroll", "validation_unroll")[: 1 + learner.is_meta]
+    spec = learner.setup.rule.spec(environment.num_actions)
+    check_curriculum(config.curriculum, environment, {name: getattr(config, name) for name in lengths}, spec)
 
 
 def check_split(config: AgentConfig, num_devices: int) -> None:
@@ -239,6 +250,7 @@ def _live_on_host(
     config: AgentConfig, environment: HostEnvironment, key, meta_params, is_frozen: bool, num_steps
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen)
+    check_tasks(learner, environment)
     learn, agent, acting_params = jax.jit(learner.learn), learner.setup.agent, learner.setup.acting_params
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 

@@ -25,6 +25,7 @@ from dm_env import specs
 
 Array = jax.Array
 State = TypeVar("State")
+TASK_SEED = 20_230_118  # of tasks that have numbers
 
 
 class TimeStep(NamedTuple):
@@ -56,6 +57,7 @@ class Environment(abc.ABC, Generic[State]):
     observation_shape: tuple[int, ...]
     num_actions: int
     horizon: int | None = None  # steps of an episode, at most; None where it is not known
+    no_op: int | None = None  # the action that does nothing, if there is one
 
     @abc.abstractmethod
     def initial_state(self, key: Array) -> State:
@@ -76,6 +78,15 @@ class Environment(abc.ABC, Generic[State]):
     def time_left(self, state: State) -> Array:
         """Return the part of an episode's time that is left, float32 from 1 to 0; always 1 if no limit is known."""
         return jnp.ones((), jnp.float32)
+
+    @property
+    def task_ids(self) -> range:
+        """The numbers of its tasks, all below 2³²: what `initial_state` draws, where it draws one."""
+        return range(2**31)
+
+    def numbered_state(self, task_id: Array) -> State:
+        """Return the start of an episode of the task of that number, the same each time."""
+        return self.initial_state(jax.random.fold_in(jax.random.key(TASK_SEED), task_id))
 
     @property
     def program(self) -> "Environment[State]":

@@ -16,7 +16,6 @@ from toy_envs import base
 SIZE = 4  # of the square room
 NUM_OBJECTS = 4  # slots, of which a kind uses the first ones
 ABSENT = -1  # instead of a cell
-POOL_SEED = 20_230_118
 HELD_OUT = range(2**31, 2**31 + 1000)  # ids of tasks that are in no other pool
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)  # stay, up, down, left, right
 
@@ -106,6 +105,7 @@ class RuleRoom(base.Environment[RuleRoomState]):
     kind: str
     pool: int | str | None = None
     num_actions = len(MOVES)
+    no_op = 0
 
     def __post_init__(self):
         if self.kind not in (*KINDS, "mixed"):
@@ -130,16 +130,18 @@ class RuleRoom(base.Environment[RuleRoomState]):
 
     @property
     def task_ids(self) -> range:
-        """The numbers of the tasks in the pool, all below 2³²."""
         if self.pool == "held_out":
             return HELD_OUT
         return range(2**31 if self.pool is None else int(self.pool))
 
+    def kind_number(self, task_id: base.Array) -> base.Array:
+        """Return the place in `shares` of the kind of the task of that number."""
+        return jnp.sum(_draws(task_id)[0] >= np.cumsum(list(self.shares.values()))[:-1].astype(np.float32))
+
     def task(self, task_id: base.Array) -> Task:
         """Return the task of that number, which is below 2³²."""
-        key = jax.random.fold_in(jax.random.key(POOL_SEED), task_id)
-        which, *uniform = jax.random.uniform(key, (NUM_OBJECTS + 7,), jnp.float32)
-        number = jnp.sum(which >= np.cumsum(list(self.shares.values()))[:-1].astype(np.float32))
+        _, *uniform = _draws(task_id)
+        number = self.kind_number(task_id)
         kind = jax.tree.map(lambda *values: jnp.array(values)[number], *(KINDS[name] for name in self.shares))
 
         start, *homes = _distinct(uniform[: 1 + NUM_OBJECTS], SIZE**2)
@@ -171,9 +173,12 @@ class RuleRoom(base.Environment[RuleRoomState]):
         zero, empty = jnp.zeros((), jnp.int32), jnp.full((), EMPTY, jnp.int32)
         return RuleRoomState(task, zero, task.start, empty, task.homes != ABSENT, task.is_solved)
 
+    def numbered_state(self, task_id: base.Array) -> RuleRoomState:
+        return self.begin(self.task(task_id))
+
     def initial_state(self, key: base.Array) -> RuleRoomState:
         ids = self.task_ids
-        return self.begin(self.task(np.uint32(ids.start) + jax.random.bits(key) % np.uint32(len(ids))))
+        return self.numbered_state(np.uint32(ids.start) + jax.random.bits(key) % np.uint32(len(ids)))
 
     def restart(self, state: RuleRoomState) -> RuleRoomState:
         return self.begin(state.task)
@@ -207,6 +212,12 @@ class RuleRoom(base.Environment[RuleRoomState]):
 
     def time_left(self, state: RuleRoomState) -> base.Array:
         return 1.0 - state.num_steps / state.task.horizon
+
+
+def _draws(task_id: base.Array) -> base.Array:
+    """All that is random in a task: its kind, and then its layout and rules."""
+    key = jax.random.fold_in(jax.random.key(base.TASK_SEED), task_id)
+    return jax.random.uniform(key, (NUM_OBJECTS + 7,), jnp.float32)
 
 
 def _distinct(uniform: list[base.Array], count) -> list[base.Array]:

@@ -25,6 +25,7 @@ class TrialStats(NamedTuple):
 class TrialsState(NamedTuple):
     key: base.Array
     state: Any  # of the environment
+    num_trials: base.Array  # int32, of this episode
     trial: base.Array  # int32, from 0
     action: base.Array  # int32, the last one of this episode, -1 at its start
     reward: base.Array  # float32, the last one of this episode, 0 at its start
@@ -36,6 +37,8 @@ class TrialsState(NamedTuple):
 class Trials(base.Environment[TrialsState]):
     """Episodes of `num_trials` trials of one task, each of which is an episode of a pure environment.
 
+    With `min_trials`, the number of an episode's trials is drawn, from it to `num_trials`, uniformly.
+
     A task is what the environment's `initial_state` draws, and its `restart` keeps. Where a trial ends, by termination
     or by time, the environment restarts, and the episode goes on: neither does the discount become 0 there nor is the
     observation a first one, so a memory is kept. The last trial's end terminates the episode, and the next one is of
@@ -46,15 +49,18 @@ class Trials(base.Environment[TrialsState]):
     the trial before included.
 
     Raises:
-      ValueError: if `num_trials` is below 1.
+      ValueError: if `num_trials` is below 1, or `min_trials` is not from 1 to it.
     """
 
     environment: base.Environment
     num_trials: int
+    min_trials: int | None = None  # None for `num_trials` in every episode
 
     def __post_init__(self):
         if self.num_trials < 1:
             raise ValueError(f"num_trials is {self.num_trials}, expected at least 1")
+        if self.min_trials is not None and not 1 <= self.min_trials <= self.num_trials:
+            raise ValueError(f"min_trials is {self.min_trials}, expected 1 to num_trials ({self.num_trials})")
 
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -71,7 +77,7 @@ class Trials(base.Environment[TrialsState]):
     def initial_state(self, key: base.Array) -> TrialsState:
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         stats = TrialStats(jnp.zeros(self.num_trials, jnp.int32), jnp.zeros(self.num_trials, jnp.float32))
-        return self.restart(TrialsState(key, None, zero, zero, none, none, stats))
+        return self.restart(TrialsState(key, None, zero + self.num_trials, zero, zero, none, none, stats))
 
     def restart(self, state: TrialsState) -> TrialsState:
         key, task_key = jax.random.split(state.key)
@@ -80,6 +86,10 @@ class Trials(base.Environment[TrialsState]):
     def begin(self, state: TrialsState, task: Any) -> TrialsState:
         """Return the start of an episode of the task that a state of the environment, a trial's first one, is of."""
         zero, none = jnp.zeros_like(state.trial), jnp.zeros_like(state.reward)
+        if self.min_trials is not None:
+            key, number_key = jax.random.split(state.key)
+            drawn = jax.random.randint(number_key, (), self.min_trials, self.num_trials + 1, jnp.int32)
+            state = state._replace(key=key, num_trials=drawn)
         return state._replace(state=task, trial=zero, action=zero - 1, reward=none, trial_return=none)
 
     def transition(self, state: TrialsState, action: base.Array):
@@ -95,16 +105,21 @@ class Trials(base.Environment[TrialsState]):
         next_state = TrialsState(
             key=state.key,
             state=new,
+            num_trials=state.num_trials,
             trial=state.trial + is_over,
             action=action.astype(jnp.int32),
             reward=reward,
             trial_return=jnp.where(is_over, 0.0, trial_return),
             stats=stats,
         )
-        return next_state, reward, next_state.trial == self.num_trials, jnp.zeros((), bool)
+        return next_state, reward, next_state.trial == state.num_trials, jnp.zeros((), bool)
+
+    def is_last_trial(self, observation: base.Array) -> base.Array:
+        """Return whether the trial is the last one of its episode, bool [...], of observations [..., n]."""
+        return observation[..., math.prod(self.environment.observation_shape)] == 1
 
     def observe(self, state: TrialsState) -> base.Array:
-        num_left = self.num_trials - state.trial
+        num_left = state.num_trials - state.trial
         parts = [
             self.environment.observe(state.state).ravel(),
             jax.nn.one_hot(jnp.minimum(num_left, MAX_SHOWN + 1) - 1, MAX_SHOWN + 1),

@@ -56,7 +56,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     - `changing/<rewards or actions>/<steps>/<environment>`, as `changing/rewards/2000/toy/catch`: a pure environment
       that is another one after every so many steps of a lifetime (`toy_envs.changing`).
     - `trials/<trials>/<environment>`, as `trials/4/toy/rule_room/main`: a pure environment in episodes of so many
-      trials of one task (`toy_envs.trials`). One that changes does so within the episode: it begins with the task.
+      trials of one task (`toy_envs.trials`), or, as `trials/1-6/...`, of a number that is drawn. One that changes does
+      so within the episode: it begins with the task.
 
     Args:
       name: as above.
@@ -83,8 +84,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
     if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and _is_plain(found[3]):
         return Changing(_make_pure(found[3]), found[1], int(found[2]))
-    if suite == "trials" and (found := re.fullmatch(r"(\d+)/(.+)", rest)) and _is_plain(found[2]):
-        return Trials(_make_pure(found[2]), int(found[1]))
+    if suite == "trials" and (found := re.fullmatch(r"(?:(\d+)-)?(\d+)/(.+)", rest)) and _is_plain(found[3]):
+        return Trials(_make_pure(found[3]), int(found[2]), int(found[1]) if found[1] else None)
     raise _unknown_name(name)
 
 

@@ -15,9 +15,11 @@ from agents.types import Array, Params, Predictions, PredictionSpec
 from frodo.adaptation import held_out_tasks, returns_by_trial
 from frodo.learner import Learner
 from frodo.online import Evaluate, OnlineState
+from meta.curriculum import UNIFORM
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk
+from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
 
 GREEDY_EPISODES = 64
@@ -29,8 +31,13 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
     """Make the function that measures after every iteration, from the states before and after it, inside the program.
 
     Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase;
-    `spike`, the same in the first iteration after the left reward changed, else nan.
+    `spike`, the same in the first iteration after the left reward changed, else nan. Curricula: `trained_share`, the
+    share of episodes that are learned from, and of rule rooms of several kinds `share_<kind>` among these.
     """
+    if learner.config.curriculum.kind != UNIFORM:
+        assert isinstance(environment, Trials)
+        trial = environment.environment
+        return _shares(trial if isinstance(trial, RuleRoom) and len(trial.shares) > 1 else None)
     if not isinstance(environment, RandomWalk) or "value" not in learner.setup.rule.spec(environment.num_actions):
         return lambda before, after: {}
 
@@ -40,6 +47,20 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
         values = _predictions(learner, after, jnp.eye(environment.num_states))["value"]
         error = jnp.mean(jnp.square(values - environment.true_values(last_steps[1])))
         return {"error": error, "spike": jnp.where(is_changed, error, jnp.nan)}
+
+    return metrics
+
+
+def _shares(room: RuleRoom | None) -> Evaluate:
+    def metrics(before: OnlineState, after: OnlineState) -> dict[str, Any]:
+        tasks = after.actor.curriculum
+        found = {"trained_share": jnp.mean(tasks.is_trained)}
+        if room is not None:
+            numbers = jax.vmap(room.kind_number)(tasks.task_ids)
+            of_kind = (numbers == jnp.arange(len(room.shares))[:, None]) & tasks.is_trained
+            shares = jnp.sum(of_kind, axis=1) / jnp.sum(tasks.is_trained)  # nan where none is learned from
+            found |= {f"share_{kind}": share for kind, share in zip(room.shares, shares, strict=True)}
+        return found
 
     return metrics
 

@@ -37,7 +37,7 @@ from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Control, Learner, build_learner
 from frodo.logs import Progress
-from frodo.online import OnlineProgram, check_split, make_online_program, why_stopped
+from frodo.online import OnlineProgram, check_split, check_tasks, make_online_program, why_stopped
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points in pure environments, at most, and log points at least
@@ -115,6 +115,7 @@ def _is_quick(config: OnlineConfig, options: RunOptions) -> bool:
 def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironment) -> Learner:
     """Make the learner, or raise a ValueError before anything is written: the network may not suit the observations."""
     learner = build_learner(config, environment.num_actions, config.is_frozen)
+    check_tasks(learner, environment)
     dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), dtype)
     jax.eval_shape(learner.init, jax.random.key(0), observation)

@@ -10,11 +10,14 @@ pytest.importorskip("gymnax")
 from agents.environments.gymnax import make_gymnax  # noqa: E402
 from agents.environments.names import make_environment  # noqa: E402
 from agents.networks import NetworkConfig  # noqa: E402
-from experiments.runs import exact_metrics  # noqa: E402
+from experiments.runs import exact_metrics, settings, training  # noqa: E402
+from experiments.runs.options import RunOptions  # noqa: E402
 from frodo import presets  # noqa: E402
 from frodo.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
 from frodo.learner import build_learner  # noqa: E402
 from frodo.online import make_online_program  # noqa: E402
+from meta.curriculum import CurriculumConfig  # noqa: E402
+from toy_envs.rule_room import RuleRoom  # noqa: E402
 
 
 @pytest.mark.parametrize("core", [0, 3])
@@ -72,3 +75,20 @@ def test_returns_by_trial_are_of_held_out_tasks_and_few_where_the_run_is_short(n
     ).mean(axis=0)
     np.testing.assert_allclose([found["trial_1"], found["trial_2"]], jax.jit(play)(state.learner.params), rtol=1e-6)
     assert len(found) == 2
+
+
+def test_of_a_curriculum_what_is_trained_on_also_where_a_run_goes_on(tmp_path):
+    config = settings.configure("trials/1-2/toy/rule_room/mixed", "impala")
+    plr, steps = CurriculumConfig("plr", capacity=16, num_train=4), 8 * 32 * 20
+    config = config.replace(batch_size=8, network=NetworkConfig("mlp", (4,), core=3), curriculum=plr)
+
+    def run(name, steps, **options):
+        options = RunOptions((0,), steps, out=str(tmp_path / name), **options)
+        summary = training.train(config, options, experiment="online", name=name, meta_params=None)
+        return {key: value for key, value in summary.items() if "cpu" not in key and "memory" not in key}
+
+    whole = run("whole", 2 * steps)
+    run("parts", steps)
+    assert run("parts", 2 * steps, resume=True) == whole
+    assert 0 < whole["trained_share"][0] < 1
+    assert np.isclose(sum(whole[f"share_{kind}"][0] for kind in RuleRoom("mixed").shares), 1)
