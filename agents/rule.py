@@ -30,8 +30,9 @@ class UpdateRule(NamedTuple):
       regulariser: targets, target predictions, trajectory -> [T, B], a part of the *outer* loss for each update, or
         None.
       metrics: targets, predictions, trajectory -> named scalars to log.
-      target_decay: the decay of the moving average of the agent's parameters, the slowly moving copy; None for no copy.
-      target_period: updates from one step of the slowly moving copy to the next; with a decay of 0 it is a hard copy.
+      target_decay: the decay of the moving average of the parameters that the agent's updates begin with, the slowly
+        moving copy; None for no copy, or for a hard one.
+      target_period: updates after which the parameters are copied, if the slowly moving copy is a hard one; else 0.
       reduction: of the losses over time and batch, 'sum' or 'mean'.
       is_target_constant: whether targets are constants in the gradient with respect to the agent's parameters. The
         meta-gradient flows through them in any case.
@@ -52,12 +53,21 @@ class UpdateRule(NamedTuple):
     regulariser: Callable[[Targets, Predictions, Trajectory], Array] | None = None
     metrics: Callable[[Targets, Predictions, Trajectory], dict[str, Array]] = lambda *_: {}
     target_decay: float | None = None
-    target_period: int = 1
+    target_period: int = 0
     reduction: str = "sum"
     is_target_constant: bool = True
     is_loss_of_taken: bool = False
     model_steps: int = 0
     is_target_acting: bool = False
+
+    @property
+    def is_copy_hard(self) -> bool:
+        return self.target_period > 0
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether there is a slowly moving copy of the agent."""
+        return self.is_copy_hard or self.target_decay is not None
 
 
 def with_checked_predictions(rule: UpdateRule) -> UpdateRule:

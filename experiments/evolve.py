@@ -89,7 +89,8 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     tasks = [task_of(env) for env in config.envs]
     options = of_process(options, "evolve", config.language)
     search = Evolution(tasks, config, options.seeds[0])
-    with Run(options, experiment="evolve", name=config.language, config=config, is_extensible=False) as run:
+    why = "a search ends with its finalists"
+    with Run(options, experiment="evolve", name=config.language, config=config, why_as_long=why) as run:
         lanes, start = devices.scatter(*run.restore(devices.gather(search.lanes)), search.lanes)
         if start:
             search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
@@ -98,34 +99,36 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         finalists = best[: config.num_finalists]
         seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
+        cpu_seconds, num_steps = run.cpu_seconds(), sum(record.num_steps for record in search.records)
         again = search.rescore(
             [record.program for record in finalists], seeds, lambda: _stop_if_interrupted(run, search, end)
         )
         write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
         first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
         winner = finalists[first]
-        rule_of(config, winner, search, run.cpu_seconds()).save(run.folder / "rule.npz")
+        rule_of(config, winner, num_steps, cpu_seconds).save(run.folder / "rule.npz")
         language = config.kind.language
         summary = {
             "formula": to_formula(language, winner.program),
             "score": winner.score,
             **{f"score/{env}": float(np.mean(again[first, i])) for i, env in enumerate(config.envs)},
             **search.counts,
-            "programs_per_cpu_hour": search.counts["evaluated"] / run.cpu_seconds() * 3600,
+            "programs_per_cpu_hour": search.counts["evaluated"] / cpu_seconds * 3600,
         }
         run.finish(summary)
     draw(run.folder)
     program_plots.draw_program(run.folder / "program.png", language, winner.program)
     scores = [np.nan if x.score is None else x.score for x in search.records]
     parents = [x.parent for x in search.records]
-    program_plots.draw_family(run.folder / "family.png", language, [x.program for x in search.records], scores, parents)
+    programs = [x.program for x in search.records]
+    program_plots.draw_family(run.folder / "family.png", language, programs, scores, parents, winner.number)
     return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
 
 
 def _search(run: Run, search: Evolution, chunk: int) -> int:
     """Go on to the end of the search; `chunk` chunks of steps are done. Returns how many are then."""
     num_programs = run.options.steps
-    progress = Progress(num_programs, search.counts["evaluated"])
+    progress = Progress(num_programs, search.counts["evaluated"], "programs")
     while len(search.records) < num_programs or not search.is_idle:
         search.step(num_programs)
         chunk += 1
@@ -134,8 +137,7 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
         first = {"seed": run.options.seeds[0], "update": chunk, "env_steps": env_steps, "env_frames": env_steps}
         score = np.nan if best is None else best.score
         run.log([first | {"best_score": score} | training.cost(run) | search.all_counts])
-        text = "" if best is None else f"best {score:.3f}: {to_formula(search.config.kind.language, best.program)}"
-        progress.update(search.counts["evaluated"], text)
+        progress.update(search.counts["evaluated"], "" if best is None else _text(run, search, best))
         is_end = search.is_idle and len(search.records) >= num_programs
         is_due, run.interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
         if is_due or run.interrupted:
@@ -145,6 +147,17 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
             run.save(whole, chunk, told)
             run.stop_if_interrupted(whole, chunk)
     return chunk
+
+
+def _text(run: Run, search: Evolution, best: Record) -> str:
+    """Say how fast the search is, how much it met before, and what is best."""
+    counts, formula = search.counts, to_formula(search.config.kind.language, best.program)
+    known = counts["proposals"] - len(search.records)
+    return (
+        f"{counts['evaluated'] / run.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
+        f"{known / counts['proposals']:.0%} nothing new, "
+        f"{counts['cut at the hurdle'] / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
+    )
 
 
 def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
@@ -183,15 +196,15 @@ def _write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
         path.write_text(text.getvalue(), encoding="utf-8")
 
 
-def rule_of(config: EvolveConfig, record: Record, search: Evolution, cpu_seconds: float) -> Rule:
-    """Return a program as a rule, with the agents of the search."""
+def rule_of(config: EvolveConfig, record: Record, num_steps: int, cpu_seconds: float) -> Rule:
+    """Return a program as a rule, with the agents of the search, and what the search cost, without its finalists."""
     formula = to_formula(config.kind.language, record.program)
     if config.language == "targets":
         found = Rule("target_program", config.target_lane.agent(formula))
     else:
         found = Rule("program", _dqn(config, formula))
     meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
-    origin = Origin(config.envs, sum(x.num_steps for x in search.records), cpu_seconds)
+    origin = Origin(config.envs, num_steps, cpu_seconds)
     return dataclasses.replace(found, meta_params=meta_params, origin=origin)
 
 

@@ -39,7 +39,7 @@ from meta.program_evaluation import (
     registers_of,
 )
 from meta.program_generation import mutate, random_program
-from meta.program_language import FORMULAS, LOSSES, Language, Node, Program, compact, parse
+from meta.program_language import FORMULAS, LOSSES, Language, Node, Program, compact, parse, parse_setting
 from meta.target_programs import FORMULAS as OF_TARGETS
 from meta.target_programs import TARGETS, assembled
 from meta.target_programs import fingerprint as target_fingerprint
@@ -56,6 +56,7 @@ COUNTED = (
     "not finite",
 )
 SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
+MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
@@ -81,7 +82,7 @@ class EvolutionConfig:
     equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
     num_seeds: int = 1  # agents of an evaluation in an environment
     num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
-    num_full_lanes: int = 8  # of an environment, for all programs
+    num_full_lanes: int = 8  # of an environment, for all programs; with start="" most need one
     chunk: int = 1000  # steps of all lanes between two looks at them
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
     target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
@@ -105,14 +106,15 @@ class EvolutionConfig:
         check_choice("equivalence", self.equivalence, EQUIVALENCES)
         num = min(len(self.parse_start()), self.kind.language.max_nodes - 1)
         if not 0 <= self.num_frozen <= num:
-            raise ValueError(f"num_frozen is {self.num_frozen}, expected at most {num}, by the nodes of start")
+            raise ValueError(f"num_frozen is {self.num_frozen}, expected 0 to {num}, by the nodes of start")
         if not math.isfinite(self.hurdle):
             raise ValueError(f"hurdle is {self.hurdle}, expected a number")
         with_prefix("lane", self.lane.validate)
         with_prefix("target_lane", self.target_lane.validate)
 
     def parse_start(self) -> Program:
-        return parse(self.kind.language, self.kind.formulas.get(self.start, self.start)) if self.start else ()
+        kind = self.kind
+        return parse_setting("start", kind.language, self.start, kind.formulas) if self.start else ()
 
 
 class Outcome(NamedTuple):
@@ -331,9 +333,9 @@ class Evaluator:
         return not any(self.queues) and all(job is None for own in self.pools for pool in own for job in pool.jobs)
 
     def has_room(self, task: int) -> bool:
-        """Give lanes what waits for one; say whether a lane is left."""
+        """Give lanes what waits for one; say whether a lane is left, and no more waits than one round of full lanes."""
         self._fill(self.queues[task], self.pools[task])
-        return any(pool.free for pool in self.pools[task])
+        return any(pool.free for pool in self.pools[task]) and len(self.queues[task]) < self._config.num_full_lanes
 
     def run(self, hurdle: float) -> list[tuple[Job, Outcome]]:
         """Fill the lanes, run a chunk, and return the evaluations that ended."""
@@ -346,16 +348,14 @@ class Evaluator:
         return ended
 
     def _fill(self, queue: collections.deque[tuple[Job, Program]], pools: Sequence[Pool]) -> None:
-        waiting = list(queue)
-        queue.clear()
-        free = {id(pool): pool.free for pool in pools}
-        for job, program in waiting:
-            fits = [pool for pool in pools if free[id(pool)] and pool.fits(program)]
-            if fits:
-                key = jax.random.fold_in(jax.random.key(self._seed), job.task * 2**16 + job.seed)
-                fits[0].assign(free[id(fits[0])].pop(0), job, program, key)
-            else:
+        for _ in range(len(queue)):
+            job, program = queue.popleft()
+            pool = next((pool for pool in pools if pool.free and pool.fits(program)), None)
+            if pool is None:
                 queue.append((job, program))
+            else:
+                key = jax.random.fold_in(jax.random.key(self._seed), job.task * 2**16 + job.seed)
+                pool.assign(pool.free[0], job, program, key)
 
 
 def _program(nodes: Sequence[Sequence[Any]]) -> Program:
@@ -397,9 +397,22 @@ class Evolution:
         return {name: self.counts[name] for name in COUNTED}
 
     def step(self, num_programs: int) -> None:
-        """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk."""
+        """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk.
+
+        Raises:
+          ValueError: if MAX_KNOWN proposals in a row were equal to earlier ones, or without a gradient.
+        """
         while len(self.records) < num_programs and self._evaluator.has_room(0):
-            self._propose()
+            num_records = len(self.records)
+            for _ in range(MAX_KNOWN):
+                self._propose()
+                if len(self.records) > num_records:
+                    break
+            else:
+                raise ValueError(
+                    f"{MAX_KNOWN:,} programs in a row were equal to one of the {num_records} before, or without a "
+                    "gradient: the search has found what its start and mutations reach"
+                )
         for job, outcome in self._evaluator.run(self.config.hurdle if len(self._tasks) > 1 else -np.inf):
             self._collect(job, outcome)
 

@@ -174,7 +174,7 @@ def build_learner(
         check_trajectory(trajectory)
         prepared = clip_rewards(prepare(trajectory), config.max_abs_reward)
         predictions = slow = agent.unroll(state.params, prepared)
-        if rule.target_decay is not None:
+        if rule.has_copy:
             slow = agent.unroll(state.agent.target_params, prepared)
         return state.meta_params, state.agent.rule_state, prepared, predictions, slow
 

@@ -22,10 +22,11 @@ class Progress:
     Args:
       total: steps at the end of the run.
       start: steps already done, of a run that goes on.
+      unit: what a step is called.
     """
 
-    def __init__(self, total: int, start: int = 0):
-        self._total, self._first_step, self._first_time = total, start, 0.0
+    def __init__(self, total: int, start: int = 0, unit: str = "steps"):
+        self._total, self._first_step, self._first_time, self._unit = total, start, 0.0, unit
         self._next_print = time.monotonic() + (0 if sys.stderr.isatty() else PRINT_SECONDS)
 
     def update(self, step: int, text: str = "") -> None:
@@ -36,10 +37,10 @@ class Progress:
         if now < self._next_print and not is_last:
             return
         rate = (step - self._first_step) / max(now - self._first_time, 1e-9)
-        parts = [f"{100 * step / self._total:3.0f} %", f"{quantity(step)} of {quantity(self._total)} steps"]
+        parts = [f"{100 * step / self._total:3.0f} %", f"{quantity(step)} of {quantity(self._total)} {self._unit}"]
         if rate > 0:
             left = round((self._total - step) / rate)
-            parts.append(f"{quantity(rate)} steps/s")
+            parts.append(f"{quantity(rate)} {self._unit}/s")
             parts += [] if is_last else [f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"]
         line = "  ".join([*parts, text])
         if sys.stderr.isatty():

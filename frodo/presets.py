@@ -219,8 +219,9 @@ def muesli(env: str) -> OnlineConfig:
 
 
 def dqn(env: str, rule: str) -> OnlineConfig:
-    """Co-Reyes et al. 2021, appendix B, for classical control: an update by 32 replayed transitions for each step."""
-    return OnlineConfig(
+    """Co-Reyes et al. 2021, appendix B: an update by 32 replayed transitions for each step."""
+    images = for_environment(env).network
+    config = OnlineConfig(
         env=env,
         batch_size=1,
         unroll=1,
@@ -235,6 +236,11 @@ def dqn(env: str, rule: str) -> OnlineConfig:
         optimizer=adam(1e-4),
         meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
     )
+    if not is_image_torso(images):
+        return config
+    settings = config.rule.replace(epsilon=0.1, target_period=1000)
+    replay = dataclasses.replace(config.replay, capacity=10_000)
+    return with_images(config, images).replace(rule=settings, exploration=1_000_000, replay=replay)
 
 
 def common_agent(env: str) -> OnlineConfig:

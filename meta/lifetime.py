@@ -113,10 +113,10 @@ class AgentState(NamedTuple):
     params: Params
     opt_state: optax.OptState
     rule_state: RuleState
-    target_params: Params  # () where the rule has no target_decay
+    target_params: Params  # the slowly moving copy, () without one
     outer_state: Any  # of the outer objective, () for those without one
     key: Array | tuple[()] = ()  # what minibatches are drawn by, () without them
-    num_updates: Array | tuple[()] = ()  # int32, of θ so far, where the slow copy moves every so many
+    num_updates: Array | tuple[()] = ()  # int32, of θ so far, where every so many a copy of it is made
 
 
 AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]]
@@ -125,11 +125,11 @@ AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[
 def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState:
     """Start a lifetime; `observation` [B, ...] is a prepared one."""
     params = setup.agent.init(key, observation)
-    target_params = () if setup.rule.target_decay is None else params
+    target_params = params if setup.rule.has_copy else ()
     outer_key = jax.random.fold_in(key, 2)  # the agent's network takes split(key), which is fold_in(key, 0 and 1)
     outer_state = setup.outer.init(outer_key, observation)
     draw_key = () if setup.passes == (1, 1) else jax.random.fold_in(key, 3)
-    num_updates = () if setup.rule.target_period == 1 else jnp.zeros((), jnp.int32)
+    num_updates = jnp.zeros((), jnp.int32) if setup.rule.is_copy_hard else ()
     opt_state = setup.optimizer.init(params)
     return AgentState(params, opt_state, setup.rule.init(), target_params, outer_state, draw_key, num_updates)
 
@@ -158,14 +158,14 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
     def moved(state: AgentState, grads: Params) -> AgentState:
         """Take a step of θ, and of its slowly moving copy."""
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        target_params, num_updates = state.target_params, state.num_updates
-        if rule.target_decay is not None:
-            target_params = optax.incremental_update(state.params, target_params, 1 - rule.target_decay)
-        if rule.target_period > 1:
-            assert isinstance(num_updates, Array)
-            target_params = optax.periodic_update(target_params, state.target_params, num_updates, rule.target_period)
-            num_updates = num_updates + 1
         params = optax.apply_updates(state.params, updates)
+        target_params, num_updates = state.target_params, state.num_updates
+        if rule.is_copy_hard:
+            assert isinstance(num_updates, Array)
+            num_updates = num_updates + 1
+            target_params = optax.periodic_update(params, target_params, num_updates, rule.target_period)
+        elif rule.target_decay is not None:
+            target_params = optax.incremental_update(state.params, target_params, 1 - rule.target_decay)
         return state._replace(params=params, opt_state=opt_state, target_params=target_params, num_updates=num_updates)
 
     def update_in_passes(carry, trajectory):

@@ -6,8 +6,8 @@ that are made of lists are a fixed set of *features*, the same for all programs,
 arithmetic on registers. `assemble` turns a program into `Instructions`: arrays, which are data of a compiled program,
 and can be mapped over. The interpreter has a reverse pass of its own, whose tape is the registers.
 
-Operators are total: results and derivatives are finite for all finite arguments. Results are clipped to ±1e10, and so
-is what each argument of an operator gets of the gradient, so that no product of them overflows.
+Operators are total: results and derivatives are finite for all finite arguments. Results of arithmetic are clipped to
+±1e10, and so is what each argument of an operator gets of the gradient, so that no product of them overflows.
 """
 
 import functools
@@ -21,9 +21,8 @@ import numpy as np
 import rlax
 
 from agents.types import Array
-from meta.program_language import LOSSES, OPERATORS, Language, Program, compact
+from meta.program_language import LIMIT, LOSSES, OPERATORS, Language, Program, compact
 
-LIMIT = 1e10  # of results, and of the gradient to an argument
 _TINY = 1e-10  # the least magnitude of a divisor
 _TINY_LOG = 1e-12
 

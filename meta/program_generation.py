@@ -5,12 +5,11 @@ import numpy as np
 from meta.program_language import CONSTANTS, OPERATORS, Language, Node, Program
 
 
-def random_program(language: Language, rng: np.random.Generator, start: Program = (), num_nodes: int = 0) -> Program:
-    """Draw a program of `num_nodes` nodes, by default as many as there may be; its first ones are those of `start`."""
+def random_program(language: Language, rng: np.random.Generator, start: Program = ()) -> Program:
+    """Draw a program of as many nodes as there may be; its first ones are those of `start`."""
     program = list(start)
-    num_nodes = num_nodes or language.max_nodes
-    while len(program) < num_nodes:
-        program.append(_random_node(language, rng, program, "R" if len(program) == num_nodes - 1 else ""))
+    while len(program) < language.max_nodes:
+        program.append(_random_node(language, rng, program, "R" if len(program) == language.max_nodes - 1 else ""))
     return tuple(program)
 
 

@@ -16,7 +16,6 @@ parts are one node. `(x - y)**2` is the paper's L2Distance, `x * y` its DotProdu
 
 import ast
 import collections
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -63,6 +62,7 @@ OPERATORS = {
     "KLDiv": Operator("PP", "R", "kl({}, {})"),
     "Entropy": Operator("P", "R", "entropy({})"),
 }
+LIMIT = 1e10  # of constants, of results, and of the gradient to an argument, in size
 CONSTANTS = (1.0, 0.5, 0.2, 0.1, 0.01)  # what a search draws from
 
 
@@ -163,13 +163,27 @@ def parse(language: Language, formula: str) -> Program:
       ValueError: naming the first name, operator or type that is wrong, what is given a name and not used, or the
         program's size.
     """
-    reader = _Reader(language)
     try:
         *named, last = ast.parse(formula.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(
-            f"the formula {formula!r} cannot be read: expected Python's syntax, such as (x - y)**2"
-        ) from None
+        raise ValueError(f"{formula!r} cannot be read: expected Python's syntax, such as (x - y)**2") from None
+    try:
+        return _read(language, named, last)
+    except RecursionError:
+        raise ValueError(f"a formula too deep to read, expected at most {language.max_nodes} operations") from None
+
+
+def parse_setting(name: str, language: Language, formula: str, known: Mapping[str, str] | None = None) -> Program:
+    """Read the formula that a setting is, or names among those that are known; a ValueError begins with its name."""
+    known = known or {}
+    try:
+        return parse(language, known.get(formula, formula))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}{did_you_mean(formula, known)}") from None
+
+
+def _read(language: Language, named: Sequence[ast.stmt], last: ast.stmt) -> Program:
+    reader = _Reader(language)
     for statement in named:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -185,7 +199,7 @@ def parse(language: Language, formula: str) -> Program:
     if reader.unused:
         raise ValueError(f"{min(reader.unused)} is not used")
     if result < len(language.inputs):
-        raise ValueError(f"the formula is {formula.strip()!r}, an input, expected what is computed from inputs")
+        raise ValueError(f"{ast.unparse(last)!r} is an input, expected what is computed from inputs")
     program = compact(language, tuple(reader.nodes[: result - len(language.inputs) + 1]))
     check(language, program)
     return program
@@ -209,7 +223,8 @@ class _Reader:
 
     def node(self, operator: str, *arguments: int, value: float = 0.0) -> int:
         if operator not in self.language.operators:
-            raise ValueError(f"{operator} is no operator of this language: it has {', '.join(self.language.operators)}")
+            text = OPERATORS[operator].formula.format(*"xy")
+            raise ValueError(f"{text} is nothing that this language has")
         _check_types(operator, [self.type_of(x) for x in arguments])
         node = Node(operator, arguments, value)
         is_random = operator in ("Normal", "Uniform")  # each is a draw of its own
@@ -219,7 +234,7 @@ class _Reader:
         return len(self.language.inputs) + self.nodes.index(node)
 
     def read(self, expression: ast.expr) -> int:
-        is_number = lambda value: not isinstance(value, bool) and math.isfinite(value)
+        is_number = lambda value: not isinstance(value, bool) and abs(value) <= LIMIT
         match expression:
             case ast.Constant(value=int() | float() as value) if is_number(value):
                 return self.node("Constant", value=float(value))
@@ -242,6 +257,10 @@ class _Reader:
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return self.call(name, [self.read(x) for x in arguments])
         hint = ": squares are **2" if isinstance(expression, ast.BinOp) else ""
+        if isinstance(expression, ast.UnaryOp):
+            hint = ": write 0 - x for -x"
+        if isinstance(expression, ast.Constant) and type(expression.value) in (int, float):
+            hint = f": numbers are at most {LIMIT:g} in size"
         raise ValueError(f"{ast.unparse(expression)!r} is nothing that this language has{hint}")
 
     def call(self, name: str, arguments: list[int]) -> int:

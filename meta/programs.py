@@ -16,7 +16,7 @@ from agents.rule import UpdateRule, masked_means
 from agents.types import Array, PredictionSpec
 from agents.validation import check_fractions
 from meta.program_evaluation import Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
-from meta.program_language import FORMULAS, LOSSES, compact, parse
+from meta.program_language import FORMULAS, LOSSES, compact, parse, parse_setting
 
 MOST_MAXIMA = 2  # that cases are told apart by
 
@@ -37,8 +37,8 @@ class ProgramConfig:
 
 @functools.cache
 def _check_formula(formula: str) -> None:
-    if not has_gradient(parse(LOSSES, formula)):
-        raise ValueError(f"the formula {formula!r} has no gradient to Q: nothing would be learned")
+    if not has_gradient(parse_setting("formula", LOSSES, formula)):
+        raise ValueError(f"formula: {formula!r} has no gradient to Q: nothing would be learned")
 
 
 @dataclasses.dataclass
@@ -125,7 +125,6 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
             {"program": {"constants": jnp.array(constants)}} if constants else {}
         ),
         init=lambda: jax.random.key(0) if is_random else (),
-        target_decay=0.0,
         target_period=config.target_period,
         reduction="mean",
         is_target_constant=False,

@@ -31,7 +31,7 @@ from meta.program_evaluation import (
     evaluate,
     interpret,
 )
-from meta.program_language import Language, Program, parse
+from meta.program_language import Language, Program, parse_setting
 from meta.scalar import FrodoConfig, actor_critic_inner_loss, difference_from_vtrace
 
 TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), ("Constant", *ARITHMETIC))
@@ -68,7 +68,7 @@ class TargetProgramConfig:
 
 @functools.cache
 def _program(formula: str) -> Program:
-    return parse(TARGETS, formula)
+    return parse_setting("formula", TARGETS, formula)
 
 
 def target_program(config: TargetProgramConfig) -> UpdateRule:

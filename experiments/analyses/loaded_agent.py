@@ -143,5 +143,5 @@ def rule_inputs(loaded: LoadedAgent, trajectory: Trajectory) -> tuple[Trajectory
     """Return the rule's inputs: the trajectory with clipped rewards, the predictions, and those of the slow copy."""
     agent, state, rule = loaded.learner.setup.agent, loaded.agent, loaded.learner.setup.rule
     predictions = agent.unroll(state.params, trajectory)
-    slow = predictions if rule.target_decay is None else agent.unroll(state.target_params, trajectory)
+    slow = agent.unroll(state.target_params, trajectory) if rule.has_copy else predictions
     return clip_rewards(trajectory, loaded.config.max_abs_reward), predictions, slow

@@ -64,21 +64,27 @@ def _label(node) -> str:
 
 
 def draw_family(
-    path: Path, language: Language, programs: Sequence[Program], scores: Sequence[float], parents: Sequence[int | None]
+    path: Path,
+    language: Language,
+    programs: Sequence[Program],
+    scores: Sequence[float],
+    parents: Sequence[int | None],
+    winner: int,
 ) -> None:
-    """Write a PNG of all programs that a search evaluated, and of the best one's ancestors.
+    """Write a PNG of all programs that a search evaluated, and of the winner's ancestors.
 
     Args:
       programs, scores, parents: by number; a score may be NaN, a parent None.
+      winner: its number.
     """
-    line: list[int] = [int(np.nanargmax(scores))]
+    line = [winner]
     while (parent := parents[line[-1]]) is not None:
         line.append(parent)
     line.reverse()
     with new_figure((8, 5.5 + 0.3 * min(SHOWN, len(line))), path) as figure:
         axes: Axes = figure.subplots()
         axes.plot(np.arange(len(scores)), scores, ".", color="0.75", markersize=3, label="evaluated programs")
-        axes.plot(line, np.asarray(scores)[line], "o-", color=COLOURS[1], label="the best one and its ancestors")
+        axes.plot(line, np.asarray(scores)[line], "o-", color=COLOURS[1], label="the winner and its ancestors")
         axes.set(title="Programs of the search", xlabel="number of the program", ylabel="sum of normalised returns")
         axes.grid(alpha=0.25)
         axes.legend(frameon=False)

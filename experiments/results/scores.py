@@ -5,8 +5,9 @@ Catch and the grid worlds with fixed objects are known exactly, by dynamic progr
 at most; 10,000 episodes of random play had a mean length of 22.1 (standard deviation 11.6). Acrobot and MountainCar
 count as solved at the rewards that gym registers as their thresholds. For MinAtar 1 is the greedy policy of
 DiscoBench's PPO after 10 M steps (Goldie et al. 2026, arXiv 2603.17863), at the best of ten learning rates. Random play
-of gymnax's environments: means of 2,000 episodes. In an environment that changes, 1 is the best that can be done by who
-knows the period.
+of gymnax's environments: means of 2,000 episodes. On MiniGrid and LunarLander 0 and 1 are the bounds of the public code
+of Co-Reyes et al. 2021, not random play and a best result. In an environment that changes, 1 is the best that can be
+done by who knows the period.
 """
 
 import functools
@@ -88,6 +89,8 @@ def reference_scores(env: str) -> tuple[float, float]:
         return CART_POLE
     if suite == "gymnax" and name in GYMNAX:
         return GYMNAX[name]
+    if suite in ("envpool", "navix") and name.startswith(("LunarLander", "MiniGrid", "Navix")):
+        return bounds(env)
     toy = (
         BSUITE_CATCH
         if name.startswith("catch/") and suite == "bsuite"
@@ -103,7 +106,8 @@ def reference_scores(env: str) -> tuple[float, float]:
         return expected_return(world, np.mean), expected_return(world, np.max)
     raise UsageError(
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
-        "toy/grid_world/<an even number>, bsuite/catch/<index>, envpool/CartPole-v1, atari/<Game>, or gymnax/ and one "
+        "toy/grid_world/<an even number>, bsuite/catch/<index>, envpool/CartPole-v1, envpool/LunarLander-<version>, "
+        "MiniGrid of envpool or navix, atari/<Game>, or gymnax/ and one "
         f"of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
 

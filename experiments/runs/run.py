@@ -57,16 +57,16 @@ class Run:
       options: seeds, steps, folder, whether an earlier run goes on or is replaced.
       experiment, name: where the results lie: results/<experiment>/<name>, unless options.out says otherwise.
       config: a dataclass, written to config.json.
-      is_extensible: whether it may go on with more steps than it was begun with.
+      why_as_long: why it may not go on with more steps than it was begun with; "" if it may.
     Raises:
       UsageError: if the folder holds a run and options do not say what is to become of it, if it cannot be resumed, or
         is another process's.
       DiskError: from every method, where the disk refuses a write.
     """
 
-    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any, is_extensible: bool = True):
+    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any, why_as_long: str = ""):
         self.options = options
-        self._is_extensible = is_extensible
+        self._why_as_long = why_as_long
         self.folder = folder_of(options, experiment, name)
         self.interrupted = 0  # the number of the signal that asks the run to stop
         self.told: Any = None  # what was saved beside the state that is restored
@@ -119,10 +119,10 @@ class Run:
                 raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
         if self.options.steps < earlier["steps"]:
             raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
-        if self.options.steps > earlier["steps"] and not self._is_extensible:
+        if self.options.steps > earlier["steps"] and self._why_as_long:
             raise UsageError(
-                f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and its first "
-                "seeds are done: give the same number"
+                f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and "
+                f"{self._why_as_long}: give the same number"
             )
         self._on_exit.enter_context(locked(self.folder))
         resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}

@@ -85,7 +85,8 @@ def train(
     num_lives = len(_lives(options))
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
-    with Run(options, experiment=experiment, name=name, config=config, is_extensible=is_extensible) as run:
+    why_as_long = "" if is_extensible else "its first seeds are done"
+    with Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long) as run:
         if isinstance(environment, Environment):
             _train_in_jax(run, config, environment, learner, meta_params)
         else:

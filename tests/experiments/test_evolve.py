@@ -187,13 +187,13 @@ def test_a_target_is_found_and_is_a_rule_that_others_read(tmp_path):
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        (["--language=targets", "--config.start=Q(s)[a]"], "'s' is no name: there are r, gamma, v,"),
+        (["--language=targets", "--config.start=Q(s)[a]"], "start: 's' is no name: there are r, gamma, v,"),
         (["--envs=envpool/CartPole-v1"], "error: --envs: envpool/CartPole-v1 is stepped on the host, expected toy/..."),
-        (["--config.start=dqm"], "'dqm' is no name"),
+        (["--config.start=dqm"], "start: 'dqm' is no name: there are s, a, r, gamma, s_next (did you mean 'dqn'?)"),
         (["--config.lane.batch_size=0"], "lane.batch_size is 0, expected a positive number"),
         (["--envs=gymnax/FourRooms-misc"], "no scores of random and of best play are known for gymnax/FourRooms-misc"),
         (["--config.tournament_size=500"], "tournament_size is 500, expected at most population_size (300)"),
-        (["--config.start=Q(s)[b]"], "'b' is no name"),
+        (["--config.start=Q(s)[b]"], "start: 'b' is no name"),
         (["--config.num_finalists=0"], "num_finalists is 0, expected an integer of at least 1"),
         (["--seeds=0,1"], "--seeds=0,1: a search has one seed"),
     ],

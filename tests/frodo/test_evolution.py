@@ -201,13 +201,13 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
         ),
         ({"chunk": 0}, "^chunk is 0, expected an integer of at least 1$"),
         ({"mutation_share": 1.5}, "^mutation_share is 1.5, expected a number from 0 to 1$"),
-        ({"num_frozen": 3}, "^num_frozen is 3, expected at most 2, by the nodes of start$"),
+        ({"num_frozen": 3}, "^num_frozen is 3, expected 0 to 2, by the nodes of start$"),
         (
             {"language": "target"},
             r"^language is 'target', expected one of losses, targets \(did you mean 'targets'\?\)$",
         ),
-        ({"start": "Q(s)[b]"}, "^'b' is no name"),
-        ({"start": "dqn", "num_frozen": 8}, "^num_frozen is 8, expected at most 7, by the nodes of start$"),
+        ({"start": "Q(s)[b]"}, "^start: 'b' is no name"),
+        ({"start": "dqn", "num_frozen": 8}, "^num_frozen is 8, expected 0 to 7, by the nodes of start$"),
         ({"hurdle": float("nan")}, "^hurdle is nan, expected a number$"),
         ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected a positive number$"),
         ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected positive integers$"),
@@ -228,6 +228,25 @@ def test_a_search_from_a_known_program_begins_with_it():
     found = Evolution([CATCH], config, 0)
     found.step(3)
     assert all(record.program[:7] == parse(LOSSES, FORMULAS["dqn"]) for record in found.records)
+
+
+def test_programs_are_not_proposed_long_before_they_can_be_trained():
+    # From nothing, more than half of the programs need one of the few lanes for all programs.
+    config = dataclasses.replace(CONFIG, start="", num_frozen=0, num_full_lanes=2)
+    found = Evolution([CATCH], config, 0)
+    for _ in range(8):
+        found.step(10_000)
+        scored = sum(record.score is not None for record in found.records)
+        assert len(found.records) - scored <= 8 + 2 + 2
+    assert scored > 10
+
+
+def test_a_search_that_meets_nothing_new_any_more_says_so(monkeypatch):
+    monkeypatch.setattr(evolution, "MAX_KNOWN", 50)
+    start = "Q(s)[a]" + " + r + gamma" * 9  # has no room for anything else
+    found = Evolution([CATCH], dataclasses.replace(CONFIG, start=start, mutation_share=0.0), 0)
+    with pytest.raises(ValueError, match="^50 programs in a row were equal to one of the 1 before, or without a gradi"):
+        found.step(2)
 
 
 def test_an_evaluation_with_several_seeds_takes_the_hurdle_by_their_mean():

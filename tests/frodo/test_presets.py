@@ -150,3 +150,11 @@ def test_disco_on_images_keeps_its_heads_and_takes_the_torso():
     # First steps are left out in the evaluation of the public code alone.
     assert presets.disco("toy/catch/8x8").rule.settings == DiscoConfig(skips_first_steps=True)
     assert vectors.rule == images.rule == RuleConfig("disco")
+
+
+def test_dqn_on_images_has_the_papers_settings_of_atari():
+    vectors, images = presets.dqn("toy/catch", "dqn"), presets.dqn("atari/Pong", "dqn")
+    assert (images.network.torso, images.network.hidden, vectors.network.hidden) == ("conv", (512,), (256, 256))
+    assert (images.rule.settings.target_period, images.rule.settings.epsilon) == (1000, 0.1)
+    assert (images.exploration, images.max_abs_reward) == (1_000_000, 1.0)
+    images.validate()

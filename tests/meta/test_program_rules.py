@@ -83,7 +83,7 @@ def test_steps_whose_successor_is_unknown_have_no_gradient():
 def test_the_policy_is_epsilon_greedy_and_the_copy_is_a_hard_one():
     rule = program(DoubleDQNConfig(epsilon=0.3, target_period=7))
     np.testing.assert_allclose(jnp.exp(rule.policy({"q": jnp.array([0.0, 2.0, 1.0])})), [0.1, 0.8, 0.1])
-    assert (rule.target_decay, rule.target_period) == (0.0, 7)
+    assert (rule.target_decay, rule.target_period) == (None, 7)
 
 
 def test_draws_are_new_in_every_update():
@@ -133,8 +133,8 @@ def test_a_formula_without_constants_has_no_meta_parameters():
 @pytest.mark.parametrize(
     "settings,message",
     [
-        ({"formula": "Q(s)[a] + max(s)"}, r"^max\(x, y\) takes a number and a number, not a state$"),
-        ({"formula": "r + 0.5"}, "^the formula 'r \\+ 0.5' has no gradient to Q"),
+        ({"formula": "Q(s)[a] + max(s)"}, r"^formula: max\(x, y\) takes a number and a number, not a state$"),
+        ({"formula": "r + 0.5"}, "^formula: 'r \\+ 0.5' has no gradient to Q"),
         ({"discount": 1.5}, "^discount is 1.5"),
         ({"target_period": 0}, "^target_period is 0, expected an integer of at least 1$"),
     ],

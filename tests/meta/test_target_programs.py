@@ -139,6 +139,7 @@ def test_losses_are_frodos():
     "formula,message",
     [
         ("Q(v)", "no operator|no name"),
+        ("v[r]", r"^formula: x\[y\] is nothing that this language has$"),
         ("r + gama * G_next", "'gama' is no name"),
         ("max(r, normal())", "'normal' is no operator: there are max, min,"),
     ],

@@ -30,7 +30,7 @@ def test_pictures_are_written(tmp_path, monkeypatch):
     program_plots.draw_program(tmp_path / "dqn.png", LOSSES, parse(LOSSES, FORMULAS["dqn_clipped"]))
     programs = [parse(LOSSES, f"(Q(s)[a] - r)**2 + {i} * Q(s)[a]") for i in range(9)]
     parents = [None, 0, 1, None, 2, 4, 5, 6, 7]
-    program_plots.draw_family(tmp_path / "family.png", LOSSES, programs, [*range(8), 7.5], parents)
+    program_plots.draw_family(tmp_path / "family.png", LOSSES, programs, [*range(8), 7.5], parents, winner=8)
     for name in ("dqn", "family"):
         assert matplotlib.image.imread(tmp_path / f"{name}.png").std() > 0.01
     assert [text.partition(":")[0] for text in texts] == ["0", "4", "5", "6", "7", "8"]
