@@ -28,7 +28,7 @@ from frodo import presets
 from frodo.config import AgentConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress
-from frodo.rule_files import Origin, Rule, get_rule
+from frodo.rule_files import Origin, Rule, get_rule, population_config
 from frodo.rules import RULES, make_update_rule
 from meta.experience import make_lifetime
 from meta.lifetime import Setup
@@ -346,7 +346,8 @@ def discover(
         config, meta_params = presets.small_population(rule), None
     else:
         given = get_rule(rule)
-        of_agent = {field.name: getattr(given.config, field.name) for field in dataclasses.fields(AgentConfig)}
+        agent = population_config(given)
+        of_agent = {field.name: getattr(agent, field.name) for field in dataclasses.fields(AgentConfig)}
         config, meta_params = PopulationConfig(**of_agent), given.meta_params
     sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
     config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)

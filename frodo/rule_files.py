@@ -23,6 +23,7 @@ from frodo.fitted import RULE_OF, fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
 from meta.disco import DiscoConfig
+from meta.hand_made import TARGETS
 
 Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
@@ -244,6 +245,19 @@ def config_for(rule: Rule, preset: Config) -> Config:
     if presets.is_image_torso(preset.network):
         return presets.with_images(config, preset.network)
     return presets.with_memory(config, preset)
+
+
+def population_config(rule: Rule) -> AgentConfig:
+    """Return the settings of the agents of a population that goes on from a rule: the rule's own.
+
+    From one that is fitted to a scalar target, η moves in small steps, and the θ of each update acts its trajectory:
+    with those of `presets.fitted` a population lost what the fit can do (docs/results.md).
+    """
+    config = rule.config
+    if rule.name not in TARGETS:
+        return config
+    small = dataclasses.replace(config.meta_optimizer, learning_rate=2e-5)
+    return config.replace(is_acting_interleaved=True, meta_optimizer=small)
 
 
 def load_meta_params(name: str, config: RuleConfig) -> Params:

@@ -76,6 +76,16 @@ def test_nothing_is_fitted_before_all_settings_are_known(monkeypatch):
             assert (config.rule.name, config.init_meta_params) == (rule, target)
 
 
+def test_a_population_goes_on_from_a_scalar_fit_in_small_steps():
+    of_population = discover.configure("frodo", ("toy/catch",), init_meta_params="vtrace")
+    rule = rule_files.load_settings("vtrace")
+    for config in (of_population, rule_files.population_config(rule)):
+        assert config.is_acting_interleaved and config.meta_optimizer.learning_rate == 2e-5
+        assert config.rule == rule.config.rule and config.optimizer == rule.config.optimizer
+    discovered = rule_files.load_rule("catch_and_grids")
+    assert rule_files.population_config(discovered) == discovered.config
+
+
 @pytest.mark.long
 def test_discos_form_is_fitted_to_cmpo(monkeypatch, capsys):
     monkeypatch.setattr(policy_fitting, "NUM_ACTIONS", (2,))
