@@ -31,13 +31,13 @@ from experiments.results import plots, program_plots, reading
 from experiments.results.scores import bounds
 from experiments.runs import command_line, settings, training
 from experiments.runs.devices import define_process_flags, join
-from experiments.runs.errors import UsageError, caused_by
+from experiments.runs.errors import RunError, UsageError, caused_by
 from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import devices, presets
 from frodo.config import AgentConfig
-from frodo.evolution import KINDS, Evolution, EvolutionConfig, Record, Task
+from frodo.evolution import KINDS, Evolution, EvolutionConfig, Exhausted, Record, Task
 from frodo.files import writing
 from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
@@ -101,7 +101,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
         cpu_seconds, num_steps = run.cpu_seconds(), sum(record.num_steps for record in search.records)
         again = search.rescore(
-            [record.program for record in finalists], seeds, lambda: _stop_if_interrupted(run, search, end)
+            [record.program for record in finalists], seeds, lambda num: _stop_if_interrupted(run, search, end)
         )
         write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
         first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
@@ -130,7 +130,10 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
     num_programs = run.options.steps
     progress = Progress(num_programs, search.counts["evaluated"], "programs")
     while len(search.records) < num_programs or not search.is_idle:
-        search.step(num_programs)
+        try:
+            search.step(num_programs)
+        except Exhausted as error:
+            raise RunError(str(error)) from None
         chunk += 1
         best = search.best
         env_steps = sum(record.num_steps for record in search.records)

@@ -60,6 +60,10 @@ MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
+class Exhausted(Exception):
+    """A search meets nothing new any more."""
+
+
 class Task(NamedTuple):
     """An environment, and the returns between which those of agents are normalised."""
 
@@ -400,7 +404,7 @@ class Evolution:
         """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk.
 
         Raises:
-          ValueError: if MAX_KNOWN proposals in a row were equal to earlier ones, or without a gradient.
+          Exhausted: if MAX_KNOWN proposals in a row were equal to earlier ones, or without a gradient.
         """
         while len(self.records) < num_programs and self._evaluator.has_room(0):
             num_records = len(self.records)
@@ -409,7 +413,7 @@ class Evolution:
                 if len(self.records) > num_records:
                     break
             else:
-                raise ValueError(
+                raise Exhausted(
                     f"{MAX_KNOWN:,} programs in a row were equal to one of the {num_records} before, or without a "
                     "gradient: the search has found what its start and mutations reach"
                 )
@@ -421,13 +425,13 @@ class Evolution:
         return self._evaluator.is_idle
 
     def rescore(
-        self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[], None] = lambda: None
+        self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[int], None] = lambda num: None
     ) -> np.ndarray:
         """Evaluate programs in all tasks, by the lanes of a search that is idle.
 
         Args:
           programs, seeds: what is evaluated, with which seeds; the search's own are those below `num_seeds`.
-          on_chunk: called after each chunk of steps.
+          on_chunk: called after each chunk of steps with the number of scores that are there.
         Returns:
           scores [programs, tasks, seeds].
         """
@@ -439,7 +443,7 @@ class Evolution:
         while not self.is_idle:
             for job, outcome in self._evaluator.run(-np.inf):
                 scores[job.record, job.task, list(seeds).index(job.seed)] = outcome.score
-            on_chunk()
+            on_chunk(int(np.sum(np.isfinite(scores))))
         return scores
 
     def _propose(self) -> None:

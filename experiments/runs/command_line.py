@@ -44,6 +44,11 @@ def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] 
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
+    define_settings(config, without)
+
+
+def define_settings(config: Any, without: Sequence[str] = ()) -> None:
+    """Define --config.<field> for every field of a dataclass, as `define_flags`."""
     _define_fields(config, "config", {f"config.{name}" for name in without})
 
 
@@ -57,12 +62,9 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
       UsageError: naming the flag, its value and what is right.
       ValueError: by `config.validate()`, where the configuration has one.
     """
-    no_arguments(argv)
     if FLAGS.resume and FLAGS.overwrite:
         raise UsageError("--resume and --overwrite: give one of them, to go on with the run or to replace it")
-    config = _override(config, "config")
-    if hasattr(config, "validate"):
-        config.validate()
+    config = parse_settings(argv, config)
     options = RunOptions(
         seeds=parse_seeds(FLAGS.seeds),
         steps=parse_steps(FLAGS.steps),
@@ -71,6 +73,15 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
         overwrite=FLAGS.overwrite,
     )
     return config, options
+
+
+def parse_settings(argv: Sequence[str], config: Config) -> Config:
+    """Return the configuration with what the command line overrides; arguments and errors as of `parse_options`."""
+    no_arguments(argv)
+    config = _override(config, "config")
+    if hasattr(config, "validate"):
+        config.validate()
+    return config
 
 
 def parse_seeds(text: str, flag: str = "seeds") -> tuple[int, ...]:

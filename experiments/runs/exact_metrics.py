@@ -72,7 +72,8 @@ def log_metrics(
 
     Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
     probable actions. gymnax: `greedy_return`, the mean return of GREEDY_EPISODES episodes of those actions, the same
-    starts at every log point. Trials: `trial_1`, `trial_2` and so on, the mean return of each over TRIALS_EPISODES
+    starts at every log point, and of agents with Q `start_return`, the same discounted by the rule's γ, to hold
+    beside `start_q`. Trials: `trial_1`, `trial_2` and so on, the mean return of each over TRIALS_EPISODES
     episodes of the policy as it acts, each of another held-out task, the same at every log point; of fewer, where these
     would be more than TRIALS_SHARE of the `num_steps` environment steps between log points. Everywhere, of agents with
     Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of Co-Reyes et al. 2021).
@@ -103,7 +104,13 @@ def _of_environment(
 
         return by_trial
     if isinstance(environment, GymnaxEnvironment):
-        return lambda state: {"greedy_return": _greedy_return(environment, learner, _acting(learner, state))}
+        has_q = "q" in learner.setup.rule.spec(environment.num_actions)
+
+        def greedy(state: OnlineState) -> dict[str, Any]:
+            found, discounted = _greedy_returns(environment, learner, _acting(learner, state))
+            return {"greedy_return": found} | ({"start_return": discounted} if has_q else {})
+
+        return greedy
     if not isinstance(environment, Catch):
         return lambda state: {}
 
@@ -122,21 +129,28 @@ def _of_environment(
     return metrics
 
 
-def _greedy_return(environment: GymnaxEnvironment, learner: Learner, params: Params) -> Array:
-    """Play episodes from their starts to their ends; the most probable action of a step is the one it takes."""
+def _greedy_returns(environment: GymnaxEnvironment, learner: Learner, params: Params) -> tuple[Array, Array]:
+    """Play episodes from their starts to their ends; the most probable action of a step is the one it takes.
+
+    Returns:
+      the mean return, and the mean of those that are discounted by the rule's γ.
+    """
     agent, policy = learner.setup.agent, learner.setup.rule.policy
+    gamma = learner.config.rule.settings.discount
     env_state, shown = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), GREEDY_EPISODES))
     nothing, all_on = jnp.zeros(GREEDY_EPISODES), jnp.ones(GREEDY_EPISODES, bool)
 
     def step(carry):
-        env_state, shown, core_state, returns, goes_on = carry
+        env_state, shown, core_state, returns, discounted, weight, goes_on = carry
         predictions, core_state = agent.step(params, agent.prepare(shown.observation), shown.is_first, core_state)
         env_state, shown = jax.vmap(environment.step)(env_state, policy(predictions).argmax(-1).astype(jnp.int32))
-        returns = returns + jnp.where(goes_on, shown.reward, 0.0)
-        return env_state, shown, core_state, returns, goes_on & ~shown.is_first
+        reward = jnp.where(goes_on, shown.reward, 0.0)
+        returns, discounted = returns + reward, discounted + weight * reward
+        return env_state, shown, core_state, returns, discounted, gamma * weight, goes_on & ~shown.is_first
 
-    start = (env_state, shown, agent.initial_state(GREEDY_EPISODES), nothing, all_on)
-    return jnp.mean(jax.lax.while_loop(lambda carry: jnp.any(carry[-1]), step, start)[3])
+    start = (env_state, shown, agent.initial_state(GREEDY_EPISODES), nothing, nothing, jnp.ones(()), all_on)
+    *_, returns, discounted, _, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[-1]), step, start)
+    return jnp.mean(returns), jnp.mean(discounted)
 
 
 def _predictions(learner: Learner, state: OnlineState, observations: Array) -> Predictions:

@@ -10,6 +10,7 @@ pytest.importorskip("gymnax")
 from agents.environments.gymnax import make_gymnax  # noqa: E402
 from agents.environments.names import make_environment  # noqa: E402
 from agents.networks import NetworkConfig  # noqa: E402
+from agents.replay import ReplayConfig  # noqa: E402
 from experiments.runs import exact_metrics, settings, training  # noqa: E402
 from experiments.runs.options import RunOptions  # noqa: E402
 from frodo import presets  # noqa: E402
@@ -20,17 +21,19 @@ from meta.curriculum import CurriculumConfig  # noqa: E402
 from toy_envs.rule_room import RuleRoom  # noqa: E402
 
 
-@pytest.mark.parametrize("core", [0, 3])
-def test_the_greedy_return_is_that_of_whole_first_episodes(core, monkeypatch):
+@pytest.mark.parametrize("rule,core", [("impala", 0), ("impala", 3), ("dqn", 0)])
+def test_the_greedy_return_is_that_of_whole_first_episodes(rule, core, monkeypatch):
     monkeypatch.setattr(exact_metrics, "GREEDY_EPISODES", 3)
     environment = make_gymnax("CartPole-v1")
-    config = presets.for_rule("gymnax/CartPole-v1", "impala")
-    config = config.replace(batch_size=2, unroll=2, network=NetworkConfig("mlp", (4,), core=core))
+    config = presets.for_rule("gymnax/CartPole-v1", rule)
+    config = config.replace(
+        batch_size=2, unroll=2, replay=ReplayConfig(), network=NetworkConfig("mlp", (4,), core=core)
+    )
     learner = build_learner(config, environment.num_actions)
     state = jax.jit(make_online_program(learner, environment).init)(jax.random.key(5))
     found = jax.jit(exact_metrics.log_metrics(environment, learner))(state)
 
-    returns = []
+    returns, name = [], "q" if rule == "dqn" else "policy"
     step, act = jax.jit(environment.step), jax.jit(learner.setup.agent.step)
     for key in jax.random.split(jax.random.key(0), 3):
         env_state, shown = environment.init(key)
@@ -38,10 +41,13 @@ def test_the_greedy_return_is_that_of_whole_first_episodes(core, monkeypatch):
         while not is_over:
             batch = jax.tree.map(lambda x: x[None], (shown.observation, shown.is_first))
             predictions, core_state = act(state.learner.params, *batch, core_state)
-            env_state, shown = step(env_state, jnp.int32(np.argmax(predictions["policy"][0])))
+            env_state, shown = step(env_state, jnp.int32(np.argmax(predictions[name][0])))
             total, is_over = total + float(shown.reward), bool(shown.is_first)
         returns.append(total)
-    assert set(found) == {"greedy_return"} and len(set(returns)) > 1
+    assert set(found) == {"greedy_return"} | ({"start_q", "start_return"} if rule == "dqn" else set())
+    assert len(set(returns)) > 1
+    if rule == "dqn":  # every step pays 1
+        np.testing.assert_allclose(found["start_return"], np.mean([(1 - 0.99**x) / 0.01 for x in returns]), rtol=1e-5)
     np.testing.assert_allclose(found["greedy_return"], np.mean(returns))
 
 

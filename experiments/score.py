@@ -1,0 +1,102 @@
+"""Score programs: how well agents learn by given formulas, as a search scores them.
+
+    python -m experiments.score --formula=dqn --formula=dqn_reg --formula="(Q(s)[a] - r)**2" --envs=gymnax/CartPole-v1
+    python -m experiments.score --finalists=results/evolve/losses/finalists.csv --seeds=2000-2009
+
+Prints for each program the mean normalised return of all episodes of a training by environment, with the standard
+deviation over seeds; the sum of the means; and how far the direction of its gradient is from that of DQN's loss, δ²,
+with γ or without, on fixed transitions: .05 is 5 %. --out=FILE.csv keeps the score of each seed.
+"""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import evolve
+from experiments.runs import command_line, settings
+from experiments.runs.errors import UsageError, caused_by
+from frodo import files
+from frodo.evolution import Evolution
+from frodo.logs import Progress, table
+from meta.program_evaluation import LISTS, assemble, fingerprint, registers_of
+from meta.program_language import FORMULAS, LOSSES, Program, parse, parse_setting, to_formula
+
+TD = (FORMULAS["dqn"], "(Q(s)[a] - (r + max(Q_targ(s_next))))**2")  # δ² with γ and without
+
+
+def distance_from_td(program: Program) -> float:
+    """Return the distance between the directions of a loss's gradient and of δ²'s, with γ or without, the nearer one.
+
+    Directions are those of `meta.program_evaluation.fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
+    """
+    own, *others = (
+        jax.device_get(fingerprint(assemble(LOSSES, one, registers_of(LISTS))))
+        for one in (program, *(parse(LOSSES, formula) for formula in TD))
+    )
+    return min(float(np.linalg.norm(own - other)) for other in others)
+
+
+def score(config: evolve.EvolveConfig, programs: list[Program], seeds: tuple[int, ...]) -> np.ndarray:
+    """Return scores, [programs, environments, seeds]."""
+    search = Evolution([evolve.task_of(env) for env in config.envs], config, seed=0)
+    progress = Progress(len(programs) * len(config.envs) * len(seeds), unit="trainings")
+    return search.rescore(programs, seeds, progress.update)
+
+
+def read_finalists(path: str) -> list[str]:
+    """Return the formulas of a file that `evolve` wrote, finalists.csv or programs.csv, each once."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            return list(dict.fromkeys(row["formula"] for row in csv.DictReader(file)))
+    except (OSError, KeyError, UnicodeDecodeError, csv.Error):
+        raise UsageError(f"--finalists={path}: give a finalists.csv or programs.csv of `evolve`") from None
+
+
+def rows(config: evolve.EvolveConfig, programs: list[Program], scores: np.ndarray) -> list[dict[str, Any]]:
+    """Return a row for each program, the best first."""
+    sums = scores.mean(axis=-1).sum(axis=-1)
+    spread = lambda x: f" ± {x.std(ddof=1):.3f}" if len(x) > 1 else ""
+    return [
+        {"formula": to_formula(LOSSES, programs[i])}
+        | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(config.envs, scores[i], strict=True)}
+        | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i]):.3f}"}
+        for i in np.argsort(-sums, kind="stable")
+    ]
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    envs = settings.parse_envs(FLAGS.envs)
+    with caused_by("--envs"):
+        for env in envs:
+            evolve.task_of(env)
+    formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
+    programs = [parse_setting(f"--formula={x}", LOSSES, x, FORMULAS) for x in formulas]
+    if not programs:
+        raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
+    config = command_line.parse_settings(argv, evolve.EvolveConfig(envs=envs))
+    seeds = command_line.parse_seeds(FLAGS.seeds)
+    scores = score(config, programs, seeds)
+    print(table(rows(config, programs, scores)))
+    if FLAGS.out:
+        found = [
+            {"formula": to_formula(LOSSES, program), "env": env, "seed": seed, "score": float(scores[i, j, k])}
+            for i, program in enumerate(programs)
+            for j, env in enumerate(envs)
+            for k, seed in enumerate(seeds)
+        ]
+        files.write_csv(Path(FLAGS.out), found)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_multi_string("formula", [], "A program, or the name of one; may be given several times.")
+    flags.DEFINE_string("finalists", "", "Score the programs of this file of `evolve`, too.")
+    flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
+    flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
+    flags.DEFINE_string("out", "", "CSV file for the score of each seed.")
+    command_line.define_settings(evolve.EvolveConfig(), without=("envs", "language"))
+    command_line.start(main)

@@ -1,0 +1,68 @@
+"""Scores of given programs: those of a search's lanes, and how near a program is to δ²."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from experiments import evolve, score
+from frodo.evolution import Evolution
+from meta.program_language import FORMULAS, LOSSES, parse
+from tests.experiments.test_evolve import CONFIG
+
+
+@pytest.mark.parametrize(
+    ("formula", "low", "high"),
+    [
+        (FORMULAS["dqn"], 0, 1e-6),
+        ("3 * (r + gamma * max(Q_targ(s_next)) - Q(s)[a])**2 + r", 0, 1e-4),
+        ("(Q(s)[a] - (r + max(Q_targ(s_next))))**2", 0, 1e-6),
+        (FORMULAS["dqn_reg"], 1e-3, 0.1),
+        (FORMULAS["double_dqn"], 0.05, 2),
+        ("0 - (Q(s)[a] - (r + gamma * max(Q_targ(s_next))))**2", 1.9, 2),
+    ],
+)
+def test_distance_from_td(formula, low, high):
+    assert low <= score.distance_from_td(parse(LOSSES, formula)) <= high
+
+
+def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
+    finalists = tmp_path / "finalists.csv"
+    finalists.write_text("number,formula\n1,(Q(s)[a] - r)**2\n1,(Q(s)[a] - r)**2\n")
+    small = ["hidden=8", "exploration=50", "capacity=100", "batch_size=8", "num_episodes=20", "learning_rate=3e-3"]
+    done = start(
+        "experiments.score",
+        "--formula=dqn",
+        f"--finalists={finalists}",
+        "--envs=toy/catch/5x5",
+        "--seeds=7,8",
+        f"--out={tmp_path / 'scores.csv'}",
+        "--config.num_lanes=4",
+        "--config.num_full_lanes=2",
+        "--config.chunk=20",
+        *(f"--config.lane.{x}" for x in small),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "from δ²" in done.stdout and "±" in done.stdout and "4 of 4 trainings" in done.stderr
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        found = np.array([float(row["score"]) for row in csv.DictReader(file)]).reshape(2, 1, 2)
+    search = Evolution([evolve.task_of("toy/catch/5x5")], CONFIG, 0)
+    programs = [parse(LOSSES, x) for x in (FORMULAS["dqn"], "(Q(s)[a] - r)**2")]
+    np.testing.assert_allclose(found, search.rescore(programs, (7, 8)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "--formula: give at least one"),
+        (["--formula=dqm"], "--formula=dqm: 'dqm' is no name"),
+        (["--formula=dqn", "--finalists=none.csv"], "--finalists=none.csv: give a finalists.csv"),
+        (["--formula=dqn", "--envs=envpool/CartPole-v1"], "envpool/CartPole-v1 is stepped on the host"),
+        (["--formula=dqn", "--seeds=1,1"], "--seeds=1,1: seed 1 is given more than once"),
+        (["--formula=dqn", "--config.lane.capacity=0"], "lane.capacity is 0"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(start, args, message):
+    done = start("experiments.score", *args)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert message in done.stderr
