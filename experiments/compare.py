@@ -233,6 +233,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
     flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
     flags.DEFINE_string("program_rule", "", "A program that `evolve` found: its file.")
+    flags.DEFINE_string("target_rule", "", "Targets that `evolve --language=targets` found: their file.")
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Runs at a time.", lower_bound=1)

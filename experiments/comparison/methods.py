@@ -135,6 +135,11 @@ def _program(name: str, **own: str) -> Callable[[OnlineConfig, str], OnlineConfi
     return configure
 
 
+def _evolved_targets(agent: OnlineConfig, rule: str) -> OnlineConfig:
+    of_rule = load_rule(rule).config.rule.replace(value_cost=VALUE_COST)
+    return agent.replace(rule=of_rule, init_meta_params=rule, is_frozen=True)
+
+
 NONE, RANDOM, FROZEN, ADAPTED = "no η", "online, from random η", "population, frozen", "population, then online"
 FITTED, FITTED_ONLINE = "fitted to V-trace, frozen", "fitted to V-trace, then online"
 CMPO, CMPO_ONLINE = "fitted to CMPO, frozen", "fitted to CMPO, then online"
@@ -190,8 +195,14 @@ METHODS = {
     ),
     "dqn_clipped": Method("DQNClipped", PROGRAM, PUBLISHED_PROGRAM, "", _program("dqn_clipped"), batch=TRANSITIONS),
     "evolved": Method("evolved program", PROGRAM, EVOLVED, "program_rule", _program("program"), batch=TRANSITIONS),
+    "evolved_targets": Method("evolved targets", SCALAR, EVOLVED, "target_rule", _evolved_targets),
 }
-RULE_FLAGS = {"scalar_rule": "frodo", "disco_rule": "disco", "program_rule": "program"}  # a rule's file, what it holds
+RULE_FLAGS = {  # a rule's file, what it holds
+    "scalar_rule": "frodo",
+    "disco_rule": "disco",
+    "program_rule": "program",
+    "target_rule": "target_program",
+}
 
 
 class Discovery(NamedTuple):

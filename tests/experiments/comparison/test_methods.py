@@ -31,7 +31,7 @@ OF_THE_RULE = {
     "epochs",
     "minibatches",
 }
-NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule not in ("disco103", "program_rule")]
+NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule not in ("disco103", "program_rule", "target_rule")]
 PROGRAMS = [name for name in METHODS if METHODS[name].batch]
 
 
@@ -201,6 +201,21 @@ def test_an_evolved_program_learns_as_dqn_does(tmp_path):
     assert constant == pytest.approx(0.3)
     with pytest.raises(UsageError, match="holds a rule named frodo, expected program"):
         methods.check(one(program_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
+
+
+def test_evolved_targets_are_those_of_the_common_agent(tmp_path):
+    config = presets.for_rule("toy/catch", "target_program").agent_only()
+    found = Rule("target_program", config.replace(rule=config.rule.replace(formula="r + 0.9 * gamma * G_next")))
+    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
+    dataclasses.replace(found, meta_params=meta_params, origin=Origin(("toy/catch",), 5, 6.0)).save(tmp_path / "x.npz")
+    compared = one(methods=("impala", "evolved_targets"), target_rule=str(tmp_path / "x.npz"))
+    assert methods.check(compared, allow_seen=False) == {}
+    impala, evolved = (compared.configure(ENVS[0], method, Program(0.1, (4, 2))) for method in compared.methods)
+    assert (evolved.rule.settings.formula, evolved.rule.settings.entropy_cost) == ("r + 0.9 * gamma * G_next", 0.1)
+    same = {"rule": impala.rule, "is_frozen": False, "init_meta_params": ""}
+    assert evolved.is_frozen and evolved.replace(**same) == impala
+    with pytest.raises(UsageError, match="holds a rule named frodo, expected target_program"):
+        methods.check(one(target_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
 
 
 def test_rules_that_ship_are_compared_by_their_names():
