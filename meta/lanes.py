@@ -63,10 +63,11 @@ class Lane(NamedTuple):
 
     Attributes:
       params, slow, opt_state: Q, its copy, and Adam's moments.
-      num_steps: environment steps.
+      num_steps: environment steps until it is over.
       episode_return: of the episode under way.
       num_episodes, return_sum: of the episodes that ended.
-      is_over: whether there were enough episodes or steps, or parameters were not finite; counts then stay.
+      is_over: whether there were enough episodes or steps, or parameters were not finite; counts then stay, whatever the
+        agent does until the lane is renewed.
     """
 
     key: Array
@@ -151,21 +152,21 @@ def make_lanes(
         share = jnp.maximum(0.0, 1 - lane.num_steps / config.exploration)
         is_random = jax.random.uniform(chance_key) < share + (1 - share) * config.epsilon
         at_random = jax.random.randint(action_key, (), 0, environment.num_actions)
-        action = jnp.where(is_random, at_random, jnp.argmax(q_of(lane.params, state[None])[0])).astype(jnp.int32)
+        q = q_of(lane.params, state[None])[0]
+        action = jnp.where(is_random, at_random, jnp.argmax(q)).astype(jnp.int32)
+        is_finite = lane.is_finite & (lane.is_over | jnp.all(jnp.isfinite(q)))  # parameters that are not make none
         env_state, reward, terminated, truncated = environment.transition(lane.env_state, action)
         is_end = terminated | truncated
         new = Replayed(state, action, reward, 1.0 - terminated, environment.observe(env_state))
         row = lane.num_steps % config.capacity
         replayed = jax.tree.map(lambda rows, x: rows.at[row].set(x), lane.replayed, new)
         env_state = jax.tree.map(lambda x, y: jnp.where(is_end, x, y), environment.restart(env_state), env_state)
-        num_steps = lane.num_steps + 1
+        num_steps = lane.num_steps + ~lane.is_over
         drawn = jax.random.randint(batch_key, (config.batch_size,), 0, jnp.minimum(num_steps, config.capacity))
         batch = jax.tree.map(lambda x: x[drawn], replayed)
         none = jnp.zeros(LOSSES.max_nodes)
         draws = draw(draw_key, LOSSES.max_nodes) if has_draws else Draws(none, none)
-        updated = update(instructions, num, lane, batch, draws)
-        kept = lambda new, old: jnp.where(lane.is_over, old, new)  # what is over does not change, whatever the chunk
-        params, opt_state = jax.tree.map(kept, updated, (lane.params, lane.opt_state))
+        params, opt_state = update(instructions, num, lane, batch, draws)
         slow = optax.periodic_update(params, lane.slow, num_steps, config.target_period)
         episode_return = lane.episode_return + reward
         is_counted = is_end & ~lane.is_over
@@ -181,12 +182,11 @@ def make_lanes(
             episode_return=jnp.where(is_end, 0.0, episode_return),
             num_episodes=num_episodes,
             return_sum=lane.return_sum + jnp.where(is_counted, episode_return, 0.0),
-            is_over=lane.is_over | (num_episodes >= config.num_episodes) | (num_steps >= config.max_steps),
+            is_over=lane.is_over | (num_episodes >= config.num_episodes) | (num_steps >= config.max_steps) | ~is_finite,
+            is_finite=is_finite,
         )
 
     def run(instructions: Instructions, num: Array | int, lane: Lane, num_steps: int) -> Lane:
-        lane, _ = jax.lax.scan(lambda lane, _: (step(instructions, num, lane), None), lane, length=num_steps)
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(lane.params)]))
-        return lane._replace(is_over=lane.is_over | ~finite, is_finite=lane.is_finite & finite)
+        return jax.lax.scan(lambda lane, _: (step(instructions, num, lane), None), lane, length=num_steps)[0]
 
     return Lanes(init, run)
