@@ -66,8 +66,8 @@ class Lane(NamedTuple):
       num_steps: environment steps until it is over.
       episode_return: of the episode under way.
       num_episodes, return_sum: of the episodes that ended.
-      is_over: whether there were enough episodes or steps, or parameters were not finite; counts then stay, whatever the
-        agent does until the lane is renewed.
+      is_over: whether there were enough episodes or steps, or parameters were not finite; counts then stay, whatever
+        the agent does until the lane is renewed.
     """
 
     key: Array
