@@ -5,7 +5,8 @@
 
 Prints for each program the mean normalised return of all episodes of a training by environment, with the standard
 deviation over seeds; the sum of the means; and how far the direction of its gradient is from that of DQN's loss, δ²,
-with γ or without, on fixed transitions: .05 is 5 %. --out=FILE.csv keeps the score of each seed.
+with γ or without, on fixed transitions: .05 is 5 %. --out=DIR keeps scores.csv, the score of each seed, and a picture
+of each program, 1.png of the best.
 """
 
 import csv
@@ -17,6 +18,7 @@ import numpy as np
 from absl import flags
 
 from experiments import evolve
+from experiments.results.program_plots import draw_program
 from experiments.runs import command_line, settings
 from experiments.runs.errors import UsageError, caused_by
 from frodo import files
@@ -56,15 +58,25 @@ def read_finalists(path: str) -> list[str]:
         raise UsageError(f"--finalists={path}: give a finalists.csv or programs.csv of `evolve`") from None
 
 
+def total(scores: np.ndarray) -> np.ndarray:
+    """Return the sum over environments of the mean over seeds, [programs]."""
+    return scores.mean(axis=-1).sum(axis=-1)
+
+
+def order(scores: np.ndarray) -> np.ndarray:
+    """Return the places of the programs, the best first."""
+    return np.argsort(-total(scores), kind="stable")
+
+
 def rows(config: evolve.EvolveConfig, programs: list[Program], scores: np.ndarray) -> list[dict[str, Any]]:
     """Return a row for each program, the best first."""
-    sums = scores.mean(axis=-1).sum(axis=-1)
+    sums = total(scores)
     spread = lambda x: f" ± {x.std(ddof=1):.3f}" if len(x) > 1 else ""
     return [
         {"formula": to_formula(LOSSES, programs[i])}
         | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(config.envs, scores[i], strict=True)}
         | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i]):.3f}"}
-        for i in np.argsort(-sums, kind="stable")
+        for i in order(scores)
     ]
 
 
@@ -83,13 +95,15 @@ def main(argv: list[str]) -> None:
     scores = score(config, programs, seeds)
     print(table(rows(config, programs, scores)))
     if FLAGS.out:
+        for place, i in enumerate(order(scores), start=1):
+            draw_program(Path(FLAGS.out) / f"{place}.png", LOSSES, programs[i])
         found = [
             {"formula": to_formula(LOSSES, program), "env": env, "seed": seed, "score": float(scores[i, j, k])}
             for i, program in enumerate(programs)
             for j, env in enumerate(envs)
             for k, seed in enumerate(seeds)
         ]
-        files.write_csv(Path(FLAGS.out), found)
+        files.write_csv(Path(FLAGS.out) / "scores.csv", found)
 
 
 if __name__ == "__main__":
@@ -97,6 +111,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("finalists", "", "Score the programs of this file of `evolve`, too.")
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
-    flags.DEFINE_string("out", "", "CSV file for the score of each seed.")
+    flags.DEFINE_string("out", "", "Folder for the score of each seed, and pictures of the programs.")
     command_line.define_settings(evolve.EvolveConfig(), without=("envs", "language"))
     command_line.start(main)

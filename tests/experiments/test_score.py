@@ -36,7 +36,7 @@ def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
         f"--finalists={finalists}",
         "--envs=toy/catch/5x5",
         "--seeds=7,8",
-        f"--out={tmp_path / 'scores.csv'}",
+        f"--out={tmp_path}",
         "--config.num_lanes=4",
         "--config.num_full_lanes=2",
         "--config.chunk=20",
@@ -44,6 +44,7 @@ def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "from δ²" in done.stdout and "±" in done.stdout and "4 of 4 trainings" in done.stderr
+    assert (tmp_path / "1.png").is_file() and (tmp_path / "2.png").is_file()
     with (tmp_path / "scores.csv").open(newline="") as file:
         found = np.array([float(row["score"]) for row in csv.DictReader(file)]).reshape(2, 1, 2)
     search = Evolution([evolve.task_of("toy/catch/5x5")], CONFIG, 0)
