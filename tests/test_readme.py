@@ -49,12 +49,18 @@ def test_a_command_of_the_readme_runs(start, command, tmp_path):
 
 
 def is_a_run(command):
-    return command.startswith("make run") or "-m experiments." in command and "experiments.report" not in command
+    has_folder = not any(f"experiments.{name}" in command for name in ("report", "score", "benchmarks"))
+    return command.startswith("make run") or "-m experiments." in command and has_folder
 
 
 @pytest.mark.parametrize(
     "command",
-    filter(is_a_run, commands("docs/results.md") + commands("docs/discovered.md") + commands("docs/adaptation.md")),
+    [
+        x
+        for name in ("results", "discovered", "adaptation", "evolution")
+        for x in commands(f"docs/{name}.md")
+        if is_a_run(x)
+    ],
 )
 def test_a_command_of_the_docs_is_understood(start, command, tmp_path):
     if "disco103" in command and not os.environ.get("DISCO103_WEIGHTS"):
