@@ -36,7 +36,7 @@ def update_average(average: MovingAverage, x: Array, valid: Array) -> MovingAver
 
 def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Array:
     """Divide x by the standard deviation; with `is_centred`, subtract the mean before."""
-    mean, square = (moment / (1 - average.decay_product) for moment in average[:2])
+    mean, square = (moment / _weight(average) for moment in average[:2])
     variance = jnp.maximum(0.0, square - jnp.square(mean))
     centred = x - mean if is_centred else x
     return centred / (jnp.sqrt(variance + ROOT_EPSILON) + EPSILON)
@@ -44,4 +44,9 @@ def normalise(average: MovingAverage, x: Array, is_centred: bool = True) -> Arra
 
 def root_mean_square(average: MovingAverage) -> Array:
     """Return the root of the mean square."""
-    return jnp.sqrt(average.moment2 / (1 - average.decay_product) + ROOT_EPSILON)
+    return jnp.sqrt(average.moment2 / _weight(average) + ROOT_EPSILON)
+
+
+def _weight(average: MovingAverage) -> Array:
+    """Return the sum of the weights of what was seen; of nothing yet it is no 0, which would make gradients nan."""
+    return jnp.maximum(1 - average.decay_product, ROOT_EPSILON)

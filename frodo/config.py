@@ -43,6 +43,11 @@ class AgentConfig(LifetimeConfig):
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
         with_prefix("curriculum", self.curriculum.validate)
+        if self.curriculum.kind != UNIFORM and self.replay.capacity:
+            raise ValueError(
+                f"curriculum.kind is {self.curriculum.kind!r} and replay.capacity is {self.replay.capacity}, expected "
+                "one of the two"
+            )
         self._check_outer()
         self._check_model()
         self._check_passes()

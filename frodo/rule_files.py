@@ -22,6 +22,7 @@ from frodo.config import AgentConfig
 from frodo.fitted import RULE_OF, fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
+from meta.curriculum import CurriculumConfig
 from meta.disco import DiscoConfig
 from meta.hand_made import TARGETS
 
@@ -235,25 +236,25 @@ def config_for(rule: Rule, preset: Config) -> Config:
     """Return the settings of an agent that learns by a rule, in the environment of a preset.
 
     For the published rule, all settings but the rule's are the preset's. For any other rule, the preset gives the
-    environment, the clipping of rewards and, for images, the network, for trials the memory.
+    environment, the choice of its tasks, the clipping of rewards and, for images, the network, for trials the memory.
     """
     if rule.name == PUBLISHED:
         skips = isinstance(preset.rule.settings, DiscoConfig) and preset.rule.settings.skips_first_steps
         return preset.replace(rule=RuleConfig("disco", DiscoConfig(skips_first_steps=skips)))
     own = {field.name: getattr(rule.config, field.name) for field in dataclasses.fields(AgentConfig)}
-    config = preset.replace(**own | {"max_abs_reward": preset.max_abs_reward})
+    config = preset.replace(**own | {"max_abs_reward": preset.max_abs_reward, "curriculum": preset.curriculum})
     if presets.is_image_torso(preset.network):
         return presets.with_images(config, preset.network)
     return presets.with_memory(config, preset)
 
 
 def population_config(rule: Rule) -> AgentConfig:
-    """Return the settings of the agents of a population that goes on from a rule: the rule's own.
+    """Return the settings of the agents of a population that goes on from a rule: the rule's own, on uniform tasks.
 
     From one that is fitted to a scalar target, η moves in small steps, and the θ of each update acts its trajectory:
     with those of `presets.fitted` a population lost what the fit can do (docs/results.md).
     """
-    config = rule.config
+    config = rule.config.replace(curriculum=CurriculumConfig())
     if rule.name not in TARGETS:
         return config
     small = dataclasses.replace(config.meta_optimizer, learning_rate=2e-5)

@@ -85,7 +85,10 @@ class Environment(abc.ABC, Generic[State]):
         return range(2**31)
 
     def numbered_state(self, task_id: Array) -> State:
-        """Return the start of an episode of the task of that number, the same each time."""
+        """Return the start of an episode of the task of that number, the same each time.
+
+        A state that holds a random key has the same luck each time, too.
+        """
         return self.initial_state(jax.random.fold_in(jax.random.key(TASK_SEED), task_id))
 
     @property

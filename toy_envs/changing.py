@@ -56,6 +56,13 @@ class Changing(base.Environment[ChangingState]):
     def program(self) -> "Changing":
         return dataclasses.replace(self, environment=self.environment.program)
 
+    @property
+    def task_ids(self) -> range:
+        return self.environment.task_ids
+
+    def numbered_state(self, task_id: base.Array) -> ChangingState:
+        return ChangingState(self.environment.numbered_state(task_id), jnp.zeros((), jnp.int32))
+
     def initial_state(self, key: base.Array) -> ChangingState:
         return ChangingState(self.environment.initial_state(key), jnp.zeros((), jnp.int32))
 

@@ -32,7 +32,8 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
 
     Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase;
     `spike`, the same in the first iteration after the left reward changed, else nan. Curricula: `trained_share`, the
-    share of episodes that are learned from, and of rule rooms of several kinds `share_<kind>` among these.
+    share of episodes that are learned from, and of rule rooms of several kinds `share_<kind>` among these, both of the
+    last trajectory.
     """
     if learner.config.curriculum.kind != UNIFORM:
         assert isinstance(environment, Trials)

@@ -13,17 +13,21 @@ from agents.acting import Actor
 from agents.moving_average import DECAY
 from agents.networks import make_agent
 from agents.types import PredictionSpec
+from frodo import presets
 from frodo.config import PopulationConfig
+from frodo.rule_files import config_for, population_config
 from meta import curriculum
 from meta.curriculum import Admitted, CurriculumConfig
 from tests.toy_envs.test_trials import Corridors
 from tests.trajectories import random_trajectory
 from toy_envs.catch import Catch
+from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
 
 SPEC = {"policy": PredictionSpec((5,)), "value": PredictionSpec()}
 ROOM = Trials(RuleRoom("easy", 40), 3, min_trials=1)
+CHANGING = Trials(Changing(RuleRoom("easy", 40), "actions", 12), 3)
 DISCOUNT = 0.9
 
 
@@ -161,11 +165,11 @@ def played(kind, num_rollouts, **settings):
     actor = Actor(ROOM, agent, policy, curriculum=chooser)
     state = acting.init_actor(ROOM, agent, jax.random.key(0), 8, chooser)
     params = jax.jit(agent.init)(jax.random.key(1), state.time_step.observation)
-    step = jax.jit(lambda state: acting.rollout(actor, params, state, ROOM.horizon)[:2])
+    step = jax.jit(lambda state: acting.rollout(actor, params, state, ROOM.horizon))
     found = []
     for _ in range(num_rollouts):
-        state, trajectory = step(state)
-        found.append((state, trajectory))
+        state, trajectory, stats = step(state)
+        found.append((state, trajectory, stats.num_episodes))
     return found
 
 
@@ -173,13 +177,14 @@ def played(kind, num_rollouts, **settings):
 def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kind):
     found = played(kind, 14, num_train=4, capacity=20, replay=0.5)
     num_trained, kept = 0, 0
-    for (before, _), (state, trajectory) in zip([(None, None), *found], found, strict=False):
+    for (before, *_), (state, trajectory, num_episodes) in zip([(None,), *found], found, strict=False):
         own = state.curriculum
         assert np.all(trajectory.is_first[0]), "an episode begins with the trajectory"
         lengths = 12 * np.asarray(own.num_trials)  # a trial of this room has twelve steps
         is_played = np.arange(ROOM.horizon)[:, None] < lengths
         np.testing.assert_array_equal(trajectory.valid, is_played & np.asarray(own.is_trained))
         np.testing.assert_array_equal(np.argmax(trajectory.discount == 0, axis=0), lengths - 1)
+        assert int(num_episodes) == 8, "those that follow in a trajectory are nobody's choice"
         first = jax.vmap(lambda task_id: ROOM.environment.observe(ROOM.environment.numbered_state(task_id)))
         np.testing.assert_array_equal(trajectory.observation[0][:, : 16 * 5 + 11], first(own.task_ids))
         num_trained += int(np.sum(own.is_trained))
@@ -188,14 +193,14 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
             np.testing.assert_array_equal(own.task_ids[is_same], before.curriculum.task_ids[is_same])
             kept += int(np.sum(is_same))
     assert 0 < num_trained < 14 * 8 and kept > 0
-    assert len({int(x) for state, _ in found for x in state.curriculum.num_trials}) == 3
+    assert len({int(x) for state, *_ in found for x in state.curriculum.num_trials}) == 3
     if kind == "plr":
-        for state, _ in found:
+        for state, *_ in found:
             own = jax.device_get(state.curriculum)
             assert np.all(own.num_left[~own.is_trained] <= 0), "a new task is played once"
-        sizes = [int(np.sum(state.curriculum.tasks.fitness > -np.inf)) for state, _ in found]
+        sizes = [int(np.sum(state.curriculum.tasks.fitness > -np.inf)) for state, *_ in found]
         assert sizes[0] == 8 and max(sizes) <= 20 and np.all(np.diff(sizes) >= 0)
-        for (before, _), (state, _) in zip(found, found[1:], strict=False):
+        for (before, *_), (state, *_) in zip(found, found[1:], strict=False):
             if np.sum(before.curriculum.tasks.fitness > -np.inf) < 18:
                 assert not np.any(state.curriculum.is_trained), "nothing is replayed before nine tenths are there"
 
@@ -208,6 +213,13 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
         ({"kind": "plr", "capacity": 0}, {}, "room", "^curriculum.capacity is 0, expected an integer of at least 1"),
         ({"kind": "prl"}, {}, "room", "^curriculum.kind is 'prl', expected one of uniform, no_op, plr"),
         ({"kind": "plr", "replay": 0.0, "capacity": 9}, {}, "room", "^curriculum.replay is 0.0, expected a positive"),
+        ({"kind": "plr", "capacity": 50}, {}, "changing", "^curriculum.capacity is 50, expected at most the 40 tasks"),
+        (
+            {"kind": "plr", "capacity": 9},
+            {"replay": frodo.ReplayConfig(8, 2, 0.0)},
+            "room",
+            "^curriculum.kind is 'plr' and replay.capacity is 8, expected one of the two",
+        ),
         ({"kind": "plr", "capacity": 9}, {"unroll": 35}, "room", "^unroll is 35, expected 36: with a curriculum a"),
         ({"kind": "no_op"}, {}, "corridors", "^curriculum.kind is 'no_op', expected another one: the environment has"),
     ],
@@ -215,7 +227,7 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
 def test_what_cannot_be_is_refused_in_one_line(curriculum_settings, others, env, message):
     with pytest.raises(ValueError, match=message) as error:
         frodo.discover_online(
-            {"room": ROOM, "corridors": Trials(OfKnownLength(), 2), "catch": Catch()}[env],
+            {"room": ROOM, "corridors": Trials(OfKnownLength(), 2), "catch": Catch(), "changing": CHANGING}[env],
             "impala",
             num_steps=1,
             key=jax.random.key(0),
@@ -223,6 +235,17 @@ def test_what_cannot_be_is_refused_in_one_line(curriculum_settings, others, env,
             **dict(batch_size=2, unroll=36, network=frodo.NetworkConfig("mlp", (4,), core=3)) | others,
         )
     assert "\n" not in str(error.value)
+
+
+def test_a_rule_is_learned_by_elsewhere_without_the_tasks_of_its_discovery():
+    rule = frodo.make_rule("impala")
+    rule = dataclasses.replace(rule, config=rule.config.replace(curriculum=CurriculumConfig("plr")))
+    assert config_for(rule, presets.for_rule("toy/catch", "impala")).curriculum == CurriculumConfig()
+    assert population_config(rule).curriculum == CurriculumConfig()
+    small = dict(num_steps=1, batch_size=2, unroll=2, network=frodo.NetworkConfig("mlp", (4,)))
+    assert (
+        frodo.discover_online(Catch(), rule, key=jax.random.key(0), **small).learner.config.curriculum.kind == "uniform"
+    )
 
 
 def test_a_population_has_no_curriculum():
