@@ -242,6 +242,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_extra else 0.0
         env_steps = float(results.columns["env_steps"].max())
         seconds = env_steps / steps_per_cpu_second(results)
+        total = float(results.columns["cpu_seconds"][-1])
         rows[env, method] = {
             "environment": env,
             "method": method,
@@ -252,7 +253,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
             "env steps for η": share * env_steps,
             "CPU s": seconds,
             "CPU s for η": math.nan if is_meta else 0.0,
-            "CPU s to compile, all seeds": float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds),
+            "CPU s to compile, all seeds": max(0.0, total - seconds * len(comparison.seeds)),
         }
     for (env, method), row in rows.items():
         other = env, METHODS[method].frozen
