@@ -26,9 +26,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from agents.environments.names import is_pure, make_environment
 from experiments.results import plots, program_plots, reading
-from experiments.results.scores import bounds
+from experiments.results.scores import task_of
 from experiments.runs import command_line, settings, training
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import RunError, UsageError, caused_by
@@ -37,13 +36,12 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import devices, presets
 from frodo.config import AgentConfig
-from frodo.evolution import KINDS, Evolution, EvolutionConfig, Exhausted, Record, Task
+from frodo.evolution import KINDS, Evolution, EvolutionConfig, Exhausted, Record
 from frodo.files import writing
 from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
 from meta.program_language import to_formula
-from toy_envs.base import Environment
 
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
 
@@ -61,18 +59,6 @@ class EvolveConfig(EvolutionConfig):
         for name in ("num_finalists", "num_final_seeds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-
-
-def task_of(env: str) -> Task:
-    """Return an environment with the bounds of its returns.
-
-    Raises:
-      UsageError: if it is no pure one, or its bounds are not known.
-    """
-    environment = make_environment(env, 1, 0) if is_pure(env) else None
-    if not isinstance(environment, Environment):
-        raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
-    return Task(environment, *bounds(env))
 
 
 def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:

@@ -17,12 +17,12 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import evolve
 from experiments.results.program_plots import draw_program
+from experiments.results.scores import task_of
 from experiments.runs import command_line, settings
 from experiments.runs.errors import UsageError, caused_by
 from frodo import files
-from frodo.evolution import Evolution
+from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
 from meta.program_evaluation import LISTS, assemble, fingerprint, registers_of
 from meta.program_language import FORMULAS, LOSSES, Program, parse, parse_setting, to_formula
@@ -42,10 +42,12 @@ def distance_from_td(program: Program) -> float:
     return min(float(np.linalg.norm(own - other)) for other in others)
 
 
-def score(config: evolve.EvolveConfig, programs: list[Program], seeds: tuple[int, ...]) -> np.ndarray:
+def score(
+    config: EvolutionConfig, envs: tuple[str, ...], programs: list[Program], seeds: tuple[int, ...]
+) -> np.ndarray:
     """Return scores, [programs, environments, seeds]."""
-    search = Evolution([evolve.task_of(env) for env in config.envs], config, seed=0)
-    progress = Progress(len(programs) * len(config.envs) * len(seeds), unit="trainings")
+    search = Evolution([task_of(env) for env in envs], config, seed=0)
+    progress = Progress(len(programs) * len(envs) * len(seeds), unit="trainings")
     return search.rescore(programs, seeds, progress.update)
 
 
@@ -68,13 +70,13 @@ def order(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-total(scores), kind="stable")
 
 
-def rows(config: evolve.EvolveConfig, programs: list[Program], scores: np.ndarray) -> list[dict[str, Any]]:
+def rows(envs: tuple[str, ...], programs: list[Program], scores: np.ndarray) -> list[dict[str, Any]]:
     """Return a row for each program, the best first."""
     sums = total(scores)
     spread = lambda x: f" ± {x.std(ddof=1):.3f}" if len(x) > 1 else ""
     return [
         {"formula": to_formula(LOSSES, programs[i])}
-        | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(config.envs, scores[i], strict=True)}
+        | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(envs, scores[i], strict=True)}
         | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i]):.3f}"}
         for i in order(scores)
     ]
@@ -85,15 +87,15 @@ def main(argv: list[str]) -> None:
     envs = settings.parse_envs(FLAGS.envs)
     with caused_by("--envs"):
         for env in envs:
-            evolve.task_of(env)
+            task_of(env)
     formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
     programs = [parse_setting(f"--formula={x}", LOSSES, x, FORMULAS) for x in formulas]
     if not programs:
         raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
-    config = command_line.parse_settings(argv, evolve.EvolveConfig(envs=envs))
+    config = command_line.parse_settings(argv, EvolutionConfig())
     seeds = command_line.parse_seeds(FLAGS.seeds)
-    scores = score(config, programs, seeds)
-    print(table(rows(config, programs, scores)))
+    scores = score(config, envs, programs, seeds)
+    print(table(rows(envs, programs, scores)))
     if FLAGS.out:
         for place, i in enumerate(order(scores), start=1):
             draw_program(Path(FLAGS.out) / f"{place}.png", LOSSES, programs[i])
@@ -112,5 +114,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("out", "", "Folder for the score of each seed, and pictures of the programs.")
-    command_line.define_settings(evolve.EvolveConfig(), without=("envs", "language"))
+    command_line.define_settings(EvolutionConfig(), without=("language",))
     command_line.start(main)

@@ -17,8 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.environments.atari57 import atari_scores
+from agents.environments.names import is_pure, make_environment
 from experiments.runs.errors import UsageError
+from frodo.evolution import Task
 from toy_envs import names
+from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.grid_worlds import ABSENT, MOVES, GridWorld, World, make_world
 
@@ -66,6 +69,18 @@ def bounds(env: str) -> tuple[float, float]:
     name = env.partition("/")[2]
     own = [found for prefix, found in OF_EVOLUTION.items() if name.startswith(prefix)]
     return own[0] if own else reference_scores(env)
+
+
+def task_of(env: str) -> Task:
+    """Return an environment in JAX with these bounds.
+
+    Raises:
+      UsageError: if it is none in JAX, or its bounds are not known.
+    """
+    environment = make_environment(env, 1, 0) if is_pure(env) else None
+    if not isinstance(environment, Environment):
+        raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
+    return Task(environment, *bounds(env))
 
 
 @functools.cache

@@ -5,7 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from experiments import evolve, score
+from experiments import score
+from experiments.results.scores import task_of
 from frodo.evolution import Evolution
 from meta.program_language import FORMULAS, LOSSES, parse
 from tests.experiments.test_evolve import CONFIG
@@ -47,7 +48,7 @@ def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
     assert (tmp_path / "1.png").is_file() and (tmp_path / "2.png").is_file()
     with (tmp_path / "scores.csv").open(newline="") as file:
         found = np.array([float(row["score"]) for row in csv.DictReader(file)]).reshape(2, 1, 2)
-    search = Evolution([evolve.task_of("toy/catch/5x5")], CONFIG, 0)
+    search = Evolution([task_of("toy/catch/5x5")], CONFIG, 0)
     programs = [parse(LOSSES, x) for x in (FORMULAS["dqn"], "(Q(s)[a] - r)**2")]
     np.testing.assert_allclose(found, search.rescore(programs, (7, 8)), rtol=1e-6)
 
