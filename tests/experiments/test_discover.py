@@ -79,7 +79,10 @@ def test_resuming_is_as_never_stopped(tmp_path):
 
 @pytest.mark.parametrize(
     "ablation",
-    [{"without": ("y_z", "aux_policy"), "core": "transformer"}, {"without": ("q",)}],
+    [
+        pytest.param({"without": ("y_z", "aux_policy"), "core": "transformer"}, marks=pytest.mark.long),
+        {"without": ("q",)},
+    ],
 )
 def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
     config = tiny(("toy/catch/4x3",), "disco")

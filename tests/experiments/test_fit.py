@@ -25,11 +25,13 @@ def rule_that_is(target: str) -> frodo.Rule:
 
 
 @pytest.mark.parametrize(("target", "is_all"), [("vtrace", True), ("n_step_return", False)])
-def test_what_is_explained_on_made_up_trajectories_and_on_an_agents_own(target, is_all):
+def test_what_is_explained_on_made_up_trajectories_and_on_an_agents_own(target, is_all, monkeypatch):
+    monkeypatch.setattr(fit, "OF_SCALARS", {name: fit.OF_SCALARS[name] for name in ("on policy", "8 steps")})
+    monkeypatch.setattr(fit, "STAGES", 1)
     rule = rule_that_is(target)
     rows = [*fit.on_made_up("vtrace", rule), *fit.on_own("vtrace", rule, ENV, STEPS)]
     assert [row["where"] for row in rows] == [f"made up, {name}" for name in fit.OF_SCALARS] + [
-        f"{ENV}, {step} steps" for step in ("0", "666", "1,333", "2,000")
+        f"{ENV}, {step} steps" for step in ("0", "2,000")
     ]
     explained = np.array([float(row["explained"]) for row in rows])
     assert np.all(explained > 1 - 1e-5) if is_all else np.all(explained < 0.999) and np.all(np.isfinite(explained))

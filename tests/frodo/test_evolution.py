@@ -133,6 +133,7 @@ def test_a_search_by_outputs_evaluates_what_its_gradient_alone_would_not_tell_ap
     assert np.min(distance + np.eye(len(prints))) >= evolution.SAME
 
 
+@pytest.mark.long
 def test_a_search_is_the_same_on_one_device_and_on_eight(found):
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
     code = "from tests.frodo.test_evolution import *; print(jax.device_count(), text_of(search(TASKS)))"
@@ -142,6 +143,7 @@ def test_a_search_is_the_same_on_one_device_and_on_eight(found):
     assert done.stdout.strip() == f"8 {text_of(found)}", done.stderr
 
 
+@pytest.mark.long
 def test_a_search_that_is_stopped_twice_is_one_that_never_was(found):
     resumed = stopped_and_resumed(TASKS, 2)
     assert text_of(resumed) == text_of(found) and resumed.counts == found.counts

@@ -93,7 +93,9 @@ def renewing_step(agent):
     return run
 
 
-@pytest.mark.parametrize("settings", [{"is_acting_interleaved": True}, {"stride": 1}])
+@pytest.mark.parametrize(
+    "settings", [{"is_acting_interleaved": True}, pytest.param({"stride": 1}, marks=pytest.mark.long)]
+)
 def test_one_agent_of_one_lifetime_is_the_online_regime(settings):
     config = WHOLE.replace(**settings)
     program = make_online_program(build_learner(config, ENVIRONMENT.num_actions), ENVIRONMENT)
@@ -266,7 +268,7 @@ def test_eight_devices_and_two_processes_of_four_give_the_meta_gradient_of_one(t
                 np.testing.assert_allclose(x, y.sum(0), rtol=1e-5, atol=1e-5 * np.abs(y).max())
 
 
-@pytest.mark.parametrize("mode", ["reverse", "mixed"])
+@pytest.mark.parametrize("mode", ["reverse", pytest.param("mixed", marks=pytest.mark.long)])
 def test_a_population_of_disco_learns_from_finite_gradients(mode):
     config = WHOLE.replace(
         gradient_mode=mode,

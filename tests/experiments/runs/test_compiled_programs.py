@@ -61,6 +61,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(run, tmp_path):
     assert errors.startswith(f"compiled programs are not kept: {tmp_path / 'frodo-rl'}") and "Not a directory" in errors
 
 
+@pytest.mark.long
 def test_the_environment_has_its_say(run, tmp_path):
     run(JAX_ENABLE_COMPILATION_CACHE="false")
     own = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "own"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}

@@ -83,6 +83,7 @@ def test_returns_by_trial_are_of_held_out_tasks_and_few_where_the_run_is_short(n
     assert len(found) == 2
 
 
+@pytest.mark.long
 def test_of_a_curriculum_what_is_trained_on_also_where_a_run_goes_on(tmp_path):
     config = settings.configure("trials/1-2/toy/rule_room/mixed", "impala")
     plr, steps = CurriculumConfig("plr", capacity=16, num_train=4), 8 * 32 * 20
