@@ -26,7 +26,7 @@ def rule_that_is(target: str) -> frodo.Rule:
 
 @pytest.mark.parametrize(("target", "is_all"), [("vtrace", True), ("n_step_return", False)])
 def test_what_is_explained_on_made_up_trajectories_and_on_an_agents_own(target, is_all, monkeypatch):
-    monkeypatch.setattr(fit, "OF_SCALARS", {name: fit.OF_SCALARS[name] for name in ("on policy", "8 steps")})
+    monkeypatch.setattr(fit, "OF_SCALARS", {name: fit.OF_SCALARS[name] for name in ("8 steps",)})
     monkeypatch.setattr(fit, "STAGES", 1)
     rule = rule_that_is(target)
     rows = [*fit.on_made_up("vtrace", rule), *fit.on_own("vtrace", rule, ENV, STEPS)]

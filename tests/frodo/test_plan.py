@@ -31,6 +31,7 @@ def close(planned: Costs, real: Costs):
         assert getattr(planned, name) == pytest.approx(getattr(real, name), rel=0.1), name
 
 
+@pytest.mark.long
 def test_a_plan_online_is_that_of_the_program_that_runs_and_of_its_loops_unrolled(monkeypatch):
     config = small_online()
     planned = plan_online(config, 1, 1e4)

@@ -246,6 +246,7 @@ if jax.process_index() == 0:
 """
 
 
+@pytest.mark.long
 def test_eight_devices_and_two_processes_of_four_give_the_meta_gradient_of_one(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -40,6 +40,7 @@ def entries(tmp_path):
     return sorted(tmp_path.glob("frodo-rl/compiled/*/jit_fn-*-cache"))
 
 
+@pytest.mark.long
 def test_a_program_is_compiled_once_and_a_damaged_one_once_more(run, tmp_path):
     assert run() == (["7.0", "0"], "")
     (entry,) = entries(tmp_path)
