@@ -68,7 +68,7 @@ def make_online_program(
     """Make environment, actor and learner one program; `evaluate` adds metrics to each iteration."""
     config, agent, policy = learner.config, learner.setup.agent, learner.setup.rule.policy
     check_tasks(learner, environment)
-    discount = config.rule.settings.discount
+    discount = getattr(config.rule.settings, "discount", 1.0)  # a rule of somebody's own may have none
     curriculum = make_curriculum(config.curriculum, environment, agent, policy, discount)
     actor = Actor(environment, agent, policy, config.exploration, curriculum)
 

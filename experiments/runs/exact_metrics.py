@@ -137,7 +137,7 @@ def _greedy_returns(environment: GymnaxEnvironment, learner: Learner, params: Pa
       the mean return, and the mean of those that are discounted by the rule's γ.
     """
     agent, policy = learner.setup.agent, learner.setup.rule.policy
-    gamma = learner.config.rule.settings.discount
+    gamma = getattr(learner.config.rule.settings, "discount", 1.0)
     env_state, shown = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), GREEDY_EPISODES))
     nothing, all_on = jnp.zeros(GREEDY_EPISODES), jnp.ones(GREEDY_EPISODES, bool)
 

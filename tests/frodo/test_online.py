@@ -1,5 +1,7 @@
 """One lifetime in one program: going on is never having stopped, seeds do not mix, and what an iteration counts."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import frodo.online
 from agents.host_acting import HostActor
+from agents.impala import ImpalaConfig, impala
 from agents.muesli import MuesliConfig
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
@@ -149,3 +152,16 @@ def test_on_the_host_the_slow_copy_acts_as_well(monkeypatch):
     assert len(acted_by) == 4
     check_equal(acted_by[-1], found.state.agent.target_params)
     assert differs(acted_by[-1], found.params) and differs(acted_by[-1], acted_by[0])
+
+
+def test_a_rule_of_somebodys_own_need_not_have_a_discount(monkeypatch):
+    @dataclasses.dataclass
+    class Bandit:
+        def validate(self):
+            pass
+
+    own = impala(ImpalaConfig())
+    monkeypatch.setitem(frodo.RULES, "bandit", frodo.RuleEntry(lambda config: own, Bandit))
+    small = dict(batch_size=2, unroll=3, network=frodo.NetworkConfig("mlp", (4,)))
+    result = frodo.discover_online(Catch(5, 5), frodo.make_rule("bandit"), num_steps=60, key=jax.random.key(0), **small)
+    assert len(result.metrics["return"]) > 1
