@@ -183,14 +183,14 @@ def rollout(
     if curriculum is not None:
         chosen, trajectory = curriculum.end(chosen, params, trajectory)
         after_all = after_all._replace(curriculum=chosen)
-        ended = jax.tree.map(lambda x: jnp.where(_is_first_end(ended.num_episodes), x, 0), ended)
+        ended = jax.tree.map(lambda x: jnp.where(in_first_episode(ended.num_episodes), x, 0), ended)
     stats = jax.tree.map(jnp.sum, ended)
     return after_all, trajectory, stats
 
 
-def _is_first_end(ended: Array) -> Array:
-    """Whether no episode ended before in the trajectory, [T, B]: what follows was not chosen."""
-    return jnp.cumsum(ended, axis=0) - ended == 0
+def in_first_episode(is_last: Array) -> Array:
+    """Say of which steps of a trajectory no episode ended before, [T, B], from which steps end one."""
+    return jnp.cumsum(is_last, axis=0) - is_last == 0
 
 
 def rollouts(

@@ -265,16 +265,19 @@ class Pool:
         return ended
 
 
+def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool:
+    """Whether lanes with these outputs of networks, and with or without random numbers, can evaluate a loss."""
+    is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
+    return set(lists_of(LOSSES, program)) <= set(lists) and (has_draws or not is_random)
+
+
 def _loss_pools(task: Task, config: "EvolutionConfig") -> list[Pool]:
     """Lanes for programs that need two outputs of networks, and fewer for all programs."""
 
     def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
-        def fits(program: Program) -> bool:
-            is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
-            return set(lists_of(LOSSES, program)) <= set(lists) and (has_draws or not is_random)
-
-        functions = make_lanes(task.environment, config.lane, lists, has_draws)
-        return Pool(task, functions, num, LOSSES, registers_of(lists), config.lane.num_episodes, fits)
+        functions, wanted = make_lanes(task.environment, config.lane, lists, has_draws), config.lane.num_episodes
+        suits = lambda program: fits(program, lists, has_draws)
+        return Pool(task, functions, num, LOSSES, registers_of(lists), wanted, suits)
 
     return [pool(config.num_lanes, BASIC, has_draws=False), pool(config.num_full_lanes, LISTS, has_draws=True)]
 

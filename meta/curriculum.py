@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.acting import Curriculum, Policy
+from agents.acting import Curriculum, Policy, in_first_episode
 from agents.categorical import to_scalars
 from agents.moving_average import MovingAverage, initial_average, normalise, update_average
 from agents.networks import Agent
@@ -153,8 +153,7 @@ def make_curriculum(
         return passes_no_op_filter(returns, of_no_op)
 
     def end(state: CurriculumState, params: Params, trajectory: Trajectory) -> tuple[CurriculumState, Trajectory]:
-        is_over = jnp.cumsum(trajectory.is_last, axis=0) - trajectory.is_last > 0
-        is_played = trajectory.valid & ~is_over
+        is_played = trajectory.valid & in_first_episode(trajectory.is_last)
         num_left = state.num_left - (state.num_trials if config.kind == PLR else 1)
         if isinstance(state.tasks, Archive):
             values = state_values(agent.unroll(params, trajectory))

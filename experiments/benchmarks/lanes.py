@@ -16,12 +16,12 @@ import optax
 from absl import app, flags
 
 from agents.environments.names import make_environment
-from frodo.evolution import BASIC
+from frodo.evolution import BASIC, fits
 from frodo.logs import table
 from meta.lanes import LaneConfig, Lanes, make_lanes
-from meta.program_evaluation import Instructions, assemble, has_gradient, lists_of, registers_of
+from meta.program_evaluation import Instructions, assemble, has_gradient, registers_of
 from meta.program_generation import random_program
-from meta.program_language import FORMULAS, LOSSES, Program, compact, parse
+from meta.program_language import FORMULAS, LOSSES, Program, parse
 from toy_envs.base import Environment
 
 NUM_LANES, NUM_STEPS, NUM_TURNS = 32, 100, 7
@@ -91,9 +91,8 @@ def random_programs(num: int) -> list[Program]:
     """Programs as a search from `Q(s)[a]` has them in its lanes for two networks: those with a gradient."""
     rng, start, found = np.random.default_rng(0), parse(LOSSES, "Q(s)[a]"), list[Program]()
     while len(found) < num:
-        program = compact(LOSSES, random_program(LOSSES, rng, start))
-        is_random = any(node.operator in ("Normal", "Uniform") for node in program)
-        if set(lists_of(LOSSES, program)) <= set(BASIC) and not is_random and has_gradient(program):
+        program = random_program(LOSSES, rng, start)
+        if fits(program, BASIC, has_draws=False) and has_gradient(program):
             found.append(program)
     return found
 
