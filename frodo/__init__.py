@@ -18,6 +18,7 @@ from frodo.online import OnlineResult, discover_online
 from frodo.population import Discovery, discover
 from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
+from meta.distillation import DistillationConfig, Teacher
 from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
 from toy_envs.base import Environment, TimeStep
@@ -27,6 +28,7 @@ __all__ = [
     "RULES",
     "AgentConfig",
     "Discovery",
+    "DistillationConfig",
     "Environment",
     "HostEnvironment",
     "Learner",
@@ -41,6 +43,7 @@ __all__ = [
     "Rule",
     "RuleConfig",
     "RuleEntry",
+    "Teacher",
     "TimeStep",
     "Trajectory",
     "Trials",

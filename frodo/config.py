@@ -12,6 +12,7 @@ from agents.types import Array
 from agents.validation import check_choice
 from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefix
 from meta.curriculum import UNIFORM, CurriculumConfig
+from meta.distillation import DistillationConfig, Teacher, distilled
 from meta.lifetime import LifetimeConfig, Setup
 from meta.optimizers import OptimizerConfig
 from meta.outer import OuterConfig, make_outer, settings_of
@@ -33,6 +34,7 @@ class AgentConfig(LifetimeConfig):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     meta_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
     curriculum: CurriculumConfig = dataclasses.field(default_factory=CurriculumConfig)
+    distillation: DistillationConfig = dataclasses.field(default_factory=DistillationConfig)
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
@@ -43,6 +45,12 @@ class AgentConfig(LifetimeConfig):
         self.optimizer.validate("optimizer")
         self.meta_optimizer.validate("meta_optimizer")
         with_prefix("curriculum", self.curriculum.validate)
+        with_prefix("distillation", self.distillation.validate)
+        if self.distillation.steps and self.rule.kind != "actor_critic":
+            raise ValueError(
+                f"distillation.steps is {self.distillation.steps}, expected 0 for the rule {self.rule.name!r}: an "
+                "actor-critic alone has a policy that a teacher can move"
+            )
         if self.curriculum.kind != UNIFORM and self.replay.capacity:
             raise ValueError(
                 f"curriculum.kind is {self.curriculum.kind!r} and replay.capacity is {self.replay.capacity}, expected "
@@ -121,6 +129,8 @@ class PopulationConfig(AgentConfig):
         super().validate()
         if self.curriculum.kind != UNIFORM:
             raise ValueError(f"curriculum.kind is {self.curriculum.kind!r}, expected {UNIFORM!r} in a population")
+        if self.distillation.steps:
+            raise ValueError(f"distillation.steps is {self.distillation.steps}, expected 0 in a population")
         steps = self.num_env_steps(is_meta=True)
         if not self.budgets or min(self.budgets) < steps:
             raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")
@@ -129,11 +139,16 @@ class PopulationConfig(AgentConfig):
 
 
 def make_setup(
-    config: AgentConfig, num_actions: int, is_meta: bool = True, learning_rate: Array | None = None
+    config: AgentConfig,
+    num_actions: int,
+    is_meta: bool = True,
+    learning_rate: Array | None = None,
+    teacher: Teacher | None = None,
 ) -> Setup:
     """Make the parts of an agent for an environment with that many actions; `is_meta` says whether it learns η.
 
-    A learning rate that is given, which may be traced, takes the place of the optimiser's.
+    A learning rate that is given, which may be traced, takes the place of the optimiser's. Without the teacher that its
+    settings speak of, the agent has the same state, but is not taught.
 
     Raises:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
@@ -153,6 +168,9 @@ def make_setup(
         raise ValueError(
             f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, frozen"
         )
+    if config.distillation.steps:
+        num_taught = max(1, round(config.num_trajectories(config.distillation.steps, is_meta)))
+        rule = distilled(rule, teacher, num_taught, config.distillation.cost)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)
     of_agent = config.optimizer

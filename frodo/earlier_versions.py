@@ -22,6 +22,7 @@ NEW = (
     "is_validation_kept",
     "exploration",
     "curriculum",
+    "distillation",
 )  # settings that 0.1.0 had elsewhere, or did not have
 FORMAT = 3  # of settings in files of rules and of runs; versions 0.1.0 and 0.2.0 wrote no number
 

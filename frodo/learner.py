@@ -13,6 +13,7 @@ from agents.types import Array, CoreState, Params, Targets, Trajectory, check_tr
 from agents.validation import check_shape
 from frodo.config import AgentConfig, make_setup
 from frodo.rule_files import Rule, get_rule
+from meta.distillation import Teacher
 from meta.experience import LifetimeState, make_lifetime
 from meta.lifetime import AgentState, Setup, clip_rewards
 from meta.optimizers import update_if
@@ -81,33 +82,48 @@ class Learner(NamedTuple):
     derivatives: Callable[[LearnerState, Trajectory], dict[str, Targets]]
 
 
-def make_learner(rule: Rule | str, num_actions: int, **settings: Any) -> Learner:
+def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None = None, **settings: Any) -> Learner:
     """Make a learner by a rule, for a loop of one's own: `init`, then `act` and `update` in turn.
 
     Args:
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
       num_actions: of the environment.
+      teacher: whose policy the agent is moved to, too, as the setting `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's own, such as network or optimizer. There is no replay
         unless one is given; with one, trajectories have `unroll` steps of `batch_size` environments, and θ stays, with
         metrics of nan, until it holds enough.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
     """
-    return build_learner(get_rule(rule).config.replace(**{"replay": ReplayConfig()} | settings), num_actions)
+    config = get_rule(rule).config.replace(**{"replay": ReplayConfig()} | settings)
+    check_teacher(config, teacher)
+    return build_learner(config, num_actions, teacher=teacher)
+
+
+def check_teacher(config: AgentConfig, teacher: Teacher | None) -> None:
+    """Raise a ValueError for an agent that is to learn from a teacher that there is not, or the other way round."""
+    if bool(config.distillation.steps) != (teacher is not None):
+        expected = "a teacher" if teacher is None else "environment steps in which the teacher teaches"
+        raise ValueError(f"distillation.steps is {config.distillation.steps}, expected {expected}")
 
 
 def build_learner(
-    config: AgentConfig, num_actions: int, is_frozen: bool = False, learning_rate: Array | None = None
+    config: AgentConfig,
+    num_actions: int,
+    is_frozen: bool = False,
+    learning_rate: Array | None = None,
+    teacher: Teacher | None = None,
 ) -> Learner:
     """Build a learner for an environment with that many actions; frozen, η stays as it is.
 
-    A learning rate that is given takes the place of the settings'; it may be traced: one program then serves all.
+    A learning rate that is given takes the place of the settings'; it may be traced: one program then serves all. The
+    teacher is that of `config.distillation`; without it the agent is good to look at, not to learn.
 
     Raises:
       ValueError: naming the setting that is bad, or does not fit the number of actions.
     """
     is_meta = config.rule.entry.is_learned and not is_frozen
-    setup = make_setup(config, num_actions, is_meta, learning_rate)
+    setup = make_setup(config, num_actions, is_meta, learning_rate, teacher)
     agent, rule = setup.agent, setup.rule
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
     lifetime = make_lifetime(config, setup, num_actions, is_meta)
@@ -116,7 +132,10 @@ def build_learner(
         agent_key, meta_key = jax.random.split(key)
         if meta_params is None:
             meta_params = rule.random_meta_params(meta_key, num_actions)
-        state = lifetime.init(agent_key, jax.random.fold_in(key, 2), agent.prepare(jnp.asarray(observation)))
+        prepared = agent.prepare(jnp.asarray(observation))
+        if teacher:
+            teacher.check(prepared, num_actions)
+        state = lifetime.init(agent_key, jax.random.fold_in(key, 2), prepared)
         return LearnerState(state, meta_params, meta_optimizer.init(meta_params) if is_meta else ())
 
     def act(state: LearnerState, key: Array, observation: Array, is_first: Array, core_state: CoreState):

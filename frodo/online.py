@@ -25,12 +25,13 @@ from agents.types import Array, Params
 from frodo import presets
 from frodo.config import AgentConfig
 from frodo.devices import quick_to_compile
-from frodo.learner import Control, Learner, LearnerState, build_learner
+from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from meta import experience
 from meta.curriculum import CurriculumConfig, check_curriculum, make_curriculum
+from meta.distillation import DistillationConfig, Teacher
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -150,6 +151,11 @@ class OnlineResult:
         return self.state.meta_params
 
     @property
+    def teacher(self) -> Teacher:
+        """The agent that acts, to teach another one."""
+        return self.learner.setup.teacher(self.state.agent)
+
+    @property
     def rule(self) -> Rule:
         steps = int(self.metrics["env_steps"][-1])
         return Rule(self.learner.config.rule.name, self.learner.config, self.meta_params, Origin((), steps, None))
@@ -170,6 +176,7 @@ def discover_online(
     key: Array,
     is_frozen: bool = False,
     num_devices: int = 0,
+    teacher: Teacher | None = None,
     **settings: Any,
 ) -> OnlineResult:
     """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
@@ -182,6 +189,8 @@ def discover_online(
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
       num_devices: over which the batch of a pure environment is split; 0 leaves it on one.
+      teacher: `OnlineResult.teacher` of another agent, whose policy this one is moved to, too, as the setting
+        `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environment.
@@ -196,25 +205,35 @@ def discover_online(
     else:
         given = get_rule(rule)
         images = presets.for_observations(shape, dtype, given.config.rule.name).network
-        config, meta_params = given.config.replace(curriculum=CurriculumConfig()), given.meta_params
+        config, meta_params = given.config, given.meta_params
+        config = config.replace(curriculum=CurriculumConfig(), distillation=DistillationConfig())
         config = presets.with_images(config, images) if presets.is_image_torso(images) else config
     if host is not None:
         given = settings.setdefault("batch_size", host.num_envs)
         if given != host.num_envs:
             raise ValueError(f"batch_size is {given}, expected {host.num_envs}, as many as the environments")
     config = config.replace(**settings)
+    check_teacher(config, teacher)
     if host is not None:
         if num_devices:
             raise ValueError(f"num_devices is {num_devices}, expected 0: a batch on the host is not split over devices")
-        return _live_on_host(config, host, key, meta_params, is_frozen, num_steps)
+        return _live_on_host(config, host, key, meta_params, is_frozen, num_steps, teacher)
     check_split(config, num_devices)
-    return _live(config, environment, key, meta_params, is_frozen, num_steps, num_devices)
+    return _live(config, environment, key, meta_params, is_frozen, num_steps, num_devices, teacher)
 
 
 def _live(
-    config: AgentConfig, environment: Environment, key, meta_params, is_frozen: bool, num_steps, num_devices: int
+    config: AgentConfig,
+    environment: Environment,
+    key,
+    meta_params,
+    is_frozen: bool,
+    num_steps,
+    num_devices: int,
+    teacher: Teacher | None,
 ) -> OnlineResult:
-    program = make_online_program(build_learner(config, environment.num_actions, is_frozen), environment)
+    learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
+    program = make_online_program(learner, environment)
 
     @splitting.over(num_devices)
     @jax.jit
@@ -247,9 +266,15 @@ def _live(
 
 
 def _live_on_host(
-    config: AgentConfig, environment: HostEnvironment, key, meta_params, is_frozen: bool, num_steps
+    config: AgentConfig,
+    environment: HostEnvironment,
+    key,
+    meta_params,
+    is_frozen: bool,
+    num_steps,
+    teacher: Teacher | None,
 ) -> OnlineResult:
-    learner = build_learner(config, environment.num_actions, is_frozen)
+    learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     check_tasks(learner, environment)
     learn, agent, acting_params = jax.jit(learner.learn), learner.setup.agent, learner.setup.acting_params
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)

@@ -3,7 +3,7 @@
 A step is an iteration online, a meta-step of a population. The agents of a population share no more than the mean of
 their updates of η, so that the program of one device's share of them is what a device runs; online, a device's share is
 that of the batch, and gradients are averaged over devices. Environments on the host take time of their own, which is
-not in the plan, nor is what devices tell each other, which is named in bytes.
+not in the plan, nor are what devices tell each other, which is named in bytes, and the work of a teacher.
 """
 
 import dataclasses

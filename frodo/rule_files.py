@@ -24,6 +24,7 @@ from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
 from meta.curriculum import CurriculumConfig
 from meta.disco import DiscoConfig
+from meta.distillation import DistillationConfig
 from meta.hand_made import TARGETS
 
 Config = TypeVar("Config", bound=AgentConfig)
@@ -242,7 +243,8 @@ def config_for(rule: Rule, preset: Config) -> Config:
         skips = isinstance(preset.rule.settings, DiscoConfig) and preset.rule.settings.skips_first_steps
         return preset.replace(rule=RuleConfig("disco", DiscoConfig(skips_first_steps=skips)))
     own = {field.name: getattr(rule.config, field.name) for field in dataclasses.fields(AgentConfig)}
-    config = preset.replace(**own | {"max_abs_reward": preset.max_abs_reward, "curriculum": preset.curriculum})
+    of_run = {name: getattr(preset, name) for name in ("max_abs_reward", "curriculum", "distillation")}
+    config = preset.replace(**own | of_run)
     if presets.is_image_torso(preset.network):
         return presets.with_images(config, preset.network)
     return presets.with_memory(config, preset)
@@ -254,7 +256,7 @@ def population_config(rule: Rule) -> AgentConfig:
     From one that is fitted to a scalar target, η moves in small steps, and the θ of each update acts its trajectory:
     with those of `presets.fitted` a population lost what the fit can do (docs/results.md).
     """
-    config = rule.config.replace(curriculum=CurriculumConfig())
+    config = rule.config.replace(curriculum=CurriculumConfig(), distillation=DistillationConfig())
     if rule.name not in TARGETS:
         return config
     small = dataclasses.replace(config.meta_optimizer, learning_rate=2e-5)

@@ -18,6 +18,7 @@ from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_choice
 from meta import gradients, passes
+from meta.distillation import Teacher
 from meta.outer import Outer
 from meta.passes import Passes
 
@@ -86,10 +87,13 @@ class LifetimeConfig:
         schedule = self.schedule(is_meta)
         return self.batch_size * (schedule.num_trajectories * schedule.num_steps + schedule.num_validation_steps)
 
+    def num_trajectories(self, env_steps: int, is_meta: bool) -> float:
+        """Trajectories that θ has been updated on after so many environment steps."""
+        return env_steps / self.num_env_steps(is_meta) * self.num_new_updates(is_meta)
+
     def num_annealed_updates(self, is_meta: bool) -> int:
         """Updates of θ over which the learning rate falls to 0; 0 where it stays."""
-        iterations = self.annealing / self.num_env_steps(is_meta)
-        num = round(iterations * self.num_new_updates(is_meta) * self.epochs * self.minibatches)
+        num = round(self.num_trajectories(self.annealing, is_meta) * self.epochs * self.minibatches)
         return max(1, num) if self.annealing else 0
 
 
@@ -105,6 +109,10 @@ class Setup(NamedTuple):
     def acting_params(self, state: "AgentState") -> Params:
         """Return the parameters that act: θ, or its slowly moving copy where the rule says so."""
         return state.target_params if self.rule.is_target_acting else state.params
+
+    def teacher(self, state: "AgentState") -> Teacher:
+        """Return the agent as it acts now, to teach another one."""
+        return Teacher(self.agent, self.rule.policy, self.acting_params(state))
 
 
 class AgentState(NamedTuple):

@@ -18,13 +18,14 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.errors import UsageError
+from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import check_version, has_checkpoint
 from frodo import files
 from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import Learner, build_learner
 from frodo.online import make_online_program
+from meta.distillation import Teacher
 from meta.lifetime import AgentState, clip_rewards
 from toy_envs.base import Environment
 
@@ -80,6 +81,15 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     if chosen not in seeds:
         raise UsageError(f"--seed={seed}: the checkpoint of {folder} holds {', '.join(map(str, seeds))}")
     return LoadedAgent(config, chosen, learner, state.agent, state.meta_params)
+
+
+def load_teacher(config: OnlineConfig) -> Teacher | None:
+    """Load the agent that teaches one with these settings, None if they name none."""
+    if not config.distillation.teacher:
+        return None
+    with caused_by("distillation.teacher"):
+        loaded = load(Path(config.distillation.teacher))
+    return loaded.learner.setup.teacher(loaded.agent)
 
 
 def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tuple[Trajectory, np.ndarray]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.analyses.loaded_agent import load_teacher
 from experiments.results import plots, reading
 from experiments.runs import settings, training
 from experiments.runs.folders import folder_of
@@ -26,7 +27,12 @@ def train_and_draw(
 ) -> dict[str, Any]:
     """Train, and draw the learning curves into the run folder; returns the summary and, under "figures", the paths."""
     summary = training.train(
-        config, options, experiment=experiment, name=name, meta_params=settings.initial_meta_params(config)
+        config,
+        options,
+        experiment=experiment,
+        name=name,
+        meta_params=settings.initial_meta_params(config),
+        teacher=load_teacher(config),
     )
     folder = folder_of(options, experiment, name)
     bound = {}

@@ -35,9 +35,10 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
 from frodo import devices, files
 from frodo.config import OnlineConfig
-from frodo.learner import Control, Learner, build_learner
+from frodo.learner import Control, Learner, build_learner, check_teacher
 from frodo.logs import Progress
 from frodo.online import OnlineProgram, check_split, check_tasks, make_online_program, why_stopped
+from meta.distillation import Teacher
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points in pure environments, at most, and log points at least
@@ -52,6 +53,7 @@ def train(
     experiment: str,
     name: str,
     meta_params: Params | None = None,
+    teacher: Teacher | None = None,
     make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
@@ -62,6 +64,7 @@ def train(
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       meta_params: η at the start, what `settings.initial_meta_params` loads; None for random.
+      teacher: the agent of `config.distillation.teacher`.
       make: makes the environment from its name, the size of the batch and a seed.
     Returns:
       the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
@@ -81,16 +84,18 @@ def train(
     check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)
-    learner = _make_learner(config, environment)
+    check_teacher(config, teacher)
+    make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
+    _check_learner(make_learner(), environment)
     num_lives = len(_lives(options))
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
     why_as_long = "" if is_extensible else "its first seeds are done"
     with Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long) as run:
         if isinstance(environment, Environment):
-            _train_in_jax(run, config, environment, learner, meta_params)
+            _train_in_jax(run, config, environment, make_learner, meta_params)
         else:
-            _train_on_host(run, config, environment, learner, meta_params, make)
+            _train_on_host(run, config, environment, make_learner, meta_params, make)
         summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
@@ -113,18 +118,20 @@ def _is_quick(config: OnlineConfig, options: RunOptions) -> bool:
     return bool(options.learning_rates) and config.minibatches == 1
 
 
-def _make_learner(config: OnlineConfig, environment: Environment | HostEnvironment) -> Learner:
-    """Make the learner, or raise a ValueError before anything is written: the network may not suit the observations."""
-    learner = build_learner(config, environment.num_actions, config.is_frozen)
+def _check_learner(learner: Learner, environment: Environment | HostEnvironment) -> None:
+    """Raise a ValueError before anything is written: the network, say, may not suit the observations."""
     check_tasks(learner, environment)
     dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
-    observation = jnp.zeros((config.batch_size, *environment.observation_shape), dtype)
+    observation = jnp.zeros((learner.config.batch_size, *environment.observation_shape), dtype)
     jax.eval_shape(learner.init, jax.random.key(0), observation)
-    return learner
 
 
 def _train_in_jax(
-    run: Run, config: OnlineConfig, environment: Environment, learner: Learner, meta_params: Params | None
+    run: Run,
+    config: OnlineConfig,
+    environment: Environment,
+    make_learner: Callable[..., Learner],
+    meta_params: Params | None,
 ) -> None:
     """Run all lives by one program, as many at a time as there are devices: what they differ in is data.
 
@@ -133,11 +140,11 @@ def _train_in_jax(
     lives = _lives(run.options)
     seeds = jnp.array([seed for _, seed in lives])
     rates = jnp.array([rate for rate, _ in lives]) if run.options.learning_rates else None
+    learner = make_learner()
     of_iterations = exact_metrics.iteration_metrics(environment, learner)
 
     def program_with(rate: Array | None) -> OnlineProgram:
-        own = learner if rate is None else build_learner(config, environment.num_actions, config.is_frozen, rate)
-        return make_online_program(own, environment, of_iterations)
+        return make_online_program(make_learner(learning_rate=rate), environment, of_iterations)
 
     program = program_with(None)
     iterations = max(1, run.options.steps // program.env_steps)
@@ -229,18 +236,18 @@ def _train_on_host(
     run: Run,
     config: OnlineConfig,
     environment: HostEnvironment,
-    learner: Learner,
+    make_learner: Callable[..., Learner],
     meta_params: Params | None,
     make: Callable[[str, int, int], Any],
 ) -> None:
     """Run one life after the other, each with its own environments and actor thread, until it is complete."""
     lives, steps = _lives(run.options), run.options.steps
+    learner = make_learner()
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
     def learn(replay, state, trajectories, validation, rate):
-        own = learner if rate is None else build_learner(config, environment.num_actions, config.is_frozen, rate)
         state = state._replace(lifetime=state.lifetime._replace(replay=replay))
-        return own.learn(state, trajectories, validation)
+        return make_learner(learning_rate=rate).learn(state, trajectories, validation)
 
     init = jax.jit(learner.init, compiler_options=devices.quick_to_compile())
     learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.analyses.loaded_agent import load
 from experiments.results import k_shot
 from frodo.adaptation import held_out_tasks
 from toy_envs.bandit import Bandit
@@ -54,6 +55,24 @@ def test_a_discovered_rule_trains_without_memory_and_a_bandit_has_a_regret(start
     assert own["regret"][0] == pytest.approx(2 * test["oracle"] - sum(own["return"][0]))
     assert own["least_regret"] == pytest.approx(40 / 3 - Bandit(2).best_return(2))
     assert own["regret"][0] > own["least_regret"]
+
+
+def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_teacher(start, tmp_path):
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
+    args = ["--env=toy/bandit/2", "--trials=2", "--steps=200", *SMALL, "--test_trials=2", "--test_tasks=8"]
+    assert start("experiments.adapt", *args, f"--out={teacher}").returncode == 0
+    args.append("--config.network.hidden=5")
+    taught = [f"--config.distillation.teacher={teacher}", "--config.distillation.steps=120", f"--out={student}"]
+    done = start("experiments.adapt", *args, *taught)
+    assert done.returncode == 0, done.stderr
+    with (student / "metrics.csv").open(newline="") as file:
+        found = [row["teacher_kl"] for row in csv.DictReader(file)]
+    assert 0 < float(found[0]) < 5 and found[-1] == "", "it teaches three of five iterations"
+
+    teacher.rename(tmp_path / "gone")
+    assert load(student).agent.params["heads"]["linear"]["w"].shape[1] == 5
+    done = start("experiments.adapt", *args, *taught, "--resume")
+    assert done.returncode == 2 and f"distillation.teacher: {teacher} holds no run" in done.stderr
 
 
 def test_what_is_possible_in_a_bandit():

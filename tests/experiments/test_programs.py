@@ -28,6 +28,19 @@ MISTAKES = [
     (["evaluate", "--weights=none.npz"], "--weights: none.npz names no file"),
     (["adapt", "--trials=0"], "--trials=0: give a positive integer, or from 1 to 6 trials as 1-6"),
     (["adapt", "--trials=3-2"], "--trials=3-2: give a positive integer, or from 1 to 6 trials as 1-6"),
+    (
+        ["adapt", "--config.distillation.teacher=nowhere"],
+        "distillation.steps is 0, expected how many environment steps nowhere teaches",
+    ),
+    (
+        ["adapt", "--config.distillation.teacher=nowhere", "--config.distillation.steps=5"],
+        "distillation.teacher: nowhere holds no run: there is no config.json",
+    ),
+    (["adapt", "--config.distillation.steps=5"], "distillation.steps is 5, expected a teacher"),
+    (
+        ["online", "--rule=q_learning", "--config.distillation.steps=5"],
+        "distillation.steps is 5, expected 0 for the rule 'q_learning': an actor-critic alone has a policy that a",
+    ),
     (["adapt", "--config.curriculum.kind=prl"], "curriculum.kind is 'prl', expected one of uniform, no_op, plr"),
     (["adapt", "--env=toy/rule_room/main/16", "--config.curriculum.kind=plr"], "curriculum.capacity is 1000, expected"),
     (["online", "--env=trials/0/toy/catch", "--rule=impala"], "num_trials is 0, expected at least 1"),

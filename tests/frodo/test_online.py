@@ -18,6 +18,7 @@ from frodo.learner import build_learner
 from frodo.online import discover_online, make_online_program
 from frodo.rule_files import make_rule
 from frodo.rules import RuleConfig
+from meta.distillation import DistillationConfig
 from meta.optimizers import OptimizerConfig, adam
 from meta.scalar import FrodoConfig
 from tests.trees import check_close, check_equal, differs
@@ -165,3 +166,62 @@ def test_a_rule_of_somebodys_own_need_not_have_a_discount(monkeypatch):
     small = dict(batch_size=2, unroll=3, network=frodo.NetworkConfig("mlp", (4,)))
     result = frodo.discover_online(Catch(5, 5), frodo.make_rule("bandit"), num_steps=60, key=jax.random.key(0), **small)
     assert len(result.metrics["return"]) > 1
+
+
+# A teacher
+
+SMALL = dict(unroll=6, batch_size=8, network=NetworkConfig("mlp", (16,)), optimizer=adam(1e-2))
+
+
+@pytest.fixture(scope="module")
+def taught_catch():
+    """An agent that has learned Catch."""
+    agent = discover_online(Catch(4, 3), "impala", num_steps=2e4, key=jax.random.key(0), **SMALL)
+    assert np.mean(agent.metrics["return"][-20:]) > 0.9
+    return agent
+
+
+@pytest.mark.parametrize("rule", ["impala", "ppo", "frodo", "muesli"])
+def test_a_student_becomes_like_its_teacher_while_it_is_taught(rule, taught_catch):
+    """With a rule's own losses weighed less than the teacher, which here knows what to do."""
+    network = NetworkConfig("mlp", (8,), action_model=8 if rule == "muesli" else 0)
+    settings = SMALL | dict(network=network, validation_unroll=6, replay=ReplayConfig(), num_updates=2)
+    settings |= dict(epochs=2, minibatches=2) if rule == "ppo" else {}
+    distillation = DistillationConfig(steps=10_000, cost=10.0)
+    student = discover_online(
+        Catch(4, 3),
+        make_rule("frodo", lstm=4) if rule == "frodo" else rule,
+        num_steps=12_000,
+        key=jax.random.key(1),
+        teacher=taught_catch.teacher,
+        distillation=distillation,
+        **settings,
+    )
+    found = student.metrics["teacher_kl"]
+    num_taught = round(10_000 / 12_000 * len(found))
+    assert np.all(np.isfinite(found[:num_taught])) and np.all(np.isnan(found[num_taught + 1 :]))
+    assert np.mean(found[num_taught - 20 : num_taught]) < 0.3 * np.mean(found[:5])
+    assert np.mean(student.metrics["return"][num_taught - 20 : num_taught]) > 0.8
+
+
+def test_a_teacher_is_given_where_settings_speak_of_one_and_nowhere_else(taught_catch):
+    given = dict(num_steps=100, key=jax.random.key(1), **SMALL)
+    with pytest.raises(ValueError, match="^distillation.steps is 0, expected environment steps in which the teacher"):
+        discover_online(Catch(4, 3), "impala", teacher=taught_catch.teacher, **given)
+    with pytest.raises(ValueError, match="^distillation.steps is 5, expected a teacher$"):
+        discover_online(Catch(4, 3), "impala", distillation=DistillationConfig(steps=5), **given)
+    with pytest.raises(ValueError, match="^the teacher sees other observations than those of the shape \\(5, 4\\)"):
+        teacher, distillation = taught_catch.teacher, DistillationConfig(steps=5)
+        discover_online(Catch(5, 4), "impala", teacher=teacher, distillation=distillation, **given)
+
+
+def test_the_meta_gradient_of_a_student_is_the_same_in_both_modes(taught_catch):
+    config = TINY.replace(distillation=DistillationConfig(steps=1000), **SMALL | dict(validation_unroll=6))
+    norms = {}
+    for mode in ("reverse", "mixed"):
+        learner = build_learner(config.replace(gradient_mode=mode), 3, teacher=taught_catch.teacher)
+        program = make_online_program(learner, Catch(4, 3))
+        _, metrics, _ = jax.jit(program.run, static_argnums=1)(jax.jit(program.init)(jax.random.key(0)), 2)
+        norms[mode] = metrics["meta_gradient_norm"]
+    assert np.all(norms["reverse"] > 0)
+    np.testing.assert_allclose(norms["mixed"], norms["reverse"], rtol=1e-3)
