@@ -39,7 +39,7 @@ setup(
     extras_require={
         "compare": ["pandas<3", "rliable>=1.2"],
         "dev": [
-            "frodo-rl[compare,gymnax,navix]",
+            "frodo-rl[compare,gymnax,navix,tensorboard,wandb]",
             "ipykernel>=7",
             "mypy>=1.15",
             "nbclient>=0.10",
@@ -50,6 +50,8 @@ setup(
         ],
         "gymnax": ["gymnax>=1.0"],
         "navix": ["navix>=0.7.4"],
+        "tensorboard": ["tensorboardX>=2.6"],
+        "wandb": ["wandb>=0.19"],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },

@@ -98,5 +98,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("rule", "frodo", "Rule, such as impala, the paper's baseline.")
     flags.DEFINE_string("shard", "1/1", "Which of the runs: i/n for the i-th and every n-th after it.")
     flags.DEFINE_boolean("report", False, "Run nothing: show what is finished.")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="4e9", without=("env", "init_meta_params"))
+    command_line.define_flags(
+        OnlineConfig(), seeds="0", steps="4e9", without=("env", "init_meta_params", "distillation")
+    )
     command_line.start(main)

@@ -88,5 +88,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss", "consistency"], "What is compared with what.")
-    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.kind"))
+    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.kind", "distillation"))
     command_line.start(main)

@@ -188,5 +188,7 @@ if __name__ == "__main__":
     planning.define_plan_flag()
     text = "Devices of the plan; those of a run are --config.num_devices."
     flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
-    command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params"))
+    command_line.define_flags(
+        DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params", "distillation")
+    )
     command_line.start(main)

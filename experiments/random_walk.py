@@ -55,5 +55,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command_line.define_flags(presets.random_walk(), seeds="0-9", steps="5e6", without=("env", "rule.kind"))
+    command_line.define_flags(
+        presets.random_walk(), seeds="0-9", steps="5e6", without=("env", "rule.kind", "distillation")
+    )
     command_line.start(main)

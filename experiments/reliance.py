@@ -55,6 +55,6 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch/5x5", "Environment, as for experiments.online.")
     flags.DEFINE_string("rule", "disco103", f"Rule with y and z: {settings.DISCOVERED}.")
-    without = ("env", "rule.hidden", "init_meta_params", "is_frozen")
+    without = ("env", "rule.hidden", "init_meta_params", "is_frozen", "distillation")
     command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)
     command_line.start(main)

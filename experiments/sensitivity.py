@@ -183,6 +183,8 @@ def run(config: OnlineConfig, options: RunOptions) -> Path:
         )
     if options.resume:
         raise UsageError("--resume: a measurement begins anew; --overwrite replaces one")
+    if options.log_to:
+        raise UsageError(f"--log_to={','.join(options.log_to)}: a measurement has no rows to log")
     folder = folder_of(options, "sensitivity", f"{config.env.replace('/', '_')}_{config.rule.name}")
     path = folder / "sensitivity.csv"
     if path.exists() and not options.overwrite:
@@ -269,5 +271,5 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch", "Environment written in JAX.")
     flags.DEFINE_string("rule", "frodo", "Rule with scalar targets.")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "is_frozen"))
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "is_frozen", "distillation"))
     command_line.start(main)

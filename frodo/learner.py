@@ -13,7 +13,7 @@ from agents.types import Array, CoreState, Params, Targets, Trajectory, check_tr
 from agents.validation import check_shape
 from frodo.config import AgentConfig, make_setup
 from frodo.rule_files import Rule, get_rule
-from meta.distillation import Teacher
+from meta.distillation import DistillationConfig, Teacher
 from meta.experience import LifetimeState, make_lifetime
 from meta.lifetime import AgentState, Setup, clip_rewards
 from meta.optimizers import update_if
@@ -95,7 +95,8 @@ def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None 
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
     """
-    config = get_rule(rule).config.replace(**{"replay": ReplayConfig()} | settings)
+    none = {"replay": ReplayConfig(), "distillation": DistillationConfig()}  # of the run that a rule comes from
+    config = get_rule(rule).config.replace(**none | settings)
     check_teacher(config, teacher)
     return build_learner(config, num_actions, teacher=teacher)
 
@@ -134,7 +135,7 @@ def build_learner(
             meta_params = rule.random_meta_params(meta_key, num_actions)
         prepared = agent.prepare(jnp.asarray(observation))
         if teacher:
-            teacher.check(prepared, num_actions)
+            teacher.check(jnp.asarray(observation), prepared, num_actions)
         state = lifetime.init(agent_key, jax.random.fold_in(key, 2), prepared)
         return LearnerState(state, meta_params, meta_optimizer.init(meta_params) if is_meta else ())
 

@@ -158,7 +158,8 @@ class OnlineResult:
     @property
     def rule(self) -> Rule:
         steps = int(self.metrics["env_steps"][-1])
-        return Rule(self.learner.config.rule.name, self.learner.config, self.meta_params, Origin((), steps, None))
+        config = self.learner.config.replace(distillation=DistillationConfig())
+        return Rule(config.rule.name, config, self.meta_params, Origin((), steps, None))
 
     def go_on(self, num_steps: float) -> "OnlineResult":
         """Go on with the same lifetime for so many environment steps; metrics are those of all of it.

@@ -23,7 +23,7 @@ from agents.validation import check_not_negative
 class DistillationConfig:
     """Settings of distillation."""
 
-    teacher: str = ""  # folder of the run whose agent teaches, of its first seed; in a library the teacher is an object
+    teacher: str = ""  # folder of the run whose agent teaches; in a library the teacher is an object
     steps: int = 0  # environment steps at the start of a life in which it teaches; 0 for none
     cost: float = 1.0  # of KL(teacher ‖ agent)
 
@@ -47,10 +47,11 @@ class Teacher(NamedTuple):
     params: Params
 
     def logits(self, trajectory: Trajectory) -> Array:
-        """Return those of its policy at each step, [T, B, A]; its memory is empty where the trajectory begins."""
+        """Return the logits of its policy at each step, [T, B, A]; its memory is empty where the trajectory begins."""
         batch_size = trajectory.action.shape[1]
         own = trajectory._replace(core_state=self.agent.initial_state(batch_size))
-        return self.policy(self.agent.unroll(self.params, own))[:-1]
+        logits = self.policy(self.agent.unroll(self.params, own))[:-1]
+        return jnp.maximum(logits, -1e9)  # for a KL, which a probability of 0 by a logit of -inf would make nan
 
     def knows(self, trajectory: Trajectory) -> Array:
         """Say in which steps it has seen what the agent has seen, [T, B] bool: with a memory, all of the episode."""
@@ -58,14 +59,19 @@ class Teacher(NamedTuple):
             return jnp.ones_like(trajectory.valid)
         return jnp.cumsum(trajectory.is_first[:-1], axis=0) > 0
 
-    def check(self, observation: Array, num_actions: int) -> None:
-        """Raise a ValueError for an agent that sees prepared observations [B, ...] of another form, or acts otherwise.
+    def check(self, raw: Array, observation: Array, num_actions: int) -> None:
+        """Raise a ValueError for an agent that it cannot teach, as their observations or numbers of actions differ.
 
-        Shapes alone are compared.
+        Args:
+          raw: observation as the environment gives it, [B, ...]; shapes alone are compared.
+          observation: the same as the agent prepares it.
+          num_actions: of the agent.
         """
         agent = self.agent
         shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
         try:
+            if jax.eval_shape(agent.prepare, raw).shape != observation.shape:
+                raise ValueError
             expected = jax.eval_shape(agent.init, jax.random.key(0), observation)
             core_state = jax.eval_shape(lambda: agent.initial_state(len(observation)))
             is_first = jnp.zeros(len(observation), bool)
@@ -73,7 +79,7 @@ class Teacher(NamedTuple):
         except (TypeError, ValueError):
             expected = None
         if expected is None or shapes(expected) != shapes(self.params):
-            raise ValueError(f"the teacher sees other observations than those of the shape {observation.shape[1:]}")
+            raise ValueError(f"the teacher sees other observations than those of the shape {raw.shape[1:]}")
         own = jax.eval_shape(self.policy, predictions).shape[-1]
         if own != num_actions:
             raise ValueError(f"the teacher has {own} actions, expected {num_actions}")
@@ -85,6 +91,8 @@ class DistilledState(NamedTuple):
 
 
 class DistilledTargets(NamedTuple):
+    """What an agent is moved to that has a teacher."""
+
     own: Targets
     policy: Array  # logits of the teacher in the state i steps later, [T, B, K + 1, A]; K is 0 without a model
     weight: Array  # of the KL to each of them, [T, B, K + 1]
@@ -95,7 +103,7 @@ def distilled(rule: UpdateRule, teacher: Teacher | None, num_updates: int, cost:
 
     Args:
       rule: of an actor-critic. One that predicts policies by a model names them model_policy.
-      teacher: None for a life that is only looked at: its targets and losses are those of the rule alone.
+      teacher: None for a life that is only looked at: targets and losses are those of the rule alone.
       num_updates: at the start of a life in which it teaches; an update is a trajectory.
       cost: of the KL.
     """
@@ -104,18 +112,22 @@ def distilled(rule: UpdateRule, teacher: Teacher | None, num_updates: int, cost:
     def init() -> DistilledState:
         return DistilledState(rule.init(), jnp.zeros((), jnp.int32))
 
-    def apply(meta_params, state: DistilledState, trajectory, predictions, target_predictions):
+    def of_rule(meta_params, state: DistilledState, trajectory, predictions, target_predictions):
         own, rule_state = rule.apply(meta_params, state.own, trajectory, predictions, target_predictions)
+        return own, DistilledState(rule_state, state.num_updates + 1)
+
+    if teacher is None:
+        return rule._replace(init=init, apply=of_rule)
+
+    def apply(meta_params, state: DistilledState, trajectory, predictions, target_predictions):
+        own, new_state = of_rule(meta_params, state, trajectory, predictions, target_predictions)
         logits, weight = taught(trajectory, state.num_updates)
         weight = ahead(weight, num_ahead) * reached(trajectory, num_ahead)
-        new_state = DistilledState(rule_state, state.num_updates + 1)
         return DistilledTargets(own, ahead(logits, num_ahead), weight), new_state
 
     def taught(trajectory: Trajectory, so_far: Array) -> tuple[Array, Array]:
         """Return the teacher's logits [T, B, A] and the weight of each step [T, B], 0 once it teaches no more."""
         nothing = jnp.zeros_like(trajectory.behaviour_logits), jnp.zeros_like(trajectory.reward)
-        if teacher is None:
-            return nothing
 
         def now(trajectory: Trajectory) -> tuple[Array, Array]:
             found = teacher.logits(trajectory), cost * teacher.knows(trajectory)

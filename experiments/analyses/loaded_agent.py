@@ -84,7 +84,7 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
 
 
 def load_teacher(config: OnlineConfig) -> Teacher | None:
-    """Load the agent that teaches one with these settings, None if they name none."""
+    """Return the agent that teaches one with these settings, None if they name none; errors as of `load`."""
     if not config.distillation.teacher:
         return None
     with caused_by("distillation.teacher"):

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from absl import app, flags, logging
 
 from agents.validation import did_you_mean
-from experiments.runs import compiled_programs, devices, errors, jobs
+from experiments.runs import compiled_programs, devices, errors, jobs, watching
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.options import RunOptions
 from frodo.files import DiskError
@@ -34,16 +34,17 @@ flags.disclaim_key_flags()  # --help lists the flags as the program's own
 
 
 def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] = ()) -> None:
-    """Define --seeds, --steps, --out, --resume, --overwrite and --config.<field> for every field of a dataclass.
+    """Define --seeds, --steps, --out, --resume, --overwrite, --log_to, and --config.<field> for a dataclass's fields.
 
-    A field that is a rule gets flags for the settings of all rules. Fields in `without`, such as "rule.kind", and a
-    rule's name get none: the program decides them.
+    A field that is a rule gets flags for the settings of all rules. Fields in `without`, such as "rule.kind" or all of
+    "distillation", and a rule's name get none: the program decides them.
     """
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
+    flags.DEFINE_list("log_to", [], f"Where metrics go beside metrics.csv: some of {', '.join(watching.WATCHERS)}.")
     define_settings(config, without)
 
 
@@ -71,7 +72,9 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
         out=FLAGS.out,
         resume=FLAGS.resume,
         overwrite=FLAGS.overwrite,
+        log_to=tuple(FLAGS.log_to),
     )
+    watching.check(options.log_to)
     return config, options
 
 
@@ -186,7 +189,8 @@ def _define_fields(config: Any, prefix: str, without: Collection[str]) -> None:
             for setting, (hint, rules) in rule_settings().items():
                 _define(f"{name}.{setting}", hint, f"Of the rules {', '.join(rules)}; by default as preset.", without)
         elif dataclasses.is_dataclass(value):
-            _define_fields(value, name, without)
+            if name not in without:
+                _define_fields(value, name, without)
         else:
             where = f"{type(config).__name__}.{field.name} of {type(config).__module__}"
             _define(name, hints[field.name], f"{where}; by default as preset.", without)

@@ -28,6 +28,8 @@ PARTS = (
     "rule.npz",
     "rules",
     "k_shot.csv",
+    "tensorboard",
+    "wandb",
 )
 
 
@@ -45,7 +47,9 @@ def of_process(options: RunOptions, *names: str) -> RunOptions:
     if jax.process_index():
         folder = tempfile.mkdtemp()
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return dataclasses.replace(options, out=folder, resume=False, resume_out=str(folder_of(options, *names)))
+        return dataclasses.replace(
+            options, out=folder, resume=False, log_to=(), resume_out=str(folder_of(options, *names))
+        )
     if not options.resume:
         check_free(folder_of(options, *names), options)
     return options

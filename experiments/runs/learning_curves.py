@@ -1,5 +1,6 @@
 """Training of one agent, with its learning curves in the run folder and a summary for a person."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def train_and_draw(
         experiment=experiment,
         name=name,
         meta_params=settings.initial_meta_params(config),
-        teacher=load_teacher(config),
+        load_teacher=functools.partial(load_teacher, config),
     )
     folder = folder_of(options, experiment, name)
     bound = {}

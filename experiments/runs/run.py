@@ -36,7 +36,7 @@ from typing import Any, Self
 
 import jax
 
-from experiments.runs import errors
+from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
@@ -58,13 +58,23 @@ class Run:
       experiment, name: where the results lie: results/<experiment>/<name>, unless options.out says otherwise.
       config: a dataclass, written to config.json.
       why_as_long: why it may not go on with more steps than it was begun with; "" if it may.
+      teacher: a checksum of the agent that teaches, with which alone it may go on; "" for none.
     Raises:
       UsageError: if the folder holds a run and options do not say what is to become of it, if it cannot be resumed, or
         is another process's.
       DiskError: from every method, where the disk refuses a write.
     """
 
-    def __init__(self, options: RunOptions, *, experiment: str, name: str, config: Any, why_as_long: str = ""):
+    def __init__(
+        self,
+        options: RunOptions,
+        *,
+        experiment: str,
+        name: str,
+        config: Any,
+        why_as_long: str = "",
+        teacher: str = "",
+    ):
         self.options = options
         self._why_as_long = why_as_long
         self.folder = folder_of(options, experiment, name)
@@ -72,6 +82,7 @@ class Run:
         self.told: Any = None  # what was saved beside the state that is restored
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
         self._on_exit = contextlib.ExitStack()
+        self._watchers: list[watching.Watcher] | None = None  # from the first row on
         self._columns: list[str] = []
         self._start, self._cpu_start = time.monotonic(), time.process_time()
         self._record = {
@@ -82,6 +93,7 @@ class Run:
             "steps": options.steps,
             "learning_rates": list(options.learning_rates),
             "config": dataclasses.asdict(config),
+            "teacher": teacher,
             **_provenance(),
         }
         self._record = json.loads(json.dumps(plain(self._record), default=str))  # as it will be read back
@@ -177,16 +189,20 @@ class Run:
         return time.process_time() - self._cpu_start
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows to metrics.csv; `seconds` is added.
+        """Append rows to metrics.csv, and hand them to who watches; `seconds` is added.
 
         Args:
           rows: numbers by column, with seed, update, env_steps and env_frames; the first row fixes the columns.
         Raises:
           ValueError: if a row has other columns.
         """
+        if self._watchers is None:
+            self._watchers = watching.begin(self.options.log_to, self.folder, self._record)
+            for watcher in self._watchers:
+                self._on_exit.callback(watcher.close)
         text = io.StringIO()
-        for row in rows:
-            values = {**row, "seconds": round(self.seconds(), 3)}
+        all_values = [{**row, "seconds": round(self.seconds(), 3)} for row in rows]
+        for values in all_values:
             if not self._columns:
                 self._columns = [*FIRST_COLUMNS, *(key for key in values if key not in FIRST_COLUMNS)]
                 csv.writer(text, lineterminator="\n").writerow(self._columns)
@@ -202,6 +218,9 @@ class Run:
                 with contextlib.suppress(OSError):
                     os.truncate(self._metrics_path, length)  # half a row would spoil the file
                 raise
+        for watcher in self._watchers:
+            for values in all_values:
+                watcher.log(values)
 
     def _metrics_length(self) -> int:
         return self._metrics_path.stat().st_size if self._metrics_path.exists() else 0
@@ -259,7 +278,8 @@ class Run:
 def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return what must not change between the parts of a run, by its dotted name."""
     if not prefix:
-        record = {key: record[key] for key in ("experiment", "name", "seeds", "learning_rates", "config")}
+        required = {key: record[key] for key in ("experiment", "name", "seeds", "learning_rates", "config")}
+        record = required | {"teacher": record.get("teacher", "")}
     settings: dict[str, Any] = {}
     for key, value in record.items():
         nested = isinstance(value, Mapping)

@@ -61,6 +61,7 @@ def run_all(
             out=str(folder / name),
             resume=options.resume and can_go_on,
             overwrite=options.overwrite or (options.resume and not can_go_on),
+            log_to=options.log_to,
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")

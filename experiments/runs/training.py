@@ -10,6 +10,7 @@ written, too: the metrics of every iteration since the last but one row, [seeds,
 
 import contextlib
 import functools
+import hashlib
 import resource
 import sys
 import warnings
@@ -53,7 +54,7 @@ def train(
     experiment: str,
     name: str,
     meta_params: Params | None = None,
-    teacher: Teacher | None = None,
+    load_teacher: Callable[[], Teacher | None] = lambda: None,
     make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
@@ -64,7 +65,7 @@ def train(
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       meta_params: η at the start, what `settings.initial_meta_params` loads; None for random.
-      teacher: the agent of `config.distillation.teacher`.
+      load_teacher: loads the agent of `config.distillation.teacher`, once it is decided how many threads JAX has.
       make: makes the environment from its name, the size of the batch and a seed.
     Returns:
       the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
@@ -84,6 +85,7 @@ def train(
     check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
     assert bool(config.init_meta_params) == (meta_params is not None)
+    teacher = load_teacher()
     check_teacher(config, teacher)
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
     _check_learner(make_learner(), environment)
@@ -91,7 +93,14 @@ def train(
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
     why_as_long = "" if is_extensible else "its first seeds are done"
-    with Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long) as run:
+    with Run(
+        options,
+        experiment=experiment,
+        name=name,
+        config=config,
+        why_as_long=why_as_long,
+        teacher=_checksum(teacher),
+    ) as run:
         if isinstance(environment, Environment):
             _train_in_jax(run, config, environment, make_learner, meta_params)
         else:
@@ -99,6 +108,14 @@ def train(
         summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
+
+
+def _checksum(teacher: Teacher | None) -> str:
+    """Return what tells the θ of one teacher from that of another, "" for none."""
+    if teacher is None:
+        return ""
+    arrays = [np.asarray(x).tobytes() for x in jax.tree.leaves(jax.device_get(teacher.params))]
+    return hashlib.sha256(b"".join(arrays)).hexdigest()[:16]
 
 
 def _lives(options: RunOptions) -> list[tuple[float | None, int]]:

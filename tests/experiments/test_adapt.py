@@ -69,6 +69,13 @@ def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_te
         found = [row["teacher_kl"] for row in csv.DictReader(file)]
     assert 0 < float(found[0]) < 5 and found[-1] == "", "it teaches three of five iterations"
 
+    assert (
+        start("experiments.adapt", *args[:2], "--steps=280", *args[3:-1], f"--out={teacher}", "--resume").returncode
+        == 0
+    )
+    done = start("experiments.adapt", *args, *taught, "--resume")
+    assert done.returncode == 2 and "--resume: teacher was" in done.stderr
+
     teacher.rename(tmp_path / "gone")
     assert load(student).agent.params["heads"]["linear"]["w"].shape[1] == 5
     done = start("experiments.adapt", *args, *taught, "--resume")

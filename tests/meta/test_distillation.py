@@ -13,6 +13,7 @@ from meta.distillation import DistilledState, Teacher, distilled
 from tests.reference.agents import probabilities
 from tests.reference.muesli import kl
 from tests.trajectories import random_trajectory
+from tests.trees import check_equal
 
 T, B, A, K = 6, 4, 3, 2
 MUESLI = muesli(MuesliConfig(discount=0.9, model_steps=K, max_value=2))
@@ -46,8 +47,7 @@ def added_loss(rule, teacher, trajectory, known, along, num_updates=1, so_far=0)
     targets, new = taught.apply({}, state, trajectory, known, known)
     assert new.num_updates == so_far + 1
     own, own_state = rule.apply({}, rule.init(), trajectory, known, known)
-    for x, y in zip(jax.tree.leaves((targets.own, new.own)), jax.tree.leaves((own, own_state)), strict=True):
-        np.testing.assert_array_equal(x, y)
+    check_equal((targets.own, new.own), (own, own_state))
     return np.asarray(taught.loss(targets, along, trajectory) - rule.loss(own, along, trajectory))
 
 
@@ -103,8 +103,12 @@ def test_it_teaches_for_so_many_updates_and_no_longer():
 
 
 def test_without_its_teacher_it_is_the_rule_alone_with_the_same_state():
-    trajectory, known, along = drawn(MUESLI)
-    np.testing.assert_array_equal(added_loss(MUESLI, None, trajectory, known, along), 0)
+    trajectory, known, _ = drawn(MUESLI)
+    alone = distilled(MUESLI, None, 1, COST)
+    found, new = alone.apply({}, alone.init(), trajectory, known, known)
+    own, own_state = MUESLI.apply({}, MUESLI.init(), trajectory, known, known)
+    check_equal((found, new.own), (own, own_state))
+    assert new.num_updates == 1 and alone.loss is MUESLI.loss
     shapes = [jax.tree.structure(distilled(MUESLI, teacher, 1, COST).init()) for teacher in (None, make_teacher())]
     assert shapes[0] == shapes[1]
 
@@ -134,5 +138,14 @@ def test_no_gradient_reaches_the_teacher_and_the_agents_has_its_sign():
 )
 def test_a_teacher_of_something_else_is_refused(teacher, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        teacher.check(jnp.zeros((4, 2)), A)
-    make_teacher(core=3).check(jnp.zeros((4, 2)), A)
+        teacher.check(jnp.zeros((4, 2)), jnp.zeros((4, 2)), A)
+    make_teacher(core=3).check(jnp.zeros((4, 2)), jnp.zeros((4, 2)), A)
+    with pytest.raises(ValueError, match="^the teacher sees other observations"):  # prepared in another way
+        make_teacher().check(jnp.zeros((4, 2)), jnp.zeros((4, 1, 2)), A)
+
+
+def test_what_the_teacher_never_does_is_learned_from_all_the_same():
+    trajectory, known, along = drawn(IMPALA)
+    teacher = make_teacher()._replace(policy=lambda predictions: predictions["logits"].at[..., 0].set(-jnp.inf))
+    found = added_loss(IMPALA, teacher, trajectory, known, along)
+    assert np.all(np.isfinite(found)) and np.any(found > 0)
