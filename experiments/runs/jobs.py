@@ -132,6 +132,11 @@ def failure(folder: Path) -> str:
     return "it was not run"
 
 
+def _given(value: Any) -> Any:
+    """Leave out what a setting does not give: an earlier version may not have known of it."""
+    return {key: x for key, x in value.items() if x not in ("", None)} if isinstance(value, Mapping) else value
+
+
 def open_folder(
     out: Path,
     kind: str,
@@ -168,6 +173,6 @@ def open_folder(
     earlier = json.loads(path.read_bytes())
     for key, now in json.loads(json.dumps(files.plain(record))).items():
         was = earlier.get(key)
-        if was != now and not (key in growing and set(was) <= set(now)):
+        if _given(was) != _given(now) and not (key in growing and set(was) <= set(now)):
             raise UsageError(f"--resume: {key} was {was} in {out} and is {now} now")
     files.write_json(path, record)

@@ -83,6 +83,11 @@ def test_a_folder_goes_on_with_the_same_alone(tmp_path):
         opened(record, resume=True, growing=("methods",))
     with pytest.raises(UsageError, match="holds no comparison"):
         opened(record, folder=tmp_path / "other", resume=True)
+    earlier, later = {"files": {"one": "a"}}, {"files": {"one": "a", "new": ""}}  # that an earlier version had not
+    opened(earlier, folder=tmp_path / "files")
+    opened(later, folder=tmp_path / "files", resume=True)
+    with pytest.raises(UsageError, match="files was"):
+        opened({"files": {"one": "a", "new": "b"}}, folder=tmp_path / "files", resume=True)
     opened({"limit": float("inf")}, folder=tmp_path / "inf")
     opened({"limit": float("inf")}, folder=tmp_path / "inf", resume=True)
     (tmp_path / "cells" / "one").mkdir(parents=True)
