@@ -3,6 +3,8 @@
 import operator
 import queue
 import threading
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +32,7 @@ class HostActor:
 
     It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
     are at most two iterations old. Use it as a context manager: leaving it stops the thread; the environment stays
-    open.
+    open. `seconds_waiting` and `seconds_waited_for` are what it has waited for the learner, and the learner for it.
 
     Args:
       environment, agent, policy: what acts, and where.
@@ -54,6 +56,8 @@ class HostActor:
         self.params = params
         self._num_steps, self._exploration = num_steps, exploration
         self._generation = 0
+        self.seconds_waited_for = 0.0
+        self._waited, self._waits_since = 0.0, 0.0  # the second is 0 while it acts
         self._environment, self._agent, self._key = environment, agent, key
         self._shapes = [(schedule.num_trajectories, schedule.num_steps)]
         if schedule.num_validation_steps:
@@ -84,10 +88,17 @@ class HostActor:
             except queue.Empty:
                 pass
 
+    @property
+    def seconds_waiting(self) -> float:
+        since = self._waits_since
+        return self._waited + (time.monotonic() - since if since else 0.0)
+
     def get(self) -> ActedIteration:
         """Wait for the next iteration; an error of the thread is raised here."""
         while True:
+            start = time.monotonic()
             acted = self._queue.get()
+            self.seconds_waited_for += time.monotonic() - start
             if isinstance(acted, BaseException):
                 raise acted
             if acted.generation == self._generation:
@@ -101,7 +112,9 @@ class HostActor:
     def _run(self) -> None:
         try:
             for acted in self._iterations():
+                self._waits_since = time.monotonic()
                 self._queue.put(acted)
+                self._waited, self._waits_since = self.seconds_waiting, 0.0
                 if self._stop.is_set():
                     return
         except BaseException as error:  # the learner must not wait for ever
@@ -156,6 +169,30 @@ class HostActor:
             if validations:
                 validation = jax.tree.map(operator.itemgetter(0), validations[0])._replace(core_state=core_states[num])
             yield ActedIteration(trajectories, validation, generation, self._key, returns)
+
+
+def actor_keys(key: Array, num_actors: int) -> Array:
+    """Return the random keys of several actors, [num_actors], or the key itself for one."""
+    return key if num_actors == 1 else jax.random.split(key, num_actors)
+
+
+class Waiting:
+    """Which share of the time actors wait for the learner, and the learner for them."""
+
+    def __init__(self, actors: Sequence[HostActor]):
+        self._actors = actors
+        self._before = self._seconds()
+
+    def _seconds(self) -> tuple[float, float, float]:
+        waited_for = sum(actor.seconds_waited_for for actor in self._actors)
+        return time.monotonic(), waited_for, sum(actor.seconds_waiting for actor in self._actors)
+
+    def shares(self) -> dict[str, float]:
+        """Return both, since this was asked last: of actors their mean."""
+        now = self._seconds()
+        elapsed, learner, actors = (after - before for after, before in zip(now, self._before, strict=True))
+        self._before = now
+        return {"learner_waiting": learner / elapsed, "actors_waiting": actors / elapsed / len(self._actors)}
 
 
 def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Trajectory:

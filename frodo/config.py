@@ -110,6 +110,7 @@ class OnlineConfig(AgentConfig):
     """All settings of an online run."""
 
     env: str = "atari/Pong"
+    num_actors: int = 1  # threads that act on the host, each with a batch of its own; the learner takes them in turn
     vmap_seeds: bool = False  # of pure environments: seeds side by side rather than one after another
     is_frozen: bool = False  # η stays as it is
     init_meta_params: str = ""  # what η is at the start: a file of a discovered rule, "disco103", or "" for random

@@ -16,6 +16,7 @@ import numpy as np
 from agents import acting
 from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
+from agents.host_acting import actor_keys
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError, caused_by
@@ -74,7 +75,8 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
         environment.close()
         key = jax.random.key(0)
         init = jax.jit(learner.init, compiler_options=quick_to_compile())
-        template = {"index": 0, "step": 0, "actor_key": key, "learner": init(key, observation)}
+        keys = actor_keys(key, config.num_actors)
+        template = {"index": 0, "step": 0, "actor_key": keys, "learner": init(key, observation)}
         restored, _, _ = checkpoints.restore(template)
         seeds, state = [seeds[restored["index"]]], restored["learner"]
         chosen = seeds[0] if seed is None else seed

@@ -26,7 +26,7 @@ from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
-from agents.host_acting import HostActor
+from agents.host_acting import HostActor, Waiting, actor_keys
 from agents.types import Array, Params
 from experiments.results import reading
 from experiments.runs import exact_metrics
@@ -80,6 +80,9 @@ def train(
             f"num_devices is {options.num_devices}, expected 0: {config.env} is stepped on the host, where a batch is "
             "not split over devices"
         )
+    if config.num_actors < 1 or (config.num_actors > 1 and is_pure(config.env)):
+        where = f" for {config.env}, whose environments are not stepped on the host" if is_pure(config.env) else ""
+        raise ValueError(f"num_actors is {config.num_actors}, expected {'1' if where else 'at least 1'}{where}")
     if len(_lives(options)) == 1 and is_pure(config.env) and _is_small(config) and not options.num_devices:
         use_one_thread()
     check_split(config, options.num_devices)
@@ -257,7 +260,7 @@ def _train_on_host(
     meta_params: Params | None,
     make: Callable[[str, int, int], Any],
 ) -> None:
-    """Run one life after the other, each with its own environments and actor thread, until it is complete."""
+    """Run one life after the other, each with its own environments and actor threads, until it is complete."""
     lives, steps = _lives(run.options), run.options.steps
     learner = make_learner()
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
@@ -274,7 +277,8 @@ def _train_on_host(
     def initial_state(index: int) -> dict[str, Any]:
         actor_key, learner_key = jax.random.split(jax.random.key(lives[index][1]))
         learner_state = init(learner_key, observation, meta_params)
-        return {"index": index, "step": 0, "actor_key": actor_key, "learner": learner_state}
+        keys = actor_keys(actor_key, config.num_actors)
+        return {"index": index, "step": 0, "actor_key": keys, "learner": learner_state}
 
     state, start = run.restore(initial_state(0))
     progress = Progress(total=steps * len(lives), start=start)
@@ -287,32 +291,41 @@ def _train_on_host(
         returns: list[float] = []
         text = ""
         next_row = state["step"]
-        acting_from = (acting_params(state["learner"].agent), state["actor_key"], config.exploration, state["step"])
-        with (
-            contextlib.closing(make(config.env, config.batch_size, seed + state["step"])) as environment,
-            HostActor(environment, agent, policy, schedule, *acting_from) as actor,
-        ):
+        params, num_actors = acting_params(state["learner"].agent), config.num_actors
+        keys = jnp.reshape(state["actor_key"], num_actors)
+        with contextlib.ExitStack() as stack:
+            actors: list[HostActor] = []
+            for key, own_seed in zip(keys, _environment_seeds(seed + state["step"], num_actors), strict=True):
+                environment = stack.enter_context(contextlib.closing(make(config.env, config.batch_size, own_seed)))
+                explored = config.exploration // num_actors, state["step"] // num_actors
+                actor = HostActor(environment, agent, policy, schedule, params, key, *explored)
+                actors.append(stack.enter_context(actor))
+            waiting = Waiting(actors)
             is_last = state["step"] >= steps
             while not is_last:
-                acted = actor.get()
+                number = state["step"] // env_steps % num_actors  # they take turns
+                acted = actors[number].get()
                 before = state["learner"]
                 others = before._replace(lifetime=before.lifetime._replace(replay=()))
                 learner_state, metrics, control = learn(
                     before.lifetime.replay, others, acted.trajectories, acted.validation, rate
                 )
-                actor.params = acting_params(learner_state.agent)
+                for actor in actors:
+                    actor.params = acting_params(learner_state.agent)
                 window.append(jax.device_get(metrics))
                 if rate is None:
                     _check(run, control, learner_state.params)
                 returns.extend(acted.returns)
                 step = state["step"] + env_steps
-                state = {"index": index, "step": step, "actor_key": acted.key, "learner": learner_state}
+                keys = keys.at[number].set(acted.key)
+                actor_key = jnp.reshape(keys, jnp.shape(state["actor_key"]))
+                state = {"index": index, "step": step, "actor_key": actor_key, "learner": learner_state}
                 is_last = step >= steps or environment.is_complete
                 done = (index + 1) * steps if is_last else index * steps + step
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
                     stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
-                    logged = _reduced(stacked)
+                    logged = _reduced(stacked) | {name: np.array([x]) for name, x in waiting.shares().items()}
                     if rate is not None:
                         one = jax.tree.map(lambda x: x[None], learner_state.params)
                         logged["is_finite"] = np.asarray(_are_finite(one)).astype(int)
@@ -324,6 +337,12 @@ def _train_on_host(
                 progress.update(done, text)
                 run.save_if_due(state, done, is_end=done == steps * len(lives))
                 run.stop_if_interrupted(state, done)
+
+
+def _environment_seeds(seed: int, num_actors: int) -> list[int]:
+    """Return the seeds of the actors' environments: the first has the run's, others none that another seed has."""
+    others = [int(np.random.SeedSequence((seed, number)).generate_state(1)[0]) for number in range(1, num_actors)]
+    return [seed, *(other % 2**31 for other in others)]
 
 
 def _reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from agents.networks import NetworkConfig
 from experiments.runs.options import RunOptions
 from frodo import presets
 
-CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb")
+CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb", "learner_waiting", "actors_waiting")
 
 
 def small_catch(**settings):

@@ -7,6 +7,8 @@ import signal
 import numpy as np
 import pytest
 
+from agents.environments.host import HostEnvironment, first_step
+from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from experiments.analyses import loaded_agent
@@ -108,6 +110,76 @@ def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_p
         train(1800, resume=True)
     checkpoints = [int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit()]
     assert len(checkpoints) == 2, "one at the interrupt, one at the end"
+
+
+class Counting(HostEnvironment):
+    """Shows who it is, and how many steps it has taken; episodes do not end."""
+
+    observation_shape, observation_dtype, num_actions = (4,), np.dtype(np.float32), 2  # as CartPole
+
+    def __init__(self, number, num_envs):
+        self.number, self.num_envs, self.num_steps = number, num_envs, 0
+
+    def _observation(self):
+        return np.full((self.num_envs, 4), (self.number, self.num_steps, 0, 0), np.float32)
+
+    def reset(self):
+        return first_step(self._observation())
+
+    def step(self, actions):
+        self.num_steps += 1
+        begun = first_step(self._observation())
+        return begun._replace(is_first=np.zeros(self.num_envs, bool), valid=np.ones(self.num_envs, bool))
+
+    def close(self):
+        pass
+
+
+def test_actors_take_turns_and_no_step_is_lost_also_where_a_run_goes_on(tmp_path, monkeypatch):
+    config = small_cart_pole("impala").replace(num_actors=2, num_updates=2)
+    handed, seeds = [], []
+
+    class Watched(HostActor):
+        def get(self):
+            acted = super().get()
+            handed.append(np.asarray(acted.trajectories.observation)[:, :-1, 0])  # [M, T, 2]
+            return acted
+
+    def make(name, num_envs, seed):
+        seeds.append(seed)
+        return Counting(len(seeds) - 1, num_envs)
+
+    monkeypatch.setattr(training, "HostActor", Watched)
+    train = lambda **others: training.train(
+        config, options(tmp_path, 7 * 20, (0,), **others), experiment="e", name="n", make=make
+    )
+    with monkeypatch.context() as patch:
+        interrupt_at_the_third_row(patch)
+        with pytest.raises(SystemExit):
+            train()
+    train(resume=True)
+    # The first environment of each part shows its shapes alone. The fourth iteration is the second actor's.
+    assert [int(x[0, 0, 0]) for x in handed] == [1, 2, 1, 5, 4, 5, 4]
+    for number in (1, 2, 4, 5):
+        own = np.concatenate([x[..., 1].ravel() for x in handed if x[0, 0, 0] == number])
+        np.testing.assert_array_equal(own, np.arange(len(own)))
+    assert len({seeds[i] for i in (1, 2, 4, 5)}) == 4
+    logged = rows(tmp_path, without=())
+    assert [int(row["env_steps"]) for row in logged] == [20 * i for i in range(1, 8)]
+    assert all(0 <= float(row[name]) <= 1.01 for row in logged for name in ("learner_waiting", "actors_waiting"))
+    assert loaded_agent.load(tmp_path).seed == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (small_catch(num_actors=2), "num_actors is 2, expected 1 for toy/catch, whose environments are not stepped on"),
+        (small_cart_pole().replace(num_actors=0), "num_actors is 0, expected at least 1$"),
+    ],
+)
+def test_numbers_of_actors_that_cannot_be(config, message, tmp_path):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        training.train(config, options(tmp_path, 100), experiment="e", name="n")
 
 
 def interrupt_at_the_third_row(monkeypatch):
