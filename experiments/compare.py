@@ -121,7 +121,13 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     runs = ("tuning/*/*", "cells/*/*", "rules/*", "report/*")
     resume, overwrite = options.resume, options.overwrite
     open_folder(
-        options.out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=("envs", "methods")
+        options.out,
+        "comparison",
+        record,
+        runs,
+        resume=resume,
+        overwrite=overwrite,
+        growing=("envs", "methods", "budgets"),
     )
     if options.is_discovering:
         discoveries = discovery_jobs(options.out)

@@ -1,6 +1,7 @@
 """The toys by name: catch, catch/<rows>x<columns>, random_walk, grid_world/<0-56>, bandit/<arms>, rule_room/<kind>.
 
-A pool of tasks may follow a kind of rule room: rule_room/<kind>/<tasks>, rule_room/<kind>/held_out.
+A pool of tasks may follow a kind of rule room: rule_room/<kind>/<tasks>, rule_room/<kind>/held_out; and a pool the
+number of the one task of it that the room always is: rule_room/<kind>/held_out/0.
 """
 
 import re
@@ -22,13 +23,16 @@ TOYS: dict[str, Callable[..., Environment]] = {
     r"bandit/(\d{1,3})": Bandit,
     r"rule_room/(\w+)": RuleRoom,
     r"rule_room/(\w+)/(\d{1,10}|held_out)": RuleRoom,
+    r"rule_room/(\w+)/(\d{1,10}|held_out)/(\d{1,10})": RuleRoom,
 }
 
 
 def examples() -> list[str]:
     """Return names of toys, for hints."""
     plain = [name for name in TOYS if name == re.escape(name)]
-    rooms = [f"rule_room/{kind}{pool}" for kind in (*KINDS, "mixed") for pool in ("", "/4096", "/held_out")]
+    rooms = [
+        f"rule_room/{kind}{pool}" for kind in (*KINDS, "mixed") for pool in ("", "/4096", "/held_out", "/held_out/0")
+    ]
     return [*plain, "catch/8x8", *(f"grid_world/{index}" for index in range(NUM_WORLDS)), "bandit/2", *rooms]
 
 

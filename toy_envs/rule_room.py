@@ -98,12 +98,14 @@ class RuleRoom(base.Environment[RuleRoomState]):
     Args:
       kind: a name of `KINDS`, or "mixed", which draws a kind for each task (`MIXED`).
       pool: how many tasks there are; None for 2³¹, "held_out" for those of `HELD_OUT`.
+      number: of the one task of the pool that it always is; None to draw it.
     Raises:
-      ValueError: if there is no such kind or pool.
+      ValueError: if there is no such kind, pool or number.
     """
 
     kind: str
     pool: int | str | None = None
+    number: int | None = None
     num_actions = len(MOVES)
     no_op = 0
 
@@ -113,6 +115,8 @@ class RuleRoom(base.Environment[RuleRoomState]):
         is_number = isinstance(self.pool, int) and 1 <= self.pool <= 2**31
         if not (is_number or self.pool in (None, "held_out")):
             raise ValueError(f"pool is {self.pool!r}, expected 1 to 2³¹ tasks, or held_out")
+        if self.number is not None and not 0 <= self.number < len(self._pool):
+            raise ValueError(f"number is {self.number}, expected that of one of {len(self._pool)} tasks, from 0 on")
 
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -130,6 +134,10 @@ class RuleRoom(base.Environment[RuleRoomState]):
 
     @property
     def task_ids(self) -> range:
+        return self._pool if self.number is None else self._pool[self.number : self.number + 1]
+
+    @property
+    def _pool(self) -> range:
         if self.pool == "held_out":
             return HELD_OUT
         return range(2**31 if self.pool is None else int(self.pool))

@@ -26,6 +26,7 @@ FAMILIES = {
     "changing": Family(lambda env: env.startswith("changing/"), 1_000_000),
     "catch": Family(lambda env: env.startswith(("toy/catch", "bsuite/catch/")), 200_000),
     "grid_worlds": Family(lambda env: env.startswith("toy/grid_world/"), 200_000),
+    "rooms": Family(lambda env: env.startswith("toy/rule_room/"), 200_000),
     "minatar": Family(lambda env: env.endswith("-MinAtar"), 1_000_000),
     "atari": Family(lambda env: env.startswith("atari/"), 2_000_000),
     "control": Family(lambda env: True, 500_000),

@@ -1,5 +1,5 @@
-"""Normalised scores: 0 is random play; 1 is the best that can be done on Catch, grid worlds and CartPole, human play on
-Atari, and elsewhere a published result, which can be exceeded.
+"""Normalised scores: 0 is random play; 1 is the best that can be done on Catch, grid worlds and CartPole, and in a rule
+room by who knows its rules, human play on Atari, and elsewhere a published result, which can be exceeded.
 
 Catch and the grid worlds with fixed objects are known exactly, by dynamic programming. CartPole-v1 ends after 500 steps
 at most; 10,000 episodes of random play had a mean length of 22.1 (standard deviation 11.6). Acrobot and MountainCar
@@ -12,18 +12,23 @@ done by who knows the period.
 
 import functools
 import itertools
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from agents.environments.atari57 import atari_scores
 from agents.environments.names import is_pure, make_environment
+from agents.types import Array
 from experiments.runs.errors import UsageError
 from frodo.evolution import Task
 from toy_envs import names
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.grid_worlds import ABSENT, MOVES, GridWorld, World, make_world
+from toy_envs.rule_room import RuleRoom
+from toy_envs.rule_room_optimum import oracle_return
 
 CART_POLE = (22.1, 500.0)
 GYMNAX = {
@@ -119,12 +124,39 @@ def reference_scores(env: str) -> tuple[float, float]:
     if isinstance(toy, GridWorld) and not make_world(toy.index).is_random.any():
         world = make_world(toy.index)
         return expected_return(world, np.mean), expected_return(world, np.max)
+    if isinstance(toy, RuleRoom) and toy.number is not None:
+        return _of_room(env, toy)
     raise UsageError(
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
-        "toy/grid_world/<an even number>, bsuite/catch/<index>, envpool/CartPole-v1, envpool/LunarLander-<version>, "
-        "MiniGrid of envpool or navix, atari/<Game>, or gymnax/ and one "
-        f"of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
+        "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
+        "envpool/CartPole-v1, envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, or gymnax/ "
+        f"and one of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
+
+
+def _of_room(env: str, room: RuleRoom) -> tuple[float, float]:
+    of_kind = RuleRoom(room.kind)  # one compiled program serves all of them
+    task, random = jax.device_get(_random_play(of_kind, np.uint32(room.task_ids.start)))
+    if not (best := oracle_return(task)):
+        raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
+    return float(random), best
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _random_play(room: RuleRoom, task_id: Array) -> tuple[Any, Array]:
+    """Return the task of that number, and the mean return of 10,000 trials of it with random play."""
+    start = room.numbered_state(task_id)
+
+    def step(carry, key):
+        state, is_over = carry
+        action = jax.random.randint(key, (), 0, room.num_actions)
+        state, reward, terminated, truncated = room.transition(state, action)
+        return (state, is_over | terminated | truncated), jnp.where(is_over, 0.0, reward)
+
+    def trial(key):
+        return jax.lax.scan(step, (start, False), jax.random.split(key, room.horizon))[1].sum()
+
+    return start.task, jnp.mean(jax.vmap(trial)(jax.random.split(jax.random.key(0), 10_000)))
 
 
 def expected_return(world: World, over_actions) -> float:

@@ -137,6 +137,10 @@ def _given(value: Any) -> Any:
     return {key: x for key, x in value.items() if x not in ("", None)} if isinstance(value, Mapping) else value
 
 
+def _entries(value: Any) -> set[Any]:
+    return set(value.items() if isinstance(value, Mapping) else value)
+
+
 def open_folder(
     out: Path,
     kind: str,
@@ -154,7 +158,7 @@ def open_folder(
       kind: what is in it, as "comparison".
       record: the settings that two of a kind share if they are the same.
       results: patterns of what --overwrite removes.
-      growing: names of lists in the record that may have further entries now.
+      growing: names of lists and mappings in the record that may have further entries now.
     Raises:
       UsageError: if the folder holds one and it was not said what is to become of it, or it is another one.
     """
@@ -173,6 +177,6 @@ def open_folder(
     earlier = json.loads(path.read_bytes())
     for key, now in json.loads(json.dumps(files.plain(record))).items():
         was = earlier.get(key)
-        if _given(was) != _given(now) and not (key in growing and set(was) <= set(now)):
+        if _given(was) != _given(now) and not (key in growing and _entries(was) <= _entries(now)):
             raise UsageError(f"--resume: {key} was {was} in {out} and is {now} now")
     files.write_json(path, record)

@@ -181,6 +181,8 @@ def test_pools_hold_the_same_tasks_and_held_out_ones_are_in_no_other():
         drawn, expected = draw(room), jax.jit(jax.vmap(RuleRoom("main").task))(np.array(ids, np.uint32))
         same = np.all(drawn.homes[:, None] == expected.homes[None], axis=-1)
         assert room.task_ids == ids and np.all(same.any(axis=1)) and same.any(axis=0).sum() >= min(len(ids), 25)
+    one = RuleRoom("main", "held_out", 3)
+    assert one.task_ids == HELD_OUT[3:4] and len(np.unique(draw(one).homes, axis=0)) == 1
     assert HELD_OUT.start == RuleRoom("main").task_ids.stop and HELD_OUT.stop <= 2**32
     assert len(np.unique(draw(RuleRoom("main")).homes, axis=0)) == 32
 
@@ -200,6 +202,8 @@ def test_names():
     assert names.make("rule_room/main") == RuleRoom("main")
     assert names.make("rule_room/pre_solved/256") == RuleRoom("pre_solved", 256)
     assert names.make("rule_room/mixed/held_out") == RuleRoom("mixed", "held_out")
+    assert names.make("rule_room/main/held_out/7") == RuleRoom("main", "held_out", 7)
+    assert names.make("rule_room/main/held_out/1000") is names.make("rule_room/main/16/16") is None
     assert all(names.make(name) is not None for name in names.examples())
     assert names.make("rule_room/maine") is names.make("rule_room/main/0") is names.make("rule_room/main/all") is None
     assert Trials(RuleRoom("main"), 4).observation_shape == (104,)
@@ -211,6 +215,8 @@ def test_what_is_no_room_is_refused():
         RuleRoom("maine")
     with pytest.raises(ValueError, match=re.escape("pool is 0, expected 1 to 2³¹ tasks, or held_out")):
         RuleRoom("main", 0)
+    with pytest.raises(ValueError, match="^number is 16, expected that of one of 16 tasks, from 0 on$"):
+        RuleRoom("main", 16, 16)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from agents.environments.names import make_environment
+from experiments.results import k_shot
 from experiments.results.scores import bounds, normalised, reference_scores
 from experiments.runs.errors import UsageError
+from frodo.adaptation import held_out_tasks
 from toy_envs.grid_worlds import GridWorld, make_world
+from toy_envs.rule_room import RuleRoom
 
 
 def test_human_normalised_scores_are_those_of_the_published_formula():
@@ -34,6 +37,24 @@ def test_scores_of_toys_run_from_random_to_best():
     ):
         with pytest.raises(UsageError, match=f"{env}.*toy/grid_world/<an even number>"):
             normalised(env, np.zeros(1))
+
+
+def test_a_rule_room_is_scored_by_who_knows_its_rules():
+    rooms = [RuleRoom("main", "held_out", number) for number in range(3)]
+    scores = [reference_scores(f"toy/rule_room/main/held_out/{room.number}") for room in rooms]
+    known = k_shot.references(RuleRoom("main"), held_out_tasks(RuleRoom("main"), 3), ())
+    np.testing.assert_allclose([best for _, best in scores], known.oracle)
+    assert len(set(scores)) == 3 and all(0 < random < 0.1 for random, _ in scores)
+    # Where the goal is reached at the start, random play loses it sooner or later.
+    assert (
+        0 < reference_scores("toy/rule_room/pre_solved/16/0")[0] < reference_scores("toy/rule_room/pre_solved/16/0")[1]
+    )
+    for env, message in (
+        ("toy/rule_room/impossible/16/0", "does not suffice there even for who knows the rules"),
+        ("toy/rule_room/main/held_out", "toy/rule_room/<kind>/held_out/<number>"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            reference_scores(env)
 
 
 @pytest.mark.parametrize("index", [0, 8, 48])

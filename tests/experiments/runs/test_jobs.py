@@ -83,6 +83,11 @@ def test_a_folder_goes_on_with_the_same_alone(tmp_path):
         opened(record, resume=True, growing=("methods",))
     with pytest.raises(UsageError, match="holds no comparison"):
         opened(record, folder=tmp_path / "other", resume=True)
+    budgets = {"budgets": {"catch": 5}}  # of the kinds of environments that there were
+    opened(budgets, folder=tmp_path / "budgets")
+    opened({"budgets": {"catch": 5, "rooms": 3}}, folder=tmp_path / "budgets", resume=True, growing=("budgets",))
+    with pytest.raises(UsageError, match="budgets was"):
+        opened({"budgets": {"catch": 6, "rooms": 3}}, folder=tmp_path / "budgets", resume=True, growing=("budgets",))
     earlier, later = {"files": {"one": "a"}}, {"files": {"one": "a", "new": ""}}  # that an earlier version had not
     opened(earlier, folder=tmp_path / "files")
     opened(later, folder=tmp_path / "files", resume=True)
