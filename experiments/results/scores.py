@@ -130,7 +130,8 @@ def reference_scores(env: str) -> tuple[float, float]:
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
         "envpool/CartPole-v1, envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, or gymnax/ "
-        f"and one of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
+        f"and one of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or "
+        "changing/rewards/<steps>/toy/catch"
     )
 
 
