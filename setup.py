@@ -51,7 +51,7 @@ setup(
         "gymnax": ["gymnax>=1.0"],
         "navix": ["navix>=0.7.4"],
         "tensorboard": ["tensorboardX>=2.6"],
-        "wandb": ["wandb>=0.19"],
+        "wandb": ["wandb>=0.19.10"],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },

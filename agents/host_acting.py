@@ -31,8 +31,9 @@ class HostActor:
     """A thread that steps a host environment and hands over iterations: M trajectories, and one for validation.
 
     It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
-    are at most two iterations old. Use it as a context manager: leaving it stops the thread; the environment stays
-    open. `seconds_waiting` and `seconds_waited_for` are what it has waited for the learner, and the learner for it.
+    are at most two of its iterations old. Use it as a context manager: leaving it stops the thread; the environment
+    stays open. `seconds_waiting` and `seconds_waited_for` are what it has waited for the learner, and the learner for
+    it.
 
     Args:
       environment, agent, policy: what acts, and where.
@@ -57,7 +58,7 @@ class HostActor:
         self._num_steps, self._exploration = num_steps, exploration
         self._generation = 0
         self.seconds_waited_for = 0.0
-        self._waited, self._waits_since = 0.0, 0.0  # the second is 0 while it acts
+        self._waited = 0.0, 0.0  # seconds in all before, and since when it waits now, 0 while it acts
         self._environment, self._agent, self._key = environment, agent, key
         self._shapes = [(schedule.num_trajectories, schedule.num_steps)]
         if schedule.num_validation_steps:
@@ -90,8 +91,8 @@ class HostActor:
 
     @property
     def seconds_waiting(self) -> float:
-        since = self._waits_since
-        return self._waited + (time.monotonic() - since if since else 0.0)
+        before, since = self._waited
+        return before + (time.monotonic() - since if since else 0.0)
 
     def get(self) -> ActedIteration:
         """Wait for the next iteration; an error of the thread is raised here."""
@@ -112,9 +113,9 @@ class HostActor:
     def _run(self) -> None:
         try:
             for acted in self._iterations():
-                self._waits_since = time.monotonic()
+                self._waited = self._waited[0], time.monotonic()
                 self._queue.put(acted)
-                self._waited, self._waits_since = self.seconds_waiting, 0.0
+                self._waited = self.seconds_waiting, 0.0
                 if self._stop.is_set():
                     return
         except BaseException as error:  # the learner must not wait for ever

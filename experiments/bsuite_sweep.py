@@ -187,6 +187,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
     flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Ids at a time.", lower_bound=1)
-    without = ("env", "batch_size", "init_meta_params", "is_frozen", "distillation")
+    without = ("env", "batch_size", "init_meta_params", "is_frozen", "distillation", "num_actors")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without)
     command_line.start(main)

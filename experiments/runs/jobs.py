@@ -138,7 +138,7 @@ def _given(value: Any) -> Any:
 
 
 def _entries(value: Any) -> set[Any]:
-    return set(value.items() if isinstance(value, Mapping) else value)
+    return set(value.items() if isinstance(value, Mapping) else value or ())
 
 
 def open_folder(

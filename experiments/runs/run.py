@@ -42,7 +42,7 @@ from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
-from frodo.files import plain, write_json, writing
+from frodo.files import from_plain, plain, write_json, writing
 from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -80,9 +80,10 @@ class Run:
         self.folder = folder_of(options, experiment, name)
         self.interrupted = 0  # the number of the signal that asks the run to stop
         self.told: Any = None  # what was saved beside the state that is restored
+        self._config_type = type(config)
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
         self._on_exit = contextlib.ExitStack()
-        self._watchers: list[watching.Watcher] | None = None  # from the first row on
+        self._watchers: list[watching.Watcher] = []  # from `restore` on
         self._columns: list[str] = []
         self._start, self._cpu_start = time.monotonic(), time.process_time()
         self._record = {
@@ -117,12 +118,14 @@ class Run:
         try:
             earlier = json.loads(self._config_path.read_bytes())
             check_version(self.folder, earlier)
-            before, now = _settings(earlier), _settings(self._record)
+            known = from_plain(self._config_type, earlier["config"])  # with the defaults of settings that are new
+            config = json.loads(json.dumps(plain(dataclasses.asdict(known)), default=str))
+            before, now = _settings(earlier | {"config": config}), _settings(self._record)
         except FileNotFoundError:
             raise UsageError(f"--resume: {self.folder} holds no run") from None
         except UsageError as error:
             raise UsageError(f"--resume: {error}") from None
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError):
             raise UsageError(f"--resume: {self._config_path} is damaged") from None
         for key in before | now:
             was, is_now = before.get(key, "absent"), now.get(key, "absent")
@@ -138,7 +141,11 @@ class Run:
             )
         self._on_exit.enter_context(locked(self.folder))
         resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
-        self._record = earlier | {"steps": self.options.steps, "resumed": [*earlier.get("resumed", []), resumed]}
+        self._record = earlier | {
+            "config": config,
+            "steps": self.options.steps,
+            "resumed": [*earlier.get("resumed", []), resumed],
+        }
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -196,12 +203,10 @@ class Run:
         Raises:
           ValueError: if a row has other columns.
         """
-        if self._watchers is None:
-            self._watchers = watching.begin(self.options.log_to, self.folder, self._record)
-            for watcher in self._watchers:
-                self._on_exit.callback(watcher.close)
         text = io.StringIO()
         all_values = [{**row, "seconds": round(self.seconds(), 3)} for row in rows]
+        if self.options.resume and self._columns:  # an earlier version may not have logged all that this one does
+            all_values = [{key: x for key, x in values.items() if key in self._columns} for values in all_values]
         for values in all_values:
             if not self._columns:
                 self._columns = [*FIRST_COLUMNS, *(key for key in values if key not in FIRST_COLUMNS)]
@@ -250,6 +255,7 @@ class Run:
           UsageError: if no checkpoint is whole, or a leaf's shape or dtype is not the template's.
         """
         if not self.options.resume:
+            self._watch()
             return template, 0
         state, step, metadata = self._checkpoints.restore(template)
         self.told = metadata.get("told")
@@ -268,7 +274,13 @@ class Run:
         self._cpu_start = time.process_time() - metadata["cpu_seconds"]
         self._record["resumed"][-1]["step"] = step
         write_json(self._config_path, self._record)
+        self._watch()
         return state, step
+
+    def _watch(self) -> None:
+        self._watchers = watching.begin(self.options.log_to, self.folder, self._record)
+        for watcher in self._watchers:
+            self._on_exit.callback(watcher.close)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""

@@ -297,7 +297,7 @@ def _train_on_host(
             actors: list[HostActor] = []
             for key, own_seed in zip(keys, _environment_seeds(seed + state["step"], num_actors), strict=True):
                 environment = stack.enter_context(contextlib.closing(make(config.env, config.batch_size, own_seed)))
-                explored = config.exploration // num_actors, state["step"] // num_actors
+                explored = -(-config.exploration // num_actors), state["step"] // num_actors
                 actor = HostActor(environment, agent, policy, schedule, params, key, *explored)
                 actors.append(stack.enter_context(actor))
             waiting = Waiting(actors)
@@ -310,8 +310,9 @@ def _train_on_host(
                 learner_state, metrics, control = learn(
                     before.lifetime.replay, others, acted.trajectories, acted.validation, rate
                 )
+                params = acting_params(learner_state.agent)
                 for actor in actors:
-                    actor.params = acting_params(learner_state.agent)
+                    actor.params = params
                 window.append(jax.device_get(metrics))
                 if rate is None:
                     _check(run, control, learner_state.params)

@@ -3,18 +3,22 @@
 What is watched is one curve for each seed, over environment steps. metrics.csv stays what a run is read from.
 """
 
+import contextlib
 import csv
 import importlib.util
+import itertools
 import math
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from agents.validation import did_you_mean
 from experiments.runs.errors import RunError, UsageError
-from frodo.files import writing
+from frodo.files import write, writing
+from frodo.logs import note
 
 NOT_DRAWN = ("seed", "learning_rate", "env_steps")
 
@@ -28,42 +32,62 @@ class Watcher(Protocol):
 
 
 class TensorBoard:
-    """Event files in <run>/tensorboard/<life>; where a run goes on they are written anew from metrics.csv."""
+    """Event files in <run>/tensorboard/<life>; where a run goes on they are written anew from metrics.csv.
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]):
-        from tensorboardX import SummaryWriter
+    Raises:
+      DiskError: where the disk refuses a write.
+    """
 
-        self._make = lambda name: SummaryWriter(str(folder / "tensorboard" / name), flush_secs=5)
-        self._writers: dict[str, Any] = {}
-        with writing(folder / "tensorboard"):
-            for old in sorted((folder / "tensorboard").glob("*/events.out.tfevents.*")):
+    def __init__(self, folder: Path, record: Mapping[str, Any]):
+        self._folder = folder / "tensorboard"
+        self._writers: dict[Path, Any] = {}
+        with writing(self._folder):
+            for old in sorted(self._folder.glob("*/events.out.tfevents.*")):
                 old.unlink()
-        for row in earlier:
+        for row in rows_so_far(folder):
             self.log(row)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        writer = self._writers[life_of(row)] = self._writers.get(life_of(row)) or self._make(life_of(row))
-        for name, value in drawn(row).items():
-            writer.add_scalar(name, value, int(row["env_steps"]))
-        writer.flush()
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        path = self._folder / life_of(row)
+        with writing(path):
+            if path not in self._writers:
+                path.mkdir(parents=True, exist_ok=True)
+                self._writers[path] = EventsWriter(str(path / "events"))
+            for name, value in drawn(row).items():
+                event = Event(wall_time=time.time(), step=int(row["env_steps"]), summary=scalar(name, value))
+                self._writers[path].write_event(event)
+            self._writers[path].flush()
 
     def close(self) -> None:
         for writer in self._writers.values():
-            writer.close()
+            with contextlib.suppress(OSError):  # of a full disk, which `log` has told
+                writer.close()
 
 
 class WeightsAndBiases:
-    """A run for each life, with files in <run>/wandb; where it goes on, rows that are there already are left out."""
+    """A run for each life, with files in <run>/wandb; where it goes on, what is there already is left out.
 
-    def __init__(self, folder: Path, record: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]):
+    Where it fails later than at the start, metrics.csv alone goes on.
+
+    Raises:
+      RunError: at the start, as without a key.
+    """
+
+    def __init__(self, folder: Path, record: Mapping[str, Any]):
         import wandb
 
+        self._error = wandb.errors.Error
         path = folder / "wandb" / "token.txt"
-        with writing(path):
-            path.parent.mkdir(exist_ok=True)
-            if not path.exists():
-                path.write_text(secrets.token_hex(4))
-            token = path.read_text()
+        is_new = not path.exists()
+        if is_new:
+            with writing(path.parent):
+                path.parent.mkdir(exist_ok=True)
+            write(path, secrets.token_hex(4).encode())
+        token = path.read_text()
         shared: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", "frodo-rl"),
             "group": f"{record['experiment']}/{record['name']}",
@@ -73,23 +97,30 @@ class WeightsAndBiases:
             "reinit": "create_new",
             "settings": wandb.Settings(console="off", quiet=True),
         }
-        self._runs: dict[str, Any] = {}
-
-        def make(name: str) -> Any:
-            try:
-                return wandb.init(id=f"{token}_{name}", name=f"{record['name']} {name}", **shared)
-            except wandb.errors.Error as error:  # no key, say
-                raise RunError(f"--log_to=wandb: {error}") from None
-
-        self._make = make
+        lives = itertools.product(record["seeds"], record["learning_rates"] or [None])
+        names = [life_of({"seed": seed, "learning_rate": rate}) for seed, rate in lives]
+        try:
+            self._runs = {
+                name: wandb.init(id=f"{token}_{name}", name=f"{record['name']} {name}", **shared) for name in names
+            }
+        except self._error as error:
+            raise RunError(f"--log_to=wandb: {error}") from None
+        for row in rows_so_far(folder) if is_new else ():
+            self.log(row)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        run = self._runs[life_of(row)] = self._runs.get(life_of(row)) or self._make(life_of(row))
-        run.log(drawn(row), step=int(row["env_steps"]))
+        if not self._runs:
+            return
+        try:
+            self._runs[life_of(row)].log(drawn(row), step=int(row["env_steps"]))
+        except self._error as error:
+            note(f"--log_to=wandb: {error}; from here on metrics.csv alone has the rows")
+            self._runs = {}
 
     def close(self) -> None:
         for run in self._runs.values():
-            run.finish()
+            with contextlib.suppress(self._error):
+                run.finish()
 
 
 WATCHERS: dict[str, tuple[str, Callable[..., Watcher]]] = {  # name -> the package that it needs, how it begins
@@ -110,11 +141,15 @@ def check(names: Sequence[str]) -> None:
 
 def begin(names: Sequence[str], folder: Path, record: Mapping[str, Any]) -> list[Watcher]:
     """Begin to watch the run in a folder, with this config.json, before its next row is written."""
-    path, earlier = folder / "metrics.csv", []
-    if names and path.exists():
-        with path.open(newline="") as file:
-            earlier = list(csv.DictReader(file))
-    return [WATCHERS[name][1](folder, record, earlier) for name in names]
+    return [WATCHERS[name][1](folder, record) for name in names]
+
+
+def rows_so_far(folder: Path) -> list[dict[str, str]]:
+    path = folder / "metrics.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def life_of(row: Mapping[str, Any]) -> str:

@@ -141,6 +141,31 @@ class TestResume:
             seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
         assert seconds == sorted(seconds)
 
+    def test_goes_on_with_the_defaults_of_settings_that_are_new(self, tmp_path):
+        run(Config(), options(tmp_path / "whole", 50))
+        run(Config(), options(tmp_path / "parts", 30))
+        path = tmp_path / "parts" / "config.json"
+        record = json.loads(path.read_bytes())
+        del record["config"]["is_slow"], record["config"]["inner"]["gain"], record["teacher"]
+        path.write_text(json.dumps(record))
+        with pytest.raises(UsageError, match="config.is_slow was False in .* and is True now"):
+            run(Config(is_slow=True), options(tmp_path / "parts", 50, resume=True))
+        run(Config(), options(tmp_path / "parts", 50, resume=True))
+        assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+    def test_keeps_the_columns_that_it_has(self, tmp_path):
+        row = {"seed": 0, "update": 1, "env_steps": 10, "env_frames": 10, "return": 0.5}
+        with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
+            one.restore(init())
+            one.log([row])
+            one.save(init(), 10)
+        with Run(options(tmp_path, resume=True), experiment="a", name="b", config=Config()) as one:
+            one.restore(init())
+            one.log([row | {"new": 3.0}])
+            with pytest.raises(ValueError, match="return must be in every row"):
+                one.log([{name: x for name, x in row.items() if name != "return"}])
+        assert [dict(row) for row in rows(tmp_path)] == [{key: str(x) for key, x in row.items()}] * 2
+
     def test_clocks_go_on(self, tmp_path):
         with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
             one._start, one._cpu_start = one._start - 1000, one._cpu_start - 500

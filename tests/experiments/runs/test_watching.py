@@ -1,6 +1,7 @@
 """Who watches a run: TensorBoard's files have the rows of metrics.csv, once; what Weights & Biases is told."""
 
 import csv
+import errno
 import struct
 import sys
 import types
@@ -13,7 +14,8 @@ from experiments.runs import watching
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
-from tests.experiments.runs.random_sum import Config, run
+from frodo.files import DiskError
+from tests.experiments.runs.random_sum import Config, init, run
 
 
 def options(folder, steps=50, **others):
@@ -47,6 +49,15 @@ def test_tensorboard_has_each_row_once_also_where_a_run_goes_on(tmp_path):
         assert {tag for tag, *_ in found} == {"update", "env_frames", "seconds", "return"}
 
 
+def test_a_full_disk_ends_a_run_in_one_line(tmp_path, monkeypatch):
+    def refused(writer):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tensorboardX.event_file_writer.EventsWriter.flush", refused)
+    with pytest.raises(DiskError, match="^cannot write .*tensorboard/seed_0: No space left on device$"):
+        run(Config(), options(tmp_path, log_to=("tensorboard",)))
+
+
 def test_a_run_is_replaced_with_what_was_watched_of_it(tmp_path):
     run(Config(), options(tmp_path, log_to=("tensorboard",)))
     run(Config(), options(tmp_path, overwrite=True))
@@ -66,6 +77,7 @@ def test_weights_and_biases_has_a_run_for_each_life_which_goes_on(tmp_path, monk
     monkeypatch.setitem(sys.modules, "wandb", fake)
     for steps, resume in ((30, False), (50, True)):
         run(Config(), options(tmp_path, steps, resume=resume, log_to=("wandb",)))
+    assert {settings["reinit"] for settings in begun} == {"create_new"}
     first, second, *again = [settings["id"] for settings in begun]
     assert [first, second] == again and first.endswith("seed_0") and second.endswith("seed_1")
     assert begun[0]["resume"] == "allow" and begun[0]["group"] == "random_sum/" + begun[0]["config"]["name"]
@@ -83,6 +95,7 @@ def test_weights_and_biases_has_a_run_for_each_life_which_goes_on(tmp_path, monk
 def test_weights_and_biases_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     with Run(options(tmp_path, log_to=("wandb",)), experiment="a", name="b", config=Config()) as own:
+        own.restore(init())
         for step in (10, 20):
             row = {"update": step, "env_steps": step, "env_frames": step, "return": 0.5, "nothing": float("nan")}
             own.log([{"seed": 0} | row])
