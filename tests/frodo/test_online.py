@@ -181,7 +181,9 @@ def taught_catch():
     return agent
 
 
-@pytest.mark.parametrize("rule", ["impala", "ppo", "frodo", "muesli"])
+@pytest.mark.parametrize(
+    "rule", ["impala", "ppo", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("frodo", "muesli"))]
+)
 def test_a_student_becomes_like_its_teacher_while_it_is_taught(rule, taught_catch):
     """With a rule's own losses weighed less than the teacher, which here knows what to do."""
     network = NetworkConfig("mlp", (8,), action_model=8 if rule == "muesli" else 0)

@@ -79,11 +79,15 @@ def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path,
 )
 def test_one_thread_runs_one_seed_of_a_small_toy(config, seeds, expected, tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(training, "use_one_thread", lambda: calls.append(1))
-    monkeypatch.setattr(training, "_make_learner", lambda *_: (_ for _ in ()).throw(ValueError("far enough")))
+    monkeypatch.setattr(training, "use_one_thread", lambda: calls.append("one thread"))
+
+    def load_teacher():
+        calls.append("teacher")  # which starts JAX
+        raise ValueError("far enough")
+
     with pytest.raises(ValueError, match="far enough"):
-        training.train(config, options(tmp_path, 100, seeds), experiment="e", name="n")
-    assert len(calls) == expected
+        training.train(config, options(tmp_path, 100, seeds), experiment="e", name="n", load_teacher=load_teacher)
+    assert calls == ["one thread"] * expected + ["teacher"]
 
 
 @pytest.mark.parametrize("rule", ["frodo", "impala"])
