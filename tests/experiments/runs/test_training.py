@@ -18,6 +18,8 @@ from experiments.runs.run import Run
 from frodo import presets
 from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
 
+LONG = pytest.mark.long
+
 
 def small_cart_pole(rule="frodo"):
     config = presets.for_rule("envpool/CartPole-v1", rule)
@@ -43,7 +45,9 @@ def small_muesli():
     )
 
 
-@pytest.mark.parametrize("make", [small_catch, presets.random_walk, small_trials, small_muesli])
+@pytest.mark.parametrize(
+    "make", [small_catch, small_trials, *(pytest.param(x, marks=LONG) for x in (presets.random_walk, small_muesli))]
+)
 def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
     config = make()
     per_iteration = config.batch_size * (config.num_updates * config.unroll + config.validation_unroll)
