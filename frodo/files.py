@@ -118,6 +118,20 @@ def plain(value: Any) -> Any:
     return value
 
 
+def as_written(value: Any) -> Any:
+    """Return a value as it is read back from a file of `write_json`; what JSON does not know as text."""
+    return json.loads(json.dumps(plain(value), default=str))
+
+
+def with_new_settings(kind: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the defaults of settings that a dataclass of that kind had not yet when its plain settings were written.
+
+    Raises:
+      KeyError, TypeError, ValueError: where they are of no such dataclass.
+    """
+    return as_written(dataclasses.asdict(from_plain(kind, config)))
+
+
 def from_plain(kind: Any, value: Any) -> Any:
     """Turn `plain(x)` back into x, a dataclass of that kind. A dataclass may have a `from_plain` of its own."""
     if hasattr(kind, "from_plain"):

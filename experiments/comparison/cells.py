@@ -6,7 +6,6 @@ a method in an environment has a summary.json when all its runs are done.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,23 +101,14 @@ def _read(
         "config": dataclasses.asdict(config),
     }
     try:
-        record = results.config | {"config": _with_new_settings(results.config["config"])}
+        record = results.config | {"config": files.with_new_settings(OnlineConfig, results.config["config"])}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder} has a setting that this version does not know: {error}") from None
     written = flat(record)
-    for name, value in flat(_as_written(expected)).items():
+    for name, value in flat(files.as_written(expected)).items():
         if (found := written.get(name)) != value:
             raise UsageError(f"{folder}: its {name} is {found}, expected {value}: runs of one comparison must agree")
     return results._replace(config=record)
-
-
-def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(files.plain(settings)))
-
-
-def _with_new_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Add settings that there were not when the run was made: their defaults compute what it computed."""
-    return _as_written(dataclasses.asdict(files.from_plain(OnlineConfig, config)))
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -175,7 +175,7 @@ def open_folder(
     if not resume:
         raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
     earlier = json.loads(path.read_bytes())
-    for key, now in json.loads(json.dumps(files.plain(record))).items():
+    for key, now in files.as_written(record).items():
         was = earlier.get(key)
         if _given(was) != _given(now) and not (key in growing and _entries(was) <= _entries(now)):
             raise UsageError(f"--resume: {key} was {was} in {out} and is {now} now")

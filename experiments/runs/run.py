@@ -42,7 +42,7 @@ from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
-from frodo.files import from_plain, plain, write_json, writing
+from frodo.files import as_written, plain, with_new_settings, write_json, writing
 from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -97,7 +97,7 @@ class Run:
             "teacher": teacher,
             **_provenance(),
         }
-        self._record = json.loads(json.dumps(plain(self._record), default=str))  # as it will be read back
+        self._record = as_written(self._record)
         if options.resume:
             self._continue()
         else:
@@ -118,8 +118,7 @@ class Run:
         try:
             earlier = json.loads(self._config_path.read_bytes())
             check_version(self.folder, earlier)
-            known = from_plain(self._config_type, earlier["config"])  # with the defaults of settings that are new
-            config = json.loads(json.dumps(plain(dataclasses.asdict(known)), default=str))
+            config = with_new_settings(self._config_type, earlier["config"])
             before, now = _settings(earlier | {"config": config}), _settings(self._record)
         except FileNotFoundError:
             raise UsageError(f"--resume: {self.folder} holds no run") from None
