@@ -100,6 +100,10 @@ class AgentConfig(LifetimeConfig):
         """Return the same with other settings; a ValueError names one that there is not."""
         return replace("an agent", self, settings)
 
+    def without_run(self) -> Self:
+        """Return the same without what is of one run: how its tasks were chosen, and by whom its agent was taught."""
+        return self.replace(curriculum=CurriculumConfig(), distillation=DistillationConfig())
+
     def agent_only(self) -> "AgentConfig":
         """Return the settings of the agent, without those of the run that a subclass adds."""
         return AgentConfig(**{field.name: getattr(self, field.name) for field in dataclasses.fields(AgentConfig)})

@@ -30,7 +30,7 @@ from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from meta import experience
-from meta.curriculum import CurriculumConfig, check_curriculum, make_curriculum
+from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import DistillationConfig, Teacher
 from toy_envs.base import Environment
 
@@ -206,8 +206,7 @@ def discover_online(
     else:
         given = get_rule(rule)
         images = presets.for_observations(shape, dtype, given.config.rule.name).network
-        config, meta_params = given.config, given.meta_params
-        config = config.replace(curriculum=CurriculumConfig(), distillation=DistillationConfig())
+        config, meta_params = given.config.without_run(), given.meta_params
         config = presets.with_images(config, images) if presets.is_image_torso(images) else config
     if host is not None:
         given = settings.setdefault("batch_size", host.num_envs)

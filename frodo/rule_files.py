@@ -22,9 +22,7 @@ from frodo.config import AgentConfig
 from frodo.fitted import RULE_OF, fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
 from meta import disco103
-from meta.curriculum import CurriculumConfig
 from meta.disco import DiscoConfig
-from meta.distillation import DistillationConfig
 from meta.hand_made import TARGETS
 
 Config = TypeVar("Config", bound=AgentConfig)
@@ -256,7 +254,7 @@ def population_config(rule: Rule) -> AgentConfig:
     From one that is fitted to a scalar target, η moves in small steps, and the θ of each update acts its trajectory:
     with those of `presets.fitted` a population lost what the fit can do (docs/results.md).
     """
-    config = rule.config.replace(curriculum=CurriculumConfig(), distillation=DistillationConfig())
+    config = rule.config.without_run()
     if rule.name not in TARGETS:
         return config
     small = dataclasses.replace(config.meta_optimizer, learning_rate=2e-5)
