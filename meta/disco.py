@@ -32,6 +32,7 @@ from meta.target_network import (
 
 PARTS = ("y_z", "q", "aux_policy")
 HIDDEN = ("nothing", "own", "all")
+HIDDEN_AS = {"zero": jnp.zeros_like, "mean": lambda x: jnp.broadcast_to(jnp.mean(x), x.shape)}
 
 
 @dataclasses.dataclass
@@ -55,7 +56,8 @@ class DiscoConfig:
     logit_cost: float = 1e-3  # of the squared mean logit of each target in the outer loss
     core: str = "lstm"  # what reads the trajectory, one of target_network.CORES
     without: tuple[str, ...] = ()  # ablation: predictions that agents and rule do without; of PARTS
-    hidden: str = "nothing"  # ablation: y and z are zeros as inputs of their 'own' targets or of 'all'; of HIDDEN
+    hidden: str = "nothing"  # ablation: y and z are no inputs of their 'own' targets or of 'all'; of HIDDEN
+    hidden_as: str = "zero"  # what stands for their embeddings there: 0, or the mean over the trajectory; of HIDDEN_AS
     skips_first_steps: bool = False  # losses leave out the first step of an episode, as those of the public code do
 
     def validate(self) -> None:
@@ -64,6 +66,7 @@ class DiscoConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least {least}")
         check_choice("core", self.core, CORES)
         check_choice("hidden", self.hidden, HIDDEN)
+        check_choice("hidden_as", self.hidden_as, HIDDEN_AS)
         for part in self.without:
             check_choice("without", part, PARTS)
         if self.hidden != "nothing" and "y_z" in self.without:
@@ -107,12 +110,13 @@ def make_network(config: DiscoConfig) -> Any:
 
     def forward(context: DiscoContext, lifetime: LifetimeLSTMState):
         network = TargetNetwork(_sizes(config), target_spec)
-        run = lambda is_hidden: network(
-            functools.partial(disco_inputs.make_inputs, context, is_hidden), context.trajectory.is_last, lifetime
+        run = lambda see: network(
+            functools.partial(disco_inputs.make_inputs, context, see), context.trajectory.is_last, lifetime
         )
-        targets, new = run(config.hidden == "all")
+        hide = HIDDEN_AS[config.hidden_as]
+        targets, new = run(hide if config.hidden == "all" else lambda x: x)
         if config.hidden == "own":
-            targets = run(True)[0] | {"policy": targets["policy"]}
+            targets = run(hide)[0] | {"policy": targets["policy"]}
         return targets, new
 
     return hk.without_apply_rng(hk.transform(forward))

@@ -3,6 +3,7 @@
 Source: Oh et al. 2025, Methods; the constants are those of the published rule, Disco103.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import haiku as hk
@@ -73,11 +74,11 @@ class Embedding(hk.Module):
         return hk.Linear(1, name="out")(jax.nn.relu(expectation(logits, w) + b))[..., 0]
 
 
-def make_inputs(c: DiscoContext, is_hidden: bool, targets: dict[str, Array] | None = None) -> Inputs:
+def make_inputs(c: DiscoContext, see: Callable[[Array], Array], targets: dict[str, Array] | None = None) -> Inputs:
     """Return features per step, features per step and action, and those of the targets for the lifetime LSTM.
 
     The order is that of the published weights. Gradients flow through y and z alone. What an agent does not predict is
-    left out; hidden y and z are zeros.
+    left out; of y and z the inputs are what `see` makes of their embeddings, [T + 1, B] and [T + 1, B, A].
     """
     trajectory, action = c.trajectory, c.trajectory.action
     logits, target_logits = jax.lax.stop_gradient((c.predictions["policy"], c.target_predictions["policy"]))
@@ -94,9 +95,8 @@ def make_inputs(c: DiscoContext, is_hidden: bool, targets: dict[str, Array] | No
     target_features = None
     if "y" in c.predictions:
         embed_y, embed_z = Embedding(name="y_embedding"), Embedding(name="z_embedding")
-        seen = 0.0 if is_hidden else 1.0
-        y, target_y = (seen * embed_y(x["y"]) for x in (c.predictions, c.target_predictions))
-        z, target_z = (seen * embed_z(x["z"]) for x in (c.predictions, c.target_predictions))
+        y, target_y = (see(embed_y(x["y"])) for x in (c.predictions, c.target_predictions))
+        z, target_z = (see(embed_z(x["z"])) for x in (c.predictions, c.target_predictions))
         columns += [*pair(y), *pair(target_y)]
         for own in (z, target_z):
             columns += [pick(own[:-1]), *pair(jnp.sum(pi * own, axis=-1)), *pair(jnp.max(own, axis=-1))]

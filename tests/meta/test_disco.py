@@ -5,6 +5,7 @@ import os
 import zipfile
 from pathlib import Path
 
+import haiku as hk
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from agents.types import Trajectory
 from experiments import check_disco103
 from frodo import disco103_weights
-from meta import disco, disco103
+from meta import disco, disco103, disco_inputs
 from tests.reference import disco as reference
 from tests.trajectories import random_trajectory
 
@@ -246,11 +247,36 @@ def test_hiding_leaves_the_policy_target_or_the_weights_as_they_are():
         np.testing.assert_allclose(jnp.stack(jax.tree.leaves(x)), jnp.stack(jax.tree.leaves(y)), rtol=1e-5, atol=2e-6)
 
 
+def test_predictions_hidden_as_their_mean_say_no_more_than_it():
+    trajectory, predictions, targets = random_experience(0)
+    shuffle = lambda x: x[::-1, ::-1]
+    shuffled = [{name: shuffle(x) if name in "yz" else x for name, x in of.items()} for of in (predictions, targets)]
+
+    def policies(**settings):
+        rule = disco.disco(dataclasses.replace(SMALL, **settings))
+        apply = jax.jit(lambda both: rule.apply(initial(rule), rule.init(), trajectory, *both)[0].policy)
+        return apply([predictions, targets]), apply(shuffled)
+
+    seen, mean, zero = policies(), policies(hidden="all", hidden_as="mean"), policies(hidden="all")
+    np.testing.assert_allclose(*mean, rtol=1e-5, atol=1e-6)
+    assert np.abs(seen[0] - seen[1]).max() > 1e-4 and np.abs(mean[0] - zero[0]).max() > 1e-4
+    context = disco.make_context(disco.disco(SMALL).init(), trajectory, predictions, targets, SMALL)[0]
+    context = jax.tree.map(jnp.asarray, context)
+    read = lambda see: hk.without_apply_rng(
+        hk.transform(lambda: disco_inputs.make_inputs(context, see).action_features)
+    )
+    meta_params = read(lambda x: x).init(jax.random.key(1))
+    full, hidden = (np.asarray(read(see).apply(meta_params)) for see in (lambda x: x, disco.HIDDEN_AS["mean"]))
+    changed = np.flatnonzero((full != hidden).any((0, 1, 2)))
+    assert len(changed) == 2 and all(np.ptp(hidden[..., i]) < 1e-6 for i in changed)  # z, of the agent and of its copy
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"without": ("y",)}, "^without is 'y', expected one of y_z, q, aux_policy$"),
         ({"hidden": "al"}, r"^hidden is 'al', expected one of nothing, own, all \(did you mean 'all'"),
+        ({"hidden": "own", "hidden_as": "means"}, "^hidden_as is 'means', expected one of zero, mean"),
         ({"core": "transformr"}, "^core is 'transformr'.*did you mean 'transformer'"),
         ({"core": "transformer", "lstm": 6}, "lstm is 6, expected a multiple of 4"),
         ({"hidden": "own", "without": ("y_z",)}, "^hidden is 'own', expected 'nothing'"),
