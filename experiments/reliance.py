@@ -1,7 +1,7 @@
 """How much a rule relies on y and z: fresh agents with a frozen rule that sees them, and with one that does not.
 
     python -m experiments.reliance --rule=disco103 --env=toy/catch/5x5
-    python -m experiments.reliance --rule=results/discover/disco/rule.npz --env=toy/catch/5x5 --config.rule.hidden_as=mean
+    python -m experiments.reliance --rule=…/rule.npz --env=toy/catch/5x5 --config.rule.hidden_as=mean
 
 The agent's y and z, and those of its slow copy, are hidden where the rule makes its `own` targets ŷ and ẑ, where it
 makes `all` targets, or not at all (`nothing`): their embeddings are 0 there, as in the paper, or their mean over the
