@@ -6,7 +6,8 @@
 
 With --plan it runs nothing, and says what that would take on accelerators. Else it
 writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve,
-and on environments where targets are compared with V-trace's, target_difference.png (Figure 3d of Xu et al. 2020).
+on environments where targets are compared with V-trace's, target_difference.png (Figure 3d of Xu et al. 2020), and of
+agents with Q start_q.png and, of programs with maxima, cases.png (Figures 5 and 6 of Co-Reyes et al. 2021).
 summary.json as `training.train` says: `return` is the mean true episode return over the last fifth of the run for each
 seed, `human_normalised` its score on Atari, `target_difference` the mean squared difference between the learned and the
 V-trace target.

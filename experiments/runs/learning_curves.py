@@ -39,20 +39,45 @@ def train_and_draw(
     bound = {}
     if config.env == "toy/catch" and config.rule.name != "disco":
         bound[f"{config.unroll}-step bound"] = Catch().look_ahead_bound(config.unroll)
-    figures = []
+    results, figures = reading.read(folder), []
     for metric in TITLES:
         if metric in summary and not (metric == "return" and {"error", "sampled_return"} & set(summary)):
             figures.append(folder / f"{metric}.png")
             plots.curves(
                 figures[-1],
-                [reading.curve(reading.read(folder), metric)._replace(label=label)],
+                [reading.curve(results, metric)._replace(label=label)],
                 title=f"{label} on {config.env}",
                 xlabel="environment steps",
                 ylabel=TITLES[metric],
                 hlines=bound if "return" in metric else None,
                 log=metric == reading.DIFFERENCE,
             )
+    for name, (ylabel, labels) in drawn_together(results).items():
+        figures.append(folder / f"{name}.png")
+        series = [reading.curve(results, column)._replace(label=text) for column, text in labels.items()]
+        title = f"{label} on {config.env}"
+        plots.curves(figures[-1], series, title=title, xlabel="environment steps", ylabel=ylabel)
     return summary | {"figures": figures} | bound
+
+
+def drawn_together(results: reading.Results) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return what is drawn in one figure, by its name: the vertical axis, and the columns with their labels.
+
+    Figures 5 and 6 of Co-Reyes et al. 2021: what an agent expects at the start beside what its policy gets from there,
+    and which cases of a program's maxima are active.
+    """
+    figures = {}
+    if "start_q" in results.columns:
+        labels = {"start_q": "Q(s, 0)", "start_return": "return of the greedy policy, discounted"}
+        figures["start_q"] = (
+            "discounted return from the start of an episode",
+            {k: v for k, v in labels.items() if k in results.columns},
+        )
+    cases = [column for column in results.columns if column.startswith("case_")]
+    if cases:
+        labels = {case: "maxima take argument " + ", ".join(case.removeprefix("case_")) for case in cases}
+        figures["cases"] = ("share of transitions", labels)
+    return figures
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
