@@ -13,7 +13,8 @@ best, a discovered rule at that which was best in *other* environments, and at t
 of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
 log.txt of its folder <out>/tuning/<env>/<method>/ or <out>/cells/<env>/<method>/; every run in there is a run folder as
 `online` writes it. --resume goes on with what is not finished; with more --envs or --methods than before, the
-comparison grows. Writes report/: index.html, which needs nothing else, the same figures as PNG, and its numbers as CSV.
+comparison grows. Writes report/: index.html, which needs nothing else, the same figures as PNG, and its numbers as CSV;
+with --adapted_agents, of rule rooms also what agents get there that adapt in context.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from typing import NamedTuple
 from absl import flags
 
 from agents.validation import did_you_mean
-from experiments.comparison import cells, report
+from experiments.comparison import cells, in_context, report
 from experiments.comparison.methods import (
     DISCOVERIES,
     METHODS,
@@ -67,6 +68,7 @@ class Options(NamedTuple):
     allow_seen: bool
     resume: bool
     overwrite: bool
+    adapted_agents: tuple[str, ...] = ()
 
 
 def jobs_of(phase: str, those: Sequence[tuple[str, str]], out: Path, arguments: Sequence[str]) -> list[Job]:
@@ -107,6 +109,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
     """
     statistics.require()
     check_names(comparison)
+    in_context.check(options.adapted_agents, comparison.envs)
     if options.is_discovering:
         for found in DISCOVERIES.values():
             refuse_seen(comparison, found.rule, settings.parse_envs(found.envs), options.allow_seen)
@@ -144,7 +147,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         if not cells.is_shown(options.out, *cell, choice=choice):
             (job.folder / "summary.json").unlink(missing_ok=True)  # of another choice
     run_all(of_cells, options.num_processes, options.out)
-    text = report.write(comparison, options.out, seen)
+    text = report.write(comparison, options.out, seen, options.adapted_agents)
     if failed := [job.name for job in jobs if not job.is_finished]:
         print(text)
         raise RunError(
@@ -218,7 +221,8 @@ def main(argv: list[str]) -> None:
     if FLAGS.show_settings:
         print(show(comparison))
         return
-    options = Options(out, FLAGS.processes, FLAGS.discover, FLAGS.allow_seen, FLAGS.resume, FLAGS.overwrite)
+    adapted = tuple(FLAGS.adapted_agents)
+    options = Options(out, FLAGS.processes, FLAGS.discover, FLAGS.allow_seen, FLAGS.resume, FLAGS.overwrite, adapted)
     print(run(comparison, options, own_arguments()))
 
 
@@ -240,6 +244,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
     flags.DEFINE_string("program_rule", "", "A program that `evolve` found: its file.")
     flags.DEFINE_string("target_rule", "", "Targets that `evolve --language=targets` found: their file.")
+    text = "Folders of experiments.adapt: its agents play the rule rooms among --envs, with θ as it is."
+    flags.DEFINE_list("adapted_agents", [], text)
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Runs at a time.", lower_bound=1)

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from experiments.comparison.report import Findings
 
 
-def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[str, str]) -> str:
-    """Return the document; `figures` are file name in <out>/report/ -> caption."""
+def page(
+    comparison: Comparison,
+    out: Path,
+    found: "Findings",
+    figures: Mapping[str, str],
+    in_rooms: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Return the document; `figures` are file name in <out>/report/ -> caption, `in_rooms` as of `in_context.rows`."""
     labels, finals = found.labels, found.finals["tuned"]
     means = _mean_costs(comparison, found.costs)
     budgets = {family(env): quantity(comparison.budget(env)) for env in comparison.envs}
@@ -73,6 +79,14 @@ def page(comparison: Comparison, out: Path, found: "Findings", figures: Mapping[
             "<h2>Probability of improvement</h2><p>That a run of the method has a higher score than one of the other, "
             "mean over environments.</p>",
             pages.table(["method", *(f"over {labels[x]}" for x in baselines)], rows),
+        ]
+    if in_rooms:
+        columns = [name for name in in_rooms[0] if not name.startswith("± ")]
+        parts += [
+            "<h2>In one room</h2><p>Learned from scratch or adapted in context, with θ as it is: mean normalised score "
+            "over rooms after so many environment steps in a room, mean over seeds and half of its 95 % Student-t "
+            "interval; and what an agent or η cost before.</p>",
+            pages.table(columns, [[_in_room(row, name) for name in columns] for row in in_rooms]),
         ]
     parts += [
         "<h2>What was tuned</h2><p>Grid: learning rates "
@@ -223,6 +237,15 @@ def _missing(comparison: Comparison, out: Path, found: "Findings") -> list[str]:
     ]
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return ["<h2>What is missing</h2>", f"<ul>{items}</ul>" if items else "<p>Nothing.</p>"]
+
+
+def _in_room(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if isinstance(value, str):
+        return value
+    if f"± {name}" not in row:
+        return _quantity(value)
+    return f"{value:.2f} ± {row[f'± {name}']:.2f}" if math.isfinite(value) else "–"
 
 
 def interval(estimate: statistics.Estimate) -> str:

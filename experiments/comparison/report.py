@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.comparison import cells
+from experiments.comparison import cells, in_context
 from experiments.comparison.cells import Choice
 from experiments.comparison.methods import BASELINES, METHODS, Comparison
 from experiments.comparison.page import interval, page
@@ -60,11 +60,14 @@ class Findings(NamedTuple):
     labels: Mapping[str, str]
 
 
-def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -> str:
+def write(
+    comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]], adapted_agents: Sequence[str] = ()
+) -> str:
     """Write <out>/report/ from the cells that are finished; returns a table of the aggregate scores.
 
     Args:
       seen: method -> environments that its rule was discovered in.
+      adapted_agents: folders of `experiments.adapt`, whose agents play the rule rooms among the environments.
     Raises:
       UsageError: if a run is of another environment or budget, or misses seeds.
     """
@@ -81,11 +84,12 @@ def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) 
     found = _findings(comparison, choices, runs, seen)
     tuning = {cell: cells.tuning_returns(comparison, out, *cell) for cell, own in choices.items() if own.tuned}
     figures = _draw(comparison, folder, runs["tuned"], found, tuning)
+    in_rooms = _in_rooms(comparison, folder, runs["tuned"], found, adapted_agents, figures)
     files.write_csv(folder / "scores.csv", _score_rows(comparison, found))
     files.write_csv(folder / "statistics.csv", _statistics_rows(found))
     files.write_csv(folder / "costs.csv", found.costs)
     files.write_csv(folder / "grid.csv", _grid_rows(comparison, tuning, choices))
-    files.write(folder / "index.html", page(comparison, out, found, figures).encode())
+    files.write(folder / "index.html", page(comparison, out, found, figures, in_rooms).encode())
     rows = [
         {"method": found.labels[method], **{name: interval(estimate) for name, estimate in own.items()}}
         for method, own in found.aggregates.items()
@@ -264,6 +268,39 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
                 own = row["CPU s"] - (row["env steps"] - row["env steps for η"]) * per_step
                 row["CPU s for η"] = float(np.maximum(0.0, own))
     return list(rows.values())
+
+
+def _in_rooms(
+    comparison: Comparison,
+    folder: Path,
+    runs: Mapping[Cell, reading.Results],
+    found: Findings,
+    adapted_agents: Sequence[str],
+    figures: dict[str, str],
+) -> list[Mapping[str, Any]]:
+    """Draw what is had in rule rooms by the steps in a room, add the figures, and return the rows of the table."""
+    by_kind = in_context.rooms(comparison.envs)
+    before = {(row["environment"], row["method"]): row for row in found.costs}
+    adapted = [line for name in adapted_agents for line in in_context.adapted(Path(name), by_kind)]
+    rows: list[Mapping[str, Any]] = []
+    for kind, own in by_kind.items():
+        lines = [
+            in_context.learned(found.labels[m], kind, {env: runs[env, m] for env in own}, before[next(iter(own)), m])
+            for m in comparison.methods
+            if all((env, m) in runs for env in own)
+        ]
+        if lines := lines + [line for line in adapted if line.kind == kind]:
+            file = f"rooms_{kind}.png"
+            in_context.draw(folder / file, lines, in_context.optimum(kind, own))
+            figures[file] = (
+                f"Rooms of the kind {kind}: mean normalised score over {len(own)} rooms by the environment steps in a "
+                "room. Dashed: agents that adapt in context, with θ as it is, which end with the last of "
+                f"{in_context.NUM_TRIALS} trials; band: 95 % Student-t interval of the mean over seeds."
+            )
+            rows += in_context.rows(lines)
+    if rows:
+        files.write_csv(folder / "rooms.csv", rows)
+    return rows
 
 
 def steps_per_cpu_second(results: reading.Results) -> float:

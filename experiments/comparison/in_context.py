@@ -1,0 +1,187 @@
+"""The one table: in the same rooms, what is learned there from scratch, and what an agent has that adapts in context.
+
+An agent of `experiments.adapt` plays a room that it has never seen with θ frozen: what it gains, its memory gains, in
+the first trials. The others learn there from nothing, for as long as their budget lasts. Both are shown over the
+environment steps in that room, beside the explorer that is best in all trials together.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from agents.environments.names import make_environment
+from experiments.analyses import loaded_agent
+from experiments.results import k_shot, plots, reading
+from experiments.results.scores import normalised, reference_scores
+from experiments.runs.errors import UsageError
+from frodo import files
+from frodo.adaptation import returns_by_trial
+from frodo.config import OnlineConfig
+from frodo.logs import quantity
+from toy_envs import names
+from toy_envs.rule_room import KINDS, RuleRoom
+from toy_envs.trials import Trials
+
+NUM_TRIALS = 8
+NUM_EPISODES = 64  # of each room, from an empty memory
+AT = (
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+)  # steps in a room at which a row of the table says what is had, and two trials'
+
+
+class Line(NamedTuple):
+    """What is had in rooms of one kind: mean normalised scores over rooms, of each seed.
+
+    Attributes:
+      kind: of the rooms.
+      label: of the method or agent.
+      steps: [N], environment steps in a room.
+      scores: [num_seeds, N], nan before the first is known.
+      steps_before: environment steps elsewhere, nan where it is not known.
+      seconds_before: CPU seconds for them.
+      is_in_context: whether θ is as it is.
+    """
+
+    kind: str
+    label: str
+    steps: np.ndarray
+    scores: np.ndarray
+    steps_before: float
+    seconds_before: float
+    is_in_context: bool
+
+
+def rooms(envs: Sequence[str]) -> dict[str, dict[str, RuleRoom]]:
+    """Return the rule rooms among environments, by kind and name."""
+    found: dict[str, dict[str, RuleRoom]] = {}
+    for env in envs:
+        room = names.make(env.removeprefix("toy/")) if env.startswith("toy/") else None
+        if isinstance(room, RuleRoom):
+            found.setdefault(room.kind, {})[env] = room
+    return found
+
+
+def check(folders: Sequence[str], envs: Sequence[str]) -> None:
+    """Raise a UsageError where a folder holds no agent that adapts, or there is no room that such an agent can play."""
+    found = [room for own in rooms(envs).values() for room in own.values()]
+    if folders and not found:
+        raise UsageError(
+            f"--adapted_agents={','.join(folders)}: there is no rule room among --envs, such as "
+            "toy/rule_room/main/held_out/0"
+        )
+    for folder in folders:
+        trained = _environment(Path(folder)).environment
+        for room in found:
+            if trained.observation_shape != room.observation_shape:
+                raise UsageError(
+                    f"--adapted_agents={folder}: its agent sees {trained.observation_shape}, rooms of the kind "
+                    f"{room.kind} show {room.observation_shape}"
+                )
+
+
+def _environment(folder: Path) -> Trials:
+    """Return what an agent was trained in."""
+    try:
+        env = files.from_plain(OnlineConfig, json.loads((folder / "config.json").read_bytes())["config"]).env
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UsageError(f"--adapted_agents={folder} holds no run of experiments.adapt") from None
+    environment = make_environment(env, 1, 0) if env.startswith("trials/") else None
+    if not isinstance(environment, Trials) or not isinstance(environment.environment, RuleRoom):
+        raise UsageError(f"--adapted_agents={folder}: its agent was trained in {env}, expected trials of a rule room")
+    return environment
+
+
+def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list[Line]:
+    """Play all rooms with the agents, one of each seed, of a run of `experiments.adapt`: a line for each kind."""
+    summary = json.loads((folder / "summary.json").read_bytes())
+    agents = [loaded_agent.load(folder, seed) for seed in summary["seeds"]]
+    learner, lines = agents[0].learner, []
+    for kind, own in by_kind.items():
+        room = RuleRoom(kind)
+        ids = np.array([one.task_ids.start for one in own.values()], np.uint32)
+        tasks = jax.jit(jax.vmap(room.numbered_state))(ids)
+        play = jax.jit(
+            lambda params, room=room, tasks=tasks: returns_by_trial(
+                learner, params, room, tasks, jax.random.key(0), num_trials=NUM_TRIALS, num_episodes=NUM_EPISODES
+            )
+        )
+        returns = np.stack([play(one.learner.setup.acting_params(one.agent)) for one in agents])
+        scores = np.mean([normalised(env, returns[:, i]) for i, env in enumerate(own)], axis=0)
+        before = float(summary["env_steps"]), float(np.mean(summary["cpu_seconds"]))
+        label = f"{folder.name}, in context"
+        lines.append(Line(kind, label, _ends(kind), scores, *before, True))
+    return lines
+
+
+def learned(label: str, kind: str, runs: Mapping[str, reading.Results], before: Mapping[str, Any]) -> Line:
+    """Return the line of a method from its run in each room; `before` is its row of `report._costs`."""
+    last = min(float(run.columns[reading.X].max()) for run in runs.values())
+    steps = np.geomspace(_ends(kind)[0], last, 100)
+    scores = []
+    for env, run in runs.items():
+        curve = reading.curve(run, "return")
+        y = [np.interp(steps, curve.x, y, left=np.nan) for y in curve.y]
+        scores.append(normalised(env, np.array(y)))
+    number = lambda name: float("nan") if before[name] is None else float(before[name])
+    return Line(kind, label, steps, np.mean(scores, axis=0), number("env steps before"), number("CPU s before"), False)
+
+
+def optimum(kind: str, envs: Mapping[str, RuleRoom]) -> np.ndarray:
+    """Return the mean score of the explorer that is best in `NUM_TRIALS` trials together, of each, [NUM_TRIALS]."""
+    scores = []
+    for env, room in envs.items():
+        tasks = jax.tree.map(lambda x: np.asarray(x)[None], room.numbered_state(np.uint32(room.task_ids.start)))
+        known = k_shot.references(RuleRoom(kind), tasks, (NUM_TRIALS,))
+        random = reference_scores(env)[0]
+        scores.append((known.optimum[NUM_TRIALS] - random) / (known.mean_oracle - random))
+    return np.mean(scores, axis=0)
+
+
+def _ends(kind: str) -> np.ndarray:
+    """Return the environment steps after each trial, [NUM_TRIALS]."""
+    return KINDS[kind].horizon * np.arange(1.0, NUM_TRIALS + 1)
+
+
+def rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the table: for each line the score at so many steps in the room, mean over seeds, and what came before."""
+    found = []
+    for line in lines:
+        row = {"rooms": line.kind, "method": line.label, "seeds": len(line.scores)}
+        row |= {"steps before": line.steps_before, "CPU s before": line.seconds_before}
+        ends = _ends(line.kind)
+        places = {"trial 1": ends[0], f"trial {NUM_TRIALS}": ends[-1]} | {f"{quantity(x)} steps": x for x in AT}
+        right = None if line.is_in_context else np.nan  # what adapts keeps what it had in the last trial
+        for name, steps in places.items():
+            for which, y in zip(("", "± "), plots.mean_and_interval(line.scores), strict=True):
+                row[which + name] = float(np.interp(steps, line.steps, y, left=np.nan, right=right))
+        found.append(row)
+    return found
+
+
+def draw(path: Path, lines: Sequence[Line], best: np.ndarray) -> None:
+    """Write a PNG with the lines of one kind of rooms over the steps in a room, which begin with the first trial's."""
+    kind, last = lines[0].kind, max(line.steps[-1] for line in lines)
+    ends = _ends(kind)
+    with plots.new_figure((9, 5.5), path) as figure:
+        axes = figure.subplots()
+        axes.plot([*ends, last], [*best, best[-1]], color="0.35", linewidth=1.2, label="the best explorer")
+        for number, line in enumerate(lines):
+            steps, scores = line.steps, line.scores
+            if line.is_in_context:  # after the last trial, what it had there
+                steps, scores = np.append(steps, last), np.append(scores, scores[:, -1:], axis=1)
+            mean, half_width = plots.mean_and_interval(scores)
+            colour = plots.COLOURS[number % len(plots.COLOURS)]
+            style: dict[str, Any] = dict(marker="o", markersize=4, linestyle="--") if line.is_in_context else {}
+            axes.plot(steps, mean, color=colour, label=f"{line.label} ({len(scores)} seeds)", **style)
+            axes.fill_between(steps, mean - half_width, mean + half_width, color=colour, alpha=0.15, linewidth=0)
+        axes.set(xscale="log", xlabel="environment steps in a room", ylabel="mean score over rooms, 1: who knows them")
+        axes.set_title(f"rooms of the kind {kind}")
+        axes.grid(alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
