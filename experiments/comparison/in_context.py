@@ -137,7 +137,7 @@ def optimum(kind: str, envs: Mapping[str, RuleRoom]) -> np.ndarray:
     """Return the mean score of the explorer that is best in `NUM_TRIALS` trials together, of each, [NUM_TRIALS]."""
     scores = []
     for env, room in envs.items():
-        tasks = jax.tree.map(lambda x: np.asarray(x)[None], room.numbered_state(np.uint32(room.task_ids.start)))
+        tasks = jax.tree.map(lambda x: np.asarray(x)[None], room.initial_state(jax.random.key(0)))
         known = k_shot.references(RuleRoom(kind), tasks, (NUM_TRIALS,))
         random = reference_scores(env)[0]
         scores.append((known.optimum[NUM_TRIALS] - random) / (known.mean_oracle - random))
