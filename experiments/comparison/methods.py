@@ -61,6 +61,13 @@ def _hand_made(name: str, of_rule: A2CConfig, **own: int) -> Callable[[OnlineCon
     return lambda agent, _: agent.replace(rule=RuleConfig(name, of_rule), **own)
 
 
+def _muesli(agent: OnlineConfig, _: str) -> OnlineConfig:
+    """From fresh trajectories, as all rules; the model, the bins and the slow copy, which acts, are what Muesli is."""
+    of = presets.muesli(agent.env)
+    network = dataclasses.replace(agent.network, action_model=of.network.action_model)
+    return agent.replace(rule=of.rule.replace(discount=ImpalaConfig.discount, lambda_=LAMBDA), network=network)
+
+
 def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
     rule = RuleConfig("frodo", FrodoConfig(reduction="mean", lstm=64, vtrace_lambda=LAMBDA, value_cost=VALUE_COST))
     return agent.replace(rule=rule, outer=OUTER, num_updates=NUM_UPDATES)
@@ -163,6 +170,7 @@ METHODS = {
         _hand_made("ppo", PPOConfig(lambda_=LAMBDA, value_cost=VALUE_COST), epochs=4, minibatches=8),
     ),
     "a2c": Method("A2C", HAND_MADE, NONE, "", _hand_made("a2c", A2CConfig(reduction="mean", value_cost=VALUE_COST))),
+    "muesli": Method("Muesli", HAND_MADE, NONE, "", _muesli),
     "frodo": Method("FRODO", SCALAR, RANDOM, "", _frodo, "impala"),
     "fitted_frozen": Method("V-trace fitted, frozen", SCALAR, FITTED, "", _frozen(_fitted)),
     "fitted_online": Method("FRODO from V-trace", SCALAR, FITTED_ONLINE, "", _fitted, "fitted_frozen"),

@@ -48,7 +48,7 @@ def test_a_rule_differs_only_in_what_it_is(env):
         if method in PROGRAMS:  # DQN's way to use experience
             assert config.exploration == 100 and config.replay == presets.dqn(env, "dqn").replay
             differing -= {"exploration", "replay", "is_acting_interleaved"}
-        if config.rule.name == "disco":  # predictions of actions need a model of them
+        if config.rule.name in ("disco", "muesli"):  # predictions of actions need a model of them
             assert dataclasses.replace(config.network, action_model=0) == agent.network
             differing -= {"network"}
         assert not differing, method
@@ -58,10 +58,7 @@ def test_a_rule_differs_only_in_what_it_is(env):
         settings = config.rule.settings
         assert settings.discount == 0.99 and getattr(settings, "reduction", "mean") == "mean"
         assert getattr(settings, "lambda_", 0.95) == 0.95
-        if config.rule.name not in (
-            "disco",
-            *presets.PROGRAMS,
-        ):  # of its critic, the action values, the cost is part of the rule
+        if config.rule.name not in ("disco", "muesli", *presets.PROGRAMS):  # of its critic the cost is part of the rule
             assert settings.value_cost == 0.5
         if config.rule.name == "frodo" and method != "frodo":  # those that begin with an η which is known to be good
             own = {"value_cost": 0.5} if method == "fitted_fast" else {}
@@ -120,7 +117,7 @@ def test_a_point_of_the_grid_is_in_every_method():
             assert program == Program(None, (1, 1))
             continue
         # Of these targets say what the policy is, and there is no outer objective.
-        has_entropy = method not in ("disco_frozen", "cmpo_frozen")
+        has_entropy = method not in ("disco_frozen", "cmpo_frozen", "muesli")
         assert program == Program(0.01 if has_entropy else None, (2, 20))
         config = compared.configure(ENVS[0], method, Program(0.07 if has_entropy else None, (3, 4)))
         assert (config.batch_size, config.unroll, config.validation_unroll) == (3, 4, 4)
