@@ -43,7 +43,7 @@ class Line(NamedTuple):
       kind: of the rooms.
       label: of the method or agent.
       steps: [N], environment steps in a room.
-      scores: [num_seeds, N], nan before the first is known.
+      scores: [num_seeds, N].
       steps_before: environment steps elsewhere, nan where it is not known.
       seconds_before: CPU seconds for them.
       is_in_context: whether θ is as it is.
@@ -121,14 +121,18 @@ def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list
 
 
 def learned(label: str, kind: str, runs: Mapping[str, reading.Results], before: Mapping[str, Any]) -> Line:
-    """Return the line of a method from its run in each room; `before` is its row of `report._costs`."""
+    """Return the line of a method from its run in each room; `before` is its row of `report._costs`.
+
+    It begins at random play, with no step, and is straight from there to the first row of metrics.csv.
+    """
     last = min(float(run.columns[reading.X].max()) for run in runs.values())
     steps = np.geomspace(_ends(kind)[0], last, 100)
     scores = []
     for env, run in runs.items():
         curve = reading.curve(run, "return")
-        y = [np.interp(steps, curve.x, y, left=np.nan) for y in curve.y]
-        scores.append(normalised(env, np.array(y)))
+        x, random = np.append(0, curve.x), reference_scores(env)[0]
+        returns = np.array([np.interp(steps, x, np.append(random, y)) for y in curve.y])
+        scores.append(normalised(env, returns))
     number = lambda name: float("nan") if before[name] is None else float(before[name])
     return Line(kind, label, steps, np.mean(scores, axis=0), number("env steps before"), number("CPU s before"), False)
 
@@ -157,10 +161,10 @@ def rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
         row |= {"steps before": line.steps_before, "CPU s before": line.seconds_before}
         ends = _ends(line.kind)
         places = {"trial 1": ends[0], f"trial {NUM_TRIALS}": ends[-1]} | {f"{quantity(x)} steps": x for x in AT}
-        right = None if line.is_in_context else np.nan  # what adapts keeps what it had in the last trial
         for name, steps in places.items():
+            is_known = line.is_in_context or steps <= 1.01 * line.steps[-1]  # what adapts keeps what it had at the end
             for which, y in zip(("", "± "), plots.mean_and_interval(line.scores), strict=True):
-                row[which + name] = float(np.interp(steps, line.steps, y, left=np.nan, right=right))
+                row[which + name] = float(np.interp(steps, line.steps, y)) if is_known else np.nan
         found.append(row)
     return found
 
