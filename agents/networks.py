@@ -27,6 +27,7 @@ from agents.validation import check_choice
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 TORSOS = ("mlp", "conv", "resnet", "tabular")
 CORES = ("lstm", "transformer")
+PRECISIONS = ("full", "bfloat16")
 TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
 
 
@@ -47,6 +48,9 @@ class NetworkConfig:
     core_layers: int = 2
     core_heads: int = 4  # of attention in each layer
     memory: int = 64  # steps back to which each layer attends
+    precision: str = (
+        "full"  # of what layers compute, of PRECISIONS; parameters, predictions and the core's state are full
+    )
 
     def validate(self) -> None:
         check_choice("network.torso", self.torso, TORSOS)
@@ -67,6 +71,7 @@ class NetworkConfig:
             raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
         check_choice("network.activation", self.activation, ACTIVATIONS)
         check_choice("network.core_kind", self.core_kind, CORES)
+        check_choice("network.precision", self.precision, PRECISIONS)
         for name in ("core_layers", "core_heads", "memory"):
             if getattr(self, name) < 1:
                 raise ValueError(f"network.{name} is {getattr(self, name)}, expected at least 1")
@@ -105,6 +110,14 @@ class Agent(NamedTuple):
     unroll_model: Callable[[Params, Trajectory, int], tuple[Predictions, Predictions]]
 
 
+class LSTM(hk.LSTM):
+    """As Haiku's, computed in the precision of its inputs, whatever that of the state."""
+
+    def __call__(self, inputs: Array, prev_state: hk.LSTMState) -> tuple[Array, hk.LSTMState]:
+        out, state = super().__call__(inputs, _cast(prev_state, inputs.dtype))
+        return out, _cast(state, prev_state.cell.dtype)
+
+
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
     """Build an agent that makes the predictions of `spec`."""
     config.validate()
@@ -139,8 +152,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
             transformer = TransformerXL(config.core, config.core_heads, activation)
             embedding, core_state = transformer(embedding, is_first, core_state)
         elif config.core:
-            core = hk.ResetCore(hk.LSTM(config.core))
-            embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), core_state)
+            core = hk.ResetCore(LSTM(config.core))
+            embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), _cast(core_state, float))
         found: list[dict[str, Array]] = [{} for _ in actions]
         after_actions = None
         for name, prediction in spec.items():
@@ -229,7 +242,35 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         forms = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}
         return forms[config.torso](observation) if is_image else observation
 
-    return Agent(init, prepare, initial_state, step, unroll, unroll_taken, unroll_model)
+    agent = Agent(init, prepare, initial_state, step, unroll, unroll_taken, unroll_model)
+    return agent if config.precision == "full" else _in_bfloat16(agent)
+
+
+def _in_bfloat16(agent: Agent) -> Agent:
+    """The same, computed in bfloat16; gradients of parameters are of full precision, as the parameters."""
+
+    def low(tree: Any) -> Any:
+        return _cast(tree, jnp.bfloat16)
+
+    def seen(observation: Array) -> Array:
+        return observation.astype(jnp.bfloat16) / 255 if observation.dtype == jnp.uint8 else low(observation * 1.0)
+
+    def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
+        return _cast(agent.step(low(params), seen(observation), is_first, low(core_state)), float)
+
+    def along(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(params: Params, trajectory: Trajectory, *args: int) -> Any:
+            own = dict(observation=seen(trajectory.observation), core_state=low(trajectory.core_state))
+            return _cast(method(low(params), trajectory._replace(**own), *args), float)
+
+        return run
+
+    methods = [along(method) for method in (agent.unroll, agent.unroll_taken, agent.unroll_model)]
+    return Agent(agent.init, agent.prepare, agent.initial_state, step, *methods)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
 def _head_init(config: NetworkConfig, name: str) -> hk.initializers.Initializer | None:

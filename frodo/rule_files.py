@@ -273,12 +273,16 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     shapes = lambda rule: jax.eval_shape(
         lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0)
     )
-    if shapes(loaded.config.rule) != shapes(config):
-        theirs, ours = (files.plain(_flat(rule)) for rule in (loaded.config.rule, config))
+    theirs, ours = (files.plain(_flat(rule)) for rule in (loaded.config.rule, config))
+    is_other = any(theirs.get(key) != ours.get(key) for key in OF_ETA)
+    if is_other or shapes(loaded.config.rule) != shapes(config):
         differing = {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}
         text = "; ".join(f"{key} is {a} there and {b} here" for key, (a, b) in differing.items())
         raise ValueError(f"{name} is a rule of another configuration: {text}")
     return loaded.meta_params
+
+
+OF_ETA = ("name", "kind", "inputs", "is_relative", "base", "without", "core")  # settings without which η means nothing
 
 
 def _flat(config: RuleConfig) -> dict[str, Any]:

@@ -132,6 +132,44 @@ def test_unrolling_is_stepping(torso, core):
         np.testing.assert_allclose(unrolled[name], expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("torso", "frames", "core_kind"), [("conv", (2, 2, 16), "lstm"), ("mlp", (2, 2), "transformer")]
+)
+def test_layers_compute_in_bfloat16_and_all_else_is_of_full_precision(torso, frames, core_kind):
+    full, half = (
+        make_agent(
+            NetworkConfig(
+                torso, (8,), 4, action_model=5, core_kind=core_kind, core_heads=2, memory=3, precision=precision
+            ),
+            SPEC | {"q": PredictionSpec(is_per_action=True)},
+            3,
+        )
+        for precision in ("full", "bfloat16")
+    )
+    trajectory = random_trajectory(0, 6, 4, observation=frames)
+    if torso == "conv":
+        trajectory = trajectory._replace(
+            observation=np.random.default_rng(2).integers(256, size=(7, 4, *frames)).astype(np.uint8)
+        )
+    trajectory = trajectory._replace(core_state=full.initial_state(4))
+    params = random_params(full, trajectory.observation[0])
+    expected, found = (jax.jit(agent.unroll)(params, trajectory) for agent in (full, half))
+    for name, x in expected.items():
+        assert found[name].dtype == x.dtype and 0 < np.abs(found[name] - x).max() < 0.05 * np.abs(x).max() + 0.05
+    program = str(jax.make_jaxpr(half.unroll)(params, trajectory))
+    products = [line for line in program.splitlines() if "dot_general" in line and " = " in line]
+    assert products and all(":bf16[" in line for line in products)
+    gradient = jax.grad(lambda params: half.unroll(params, trajectory)["value"].sum())(params)
+    assert jax.tree.map(lambda x: x.dtype, gradient) == jax.tree.map(lambda x: x.dtype, params)
+    predictions, core_state = half.step(
+        params, trajectory.observation[0], trajectory.is_first[0], trajectory.core_state
+    )
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), core_state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), full.initial_state(4)
+    )
+    np.testing.assert_allclose(predictions["value"], found["value"][0], atol=0.05)
+
+
 def test_the_core_is_an_lstm_that_starts_from_zero_at_a_first_observation():
     agent = make_agent(NetworkConfig("mlp", (), core=4), SPEC, 3)
     trajectory = random_trajectory(0, 6, 4)
@@ -177,6 +215,7 @@ def test_tabular_is_a_table_that_starts_at_zero():
             NetworkConfig(is_orthogonal=True, head_stddev=0.1),
             "network.is_orthogonal is True, torso 'mlp' and head_stddev 0.1, expected the torso 'mlp' and no head_",
         ),
+        (NetworkConfig(precision="bf16"), "network.precision is 'bf16', expected one of full, bfloat16"),
         (
             NetworkConfig(activation="rellu"),
             "network.activation is 'rellu', expected one of relu",

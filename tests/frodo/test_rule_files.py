@@ -50,6 +50,13 @@ def test_a_file_of_another_configuration_is_refused(tmp_path):
         load_meta_params(str(tmp_path / "rule.npz"), RuleConfig("disco"))
 
 
+def test_meta_params_of_other_inputs_are_refused_also_where_they_are_as_many(tmp_path):
+    config, _ = written(tmp_path / "rule.npz", "frodo")
+    inputs = config.rule.settings.inputs
+    with pytest.raises(ValueError, match=r"rule of another configuration: inputs is \[.*\] there and \[.*\] here$"):
+        load_meta_params(str(tmp_path / "rule.npz"), config.rule.replace(inputs=inputs[::-1]))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
