@@ -20,7 +20,9 @@ class ChangingState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Changing(base.Environment[ChangingState]):
-    """A pure environment whose rewards or actions are others after every `period` steps of a lifetime.
+    """A pure environment whose rewards or actions are others after every `period` of its steps, over all episodes.
+
+    The steps are counted on where a population begins the next lifetime in it.
 
     "rewards": their sign is the other one in every second period. "actions": action a does what action a + n, modulo
     their number, does in the environment, in period n from 0 on. Nothing that is observed tells the period, and

@@ -31,6 +31,7 @@ def test_scores_of_toys_run_from_random_to_best():
     for env in (
         "toy/random_walk",
         "changing/rewards/9/toy/catch/5x1",
+        "changing/rewards/9/toy/catch/3x11",
         "toy/grid_world/1",
         "bsuite/deep_sea/0",
         "envpool/Acrobot-v1",
