@@ -259,9 +259,9 @@ def _in_bfloat16(agent: Agent) -> Agent:
         return _cast(agent.step(low(params), seen(observation), is_first, low(core_state)), float)
 
     def along(method: Callable[..., Any]) -> Callable[..., Any]:
-        def run(params: Params, trajectory: Trajectory, *args: int) -> Any:
+        def run(params: Params, trajectory: Trajectory, *args: int, **kwargs: int) -> Any:
             own = dict(observation=seen(trajectory.observation), core_state=low(trajectory.core_state))
-            return _cast(method(low(params), trajectory._replace(**own), *args), float)
+            return _cast(method(low(params), trajectory._replace(**own), *args, **kwargs), float)
 
         return run
 

@@ -168,6 +168,8 @@ def test_layers_compute_in_bfloat16_and_all_else_is_of_full_precision(torso, fra
         lambda x: (x.shape, x.dtype), full.initial_state(4)
     )
     np.testing.assert_allclose(predictions["value"], found["value"][0], atol=0.05)
+    along, _ = half.unroll_model(params, trajectory, num_steps=2)
+    assert along["q"].shape == (7, 4, 2) and along["q"].dtype == expected["q"].dtype
 
 
 def test_the_core_is_an_lstm_that_starts_from_zero_at_a_first_observation():
