@@ -48,9 +48,7 @@ class NetworkConfig:
     core_layers: int = 2
     core_heads: int = 4  # of attention in each layer
     memory: int = 64  # steps back to which each layer attends
-    precision: str = (
-        "full"  # of what layers compute, of PRECISIONS; parameters, predictions and the core's state are full
-    )
+    precision: str = "full"  # of what layers compute, of PRECISIONS; parameters and predictions are always full
 
     def validate(self) -> None:
         check_choice("network.torso", self.torso, TORSOS)
