@@ -32,7 +32,7 @@ from experiments.runs.folders import folder_of
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from experiments.runs.options import RunOptions
 from frodo import files, logs
-from frodo.adaptation import held_out_tasks, returns_by_trial
+from frodo.adaptation import held_out_tasks
 from frodo.config import OnlineConfig
 from frodo.rules import RULES
 from toy_envs.bandit import Bandit
@@ -59,18 +59,7 @@ def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) ->
     found = {}
     for k in test.nums_trials:
         logs.note(f"test: {k} trial{'s' * (k > 1)}")
-        play = jax.jit(
-            lambda params, k=k: returns_by_trial(
-                agents[0].learner,
-                params,
-                test.environment,
-                tasks,
-                jax.random.key(0),
-                num_trials=k,
-                num_episodes=test.num_episodes,
-            )
-        )
-        returns = np.stack([play(loaded.learner.setup.acting_params(loaded.agent)) for loaded in agents])
+        returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes)
         found[k] = k_shot.statistics(returns, known.oracle)
     summary["test"] = _summary(test, known, found)
     figure = folder / "k_shot.png"

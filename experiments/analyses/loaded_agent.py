@@ -6,8 +6,9 @@ clipped, predictions, slow = rule_inputs(agent, trajectory)
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import check_version, has_checkpoint
 from frodo import files
+from frodo.adaptation import returns_by_trial
 from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import Learner, build_learner
@@ -92,6 +94,16 @@ def load_teacher(config: OnlineConfig) -> Teacher | None:
     with caused_by("distillation.teacher"):
         loaded = load(Path(config.distillation.teacher))
     return loaded.learner.setup.teacher(loaded.agent)
+
+
+def play_trials(
+    agents: Sequence[LoadedAgent], environment: Environment, tasks: Any, num_trials: int, num_episodes: int
+) -> np.ndarray:
+    """Let the agents of a run play tasks (`frodo.returns_by_trial`), [num_agents, num_tasks, num_trials]."""
+    how = dict(num_trials=num_trials, num_episodes=num_episodes)
+    learner, key = agents[0].learner, jax.random.key(0)
+    run = jax.jit(lambda params: returns_by_trial(learner, params, environment, tasks, key, **how))
+    return np.stack([run(one.learner.setup.acting_params(one.agent)) for one in agents])
 
 
 def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tuple[Trajectory, np.ndarray]:

@@ -19,7 +19,6 @@ from experiments.results import k_shot, plots, reading
 from experiments.results.scores import normalised, reference_scores
 from experiments.runs.errors import UsageError
 from frodo import files
-from frodo.adaptation import returns_by_trial
 from frodo.config import OnlineConfig
 from frodo.logs import quantity
 from toy_envs import names
@@ -102,17 +101,12 @@ def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list
     """Play all rooms with the agents, one of each seed, of a run of `experiments.adapt`: a line for each kind."""
     summary = json.loads((folder / "summary.json").read_bytes())
     agents = [loaded_agent.load(folder, seed) for seed in summary["seeds"]]
-    learner, lines = agents[0].learner, []
+    lines = []
     for kind, own in by_kind.items():
         room = RuleRoom(kind)
         ids = np.array([one.task_ids.start for one in own.values()], np.uint32)
         tasks = jax.jit(jax.vmap(room.numbered_state))(ids)
-        play = jax.jit(
-            lambda params, room=room, tasks=tasks: returns_by_trial(
-                learner, params, room, tasks, jax.random.key(0), num_trials=NUM_TRIALS, num_episodes=NUM_EPISODES
-            )
-        )
-        returns = np.stack([play(one.learner.setup.acting_params(one.agent)) for one in agents])
+        returns = loaded_agent.play_trials(agents, room, tasks, NUM_TRIALS, NUM_EPISODES)
         scores = np.mean([normalised(env, returns[:, i]) for i, env in enumerate(own)], axis=0)
         before = float(summary["env_steps"]), float(np.mean(summary["cpu_seconds"]))
         label = f"{folder.name}, in context"
