@@ -277,7 +277,7 @@ class Comparison:
                 config = _with_entropy_cost(config, program.entropy_cost)
         if config.exploration:
             config = config.replace(exploration=int(EXPLORATION * self.budget(env)))
-        return config.replace(annealing=self.budget(env))
+        return config.replace(annealing=0 if family(env) == "changing" else self.budget(env))
 
     def programs(self, env: str, method: str) -> list[Program]:
         """Return the part of the grid that a method has, without learning rates."""
