@@ -242,6 +242,7 @@ class Comparison:
     grid: Grid = Grid()
     discount: float | None = None  # γ of rules that were not discovered, instead of theirs
     lambda_: float | None = None  # their λ
+    stale: int | None = None  # trajectories that one θ acts before the updates on them; else each is by the newest θ
 
     def budget(self, env: str) -> int:
         return self.budgets[family(env)]
@@ -275,6 +276,8 @@ class Comparison:
             config = config.replace(batch_size=batch_size, unroll=unroll, validation_unroll=unroll)
             if program.entropy_cost is not None:
                 config = _with_entropy_cost(config, program.entropy_cost)
+        if self.stale and not config.replay.capacity:
+            config = config.replace(num_updates=self.stale, is_acting_interleaved=False)
         if config.exploration:
             config = config.replace(exploration=int(EXPLORATION * self.budget(env)))
         return config.replace(annealing=0 if family(env) == "changing" else self.budget(env))
