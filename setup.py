@@ -39,7 +39,7 @@ setup(
     extras_require={
         "compare": ["pandas<3", "rliable>=1.2"],
         "dev": [
-            "frodo-rl[compare,gymnax,navix,tensorboard,wandb]",
+            "frodo-rl[compare,gymnax,navix,tensorboard,wandb,xminigrid]",
             "ipykernel>=7",
             "mypy>=1.15",
             "nbclient>=0.10",
@@ -52,6 +52,7 @@ setup(
         "navix": ["navix>=0.7.4"],
         "tensorboard": ["tensorboardX>=2.6"],
         "wandb": ["wandb>=0.19.10"],
+        "xminigrid": ["xminigrid>=0.9.3"],
         "cuda": ["jax[cuda13]"],
         "tpu": ["jax[tpu]"],
     },

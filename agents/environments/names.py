@@ -1,6 +1,6 @@
 """Environments by name.
 
-The toys, gymnax's and navix's environments are pure functions, which the actor batches by `jax.vmap`; all others are
+The toys, gymnax's, navix's and xminigrid's environments are pure functions, which the actor batches by `jax.vmap`; all others are
 batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
@@ -15,6 +15,7 @@ from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment,
 from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
 from agents.environments.navix import make_navix, navix_ids
+from agents.environments.xminigrid import make_xminigrid, xminigrid_ids
 from toy_envs import names as toys
 from toy_envs.base import Environment
 from toy_envs.changing import CHANGES, Changing
@@ -25,6 +26,7 @@ _FORMS = {
     "toy": "toy/<name>",
     "gymnax": "gymnax/<Id>",
     "navix": "navix/<Id>",
+    "xminigrid": "xminigrid/<Id>",
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
     "changing": "changing/<rewards or actions>/<steps>/<environment>",
@@ -35,6 +37,7 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,
     "gymnax": gymnax_ids,
     "navix": navix_ids,
+    "xminigrid": xminigrid_ids,
     "bsuite": bsuite_ids,
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
@@ -49,6 +52,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
     - `gymnax/<Id>`, as `gymnax/Breakout-MinAtar`: a pure one, too, with discrete actions and gymnax's own defaults.
     - `navix/<Id>`, as `navix/Navix-DoorKey-5x5-v0`: MiniGrid as pure functions, seen whole, 100 steps at most.
+    - `xminigrid/<Id>`, as `xminigrid/XLand-MiniGrid-R1-9x9`: XLand as pure functions, with *trivial* tasks.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
       run to run, and `mnist` with its variants downloads its data.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.
@@ -65,7 +69,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       seed: non-negative; every environment of the batch gets its own, derived from it.
     Raises:
       ValueError: if there is no such environment, or `num_envs` is below 1.
-      ImportError: if gymnax, navix or envpool is needed and is not installed, or envpool misses a system library.
+      ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system library.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, expected at least 1")
@@ -76,6 +80,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
         return make_gymnax(rest)
     if suite == "navix" and rest in navix_ids():
         return make_navix(rest)
+    if suite == "xminigrid" and rest in xminigrid_ids():
+        return make_xminigrid(rest)
     if suite == "bsuite" and rest in bsuite_ids():
         return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
     if suite == "envpool" and rest in envpool_ids():
@@ -91,7 +97,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
 
 def is_pure(name: str) -> bool:
     """Say whether an environment of that name is made of pure functions, not a batch on the host."""
-    return name.partition("/")[0] in ("toy", "gymnax", "navix", "changing", "trials")
+    return name.partition("/")[0] in ("toy", "gymnax", "navix", "xminigrid", "changing", "trials")
 
 
 def _is_plain(name: str) -> bool:

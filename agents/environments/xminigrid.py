@@ -1,0 +1,125 @@
+"""The adapter to xminigrid's XLand: grid worlds with hidden goals, as pure functions (Nikulin et al. 2023)."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from toy_envs.base import Array, Environment
+
+NUM_DISTRACTORS = 3
+
+
+class XLandState(NamedTuple):
+    task: Any  # xminigrid's RuleSet
+    time_step: Any  # xminigrid's
+
+
+class XLandEnvironment(Environment[XLandState]):
+    """An XLand of xminigrid; the task is drawn as in its *trivial* benchmark, and `restart` keeps it.
+
+    There is one goal of eleven kinds, such as to hold an object, to be beside it, or to lay one beside another; its one
+    or two objects lie in the grid, and three others. Nothing tells the goal but its reward, 1 − 0.9 t / T after t of T
+    steps, which ends the episode. An end by time is a truncation. Where objects and agent are is drawn in each episode.
+
+    Observations are flat: of each place in the agent's view (5 × 5) the kind of object and its colour, one-hot, and
+    the agent's direction, one-hot.
+
+    Raises:
+      ImportError: if xminigrid is not installed.
+    """
+
+    def __init__(self, env_id: str):
+        xminigrid = _xminigrid()
+        self._env, self._params = xminigrid.make(env_id)
+        self.horizon, self.num_actions = self._params.max_steps, self._env.num_actions(self._params)
+        constants = xminigrid.core.constants
+        self._sizes = constants.NUM_TILES, constants.NUM_COLORS
+        self.observation_shape = (self._params.view_size**2 * sum(self._sizes) + len(constants.DIRECTIONS),)
+
+    def initial_state(self, key: Array) -> XLandState:
+        task_key, key = jax.random.split(key)
+        return self._begin(trivial_task(task_key), key)
+
+    def restart(self, state: XLandState) -> XLandState:
+        return self._begin(state.task, state.time_step.state.key)
+
+    def _begin(self, task: Any, key: Array) -> XLandState:
+        return XLandState(task, jax.tree.map(_strongly_typed, self._env.reset(self._params.replace(ruleset=task), key)))
+
+    def transition(self, state: XLandState, action: Array):
+        new = self._env.step(self._params, state.time_step, action)
+        new = jax.tree.map(lambda x, before: x.astype(before.dtype), new, state.time_step)
+        terminated = new.discount == 0
+        return XLandState(state.task, new), jnp.float32(new.reward), terminated, new.last() & ~terminated
+
+    def observe(self, state: XLandState) -> Array:
+        kinds, colours = (jax.nn.one_hot(state.time_step.observation[..., i], n) for i, n in enumerate(self._sizes))
+        direction = jax.nn.one_hot(state.time_step.state.agent.direction, 4)
+        return jnp.concatenate([jnp.concatenate([kinds, colours], axis=-1).ravel(), direction])
+
+    def time_left(self, state: XLandState) -> Array:
+        return 1.0 - state.time_step.state.step_num / self.horizon
+
+
+def trivial_task(key: Array) -> Any:
+    """Draw a task, a RuleSet, as the generator of xminigrid's *trivial* benchmark does.
+
+    A goal of an object that is held or laid somewhere is of those that can be picked up, any other of all; distractors
+    are drawn with replacement from what the goal does not have.
+    """
+    xminigrid = _xminigrid()
+    goals, tiles, colours = xminigrid.core.goals, xminigrid.core.constants.Tiles, xminigrid.core.constants.Colors
+    kinds = [tiles.BALL, tiles.SQUARE, tiles.PYRAMID, tiles.KEY, tiles.STAR, tiles.HEX, tiles.GOAL]
+    shades = [colour for name, colour in vars(colours()).items() if name not in ("EMPTY", "BLACK")]
+    objects = np.array([(kind, shade) for kind in kinds for shade in shades], np.uint8)
+    num_pickable = len(objects) - len(shades)  # the last kind, GOAL, stays where it is
+
+    kind_key, first_key, second_key, distractor_key = jax.random.split(key, 4)
+    kind = jax.random.randint(kind_key, (), 0, 11)
+    first = jax.random.randint(first_key, (), 0, jnp.where(kind == 0, num_pickable, len(objects)))
+    second = jax.random.randint(second_key, (), 0, num_pickable)
+    one, other = jnp.asarray(objects)[first], jnp.asarray(objects)[second]
+    places = ("", "Up", "Down", "Left", "Right")
+    possible = [
+        goals.AgentHoldGoal(tile=one),
+        *(getattr(goals, f"AgentNear{place}Goal")(tile=one) for place in places),
+        *(getattr(goals, f"TileNear{place}Goal")(tile_a=one, tile_b=other) for place in places),
+    ]
+    is_pair = kind > len(places)
+    numbers = jnp.arange(len(objects))
+    is_used = (numbers == first) | (is_pair & (numbers == second))
+    distractors = jax.random.categorical(distractor_key, jnp.where(is_used, -jnp.inf, 0.0), shape=(NUM_DISTRACTORS,))
+    return xminigrid.types.RuleSet(
+        goal=jnp.stack([goal.encode() for goal in possible])[kind],
+        rules=xminigrid.core.rules.EmptyRule().encode()[None],
+        init_tiles=jnp.stack([one, jnp.where(is_pair, other, 0), *jnp.asarray(objects)[distractors]]),
+    )
+
+
+@functools.cache
+def make_xminigrid(env_id: str) -> XLandEnvironment:
+    """Make an environment, the same one for the same id: populations compile one program for it."""
+    return XLandEnvironment(env_id)
+
+
+def xminigrid_ids() -> list[str]:
+    """Return the ids of XLands that xminigrid knows; an ImportError says where it is missing."""
+    return [name for name in _xminigrid().registered_environments() if name.startswith("XLand-")]
+
+
+def _xminigrid() -> Any:
+    try:
+        import xminigrid
+        import xminigrid.core.goals
+        import xminigrid.core.rules
+        import xminigrid.types
+    except ImportError as error:
+        raise ImportError(f"xminigrid/... needs xminigrid ({error}): pip install 'frodo-rl[xminigrid]'") from None
+    return xminigrid
+
+
+def _strongly_typed(x: Any) -> Array:
+    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
