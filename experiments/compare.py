@@ -240,7 +240,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_float("discount", None, "γ of rules that were not discovered; the outer objective keeps its own.")
     flags.DEFINE_float("lambda", None, "λ of the same; the outer objective keeps its own.")
-    text = "Trajectories that one θ acts before it is updated on them in turn, where experience is not replayed; M of FRODO."
+    text = "Trajectories that one θ acts before it is updated on them in turn, where none are replayed; M of FRODO."
     flags.DEFINE_integer("stale", None, text, lower_bound=1)
     flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(METHODS)}.")
     flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")

@@ -1,7 +1,7 @@
 """Environments by name.
 
-The toys, gymnax's, navix's and xminigrid's environments are pure functions, which the actor batches by `jax.vmap`; all others are
-batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
+The toys, gymnax's, navix's and xminigrid's environments are pure functions, which the actor batches by `jax.vmap`; all
+others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
 import difflib
@@ -69,7 +69,8 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       seed: non-negative; every environment of the batch gets its own, derived from it.
     Raises:
       ValueError: if there is no such environment, or `num_envs` is below 1.
-      ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system library.
+      ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system
+        library.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, expected at least 1")
