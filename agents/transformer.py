@@ -91,6 +91,14 @@ def attend_once(weights: Weights, inputs: Array, ring: Array, num_before: Array)
     The query is brought into the space of the inputs, qᵀ(W x) = (Wᵀq)ᵀx, and the mean of the inputs into that of the
     values: no keys and values are made of each slot.
     """
+    attention = attention_once(weights, inputs, ring, num_before)
+    read = jnp.einsum("bhn,bnd->bhd", attention, ring)
+    values = jnp.einsum("bhd,dhk->bhk", read, weights.value)
+    return jnp.einsum("bhk,dhk->bd", values, weights.output)
+
+
+def attention_once(weights: Weights, inputs: Array, ring: Array, num_before: Array) -> Array:
+    """Return how much a step reads of each slot of the ring, as `attend_once` has them: [B, H, M + 1], sums of 1."""
     num_slots = ring.shape[1]
     distance = (num_before[:, None] - jnp.arange(num_slots)) % num_slots  # of the step in each slot
     query = jnp.einsum("bd,dhk->bhk", inputs, weights.query)
@@ -98,10 +106,7 @@ def attend_once(weights: Weights, inputs: Array, ring: Array, num_before: Array)
     of_distance = jnp.einsum("bhk,nhk->bhn", query + weights.distance_bias, _distances(weights, num_slots))
     of_slot = jnp.take_along_axis(of_distance, distance[:, None], axis=-1)
     scores = jnp.einsum("bhd,bnd->bhn", keys, ring) + of_slot
-    attention = _softmax(scores, weights, (distance <= num_before[:, None])[:, None])
-    read = jnp.einsum("bhn,bnd->bhd", attention, ring)
-    values = jnp.einsum("bhd,dhk->bhk", read, weights.value)
-    return jnp.einsum("bhk,dhk->bd", values, weights.output)
+    return _softmax(scores, weights, (distance <= num_before[:, None])[:, None])
 
 
 def attend(weights: Weights, inputs: Array, is_first: Array, ring: Array, num_steps: Array) -> Array:

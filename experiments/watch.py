@@ -3,9 +3,11 @@
     python -m experiments.watch results/online/toy_catch_frodo --out=catch.mp4
 
 Reads the last checkpoint of a run folder, acts with it in a new environment, and writes RUN/episode.gif. Curves: the
-value of the state, Σₐ π(a) q(a) of agents that predict action values; the entropy of the policy that acts; and of
-DiscoRL's agents how sure they are of y, and of z for the taken action: 1 − H / log N (`predictions.certainty`). On
-environments written in JAX the last observation of an episode is not seen.
+value of the state, Σₐ π(a) q(a) of agents that predict action values; the entropy of the policy that acts; of
+DiscoRL's agents how sure they are of y, and of z for the taken action: 1 − H / log N (`predictions.certainty`); in rule
+rooms what is believed of each pair of objects, that it makes the goal, by who has seen as much (`analyses.rooms`). Of
+an agent with a transformer also how much each step reads of those before it, a row for each layer. On environments
+written in JAX the last observation of an episode is not seen.
 """
 
 import io
@@ -13,7 +15,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import matplotlib as mpl
@@ -23,14 +25,17 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from agents.action_values import expected_values, taken_vectors
 from agents.categorical import entropy, to_scalars
+from agents.environments.names import is_pure, make_environment
 from agents.types import Array, Trajectory
-from experiments.analyses import loaded_agent
+from experiments.analyses import loaded_agent, rooms
+from experiments.analyses.attention import attention
 from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.analyses.pictures import pictures
 from experiments.analyses.predictions import certainty
@@ -39,12 +44,20 @@ from experiments.runs import command_line
 from experiments.runs.errors import RunError, UsageError
 from frodo import files
 from frodo.logs import Progress, note
+from toy_envs.rule_room import RuleRoom
+from toy_envs.trials import Trials
 
 MAX_FRAMES = 600  # of a longer episode every second step is shown, or every third ...
 DELAYS = (50, 500)  # ms between frames at least and at most: a film is to take SECONDS
 SECONDS = 5
 LAST_DELAY = 2000  # ms
-PANELS = {"value": ("value",), "entropy of the policy": ("entropy",), "confidence": ("y", "z")}  # with their curves
+PAIRS = tuple(first + second for number, second in enumerate(rooms.NAMES) for first in rooms.NAMES[:number])
+PANELS = {  # with their curves
+    "value": ("value",),
+    "entropy of the policy": ("entropy",),
+    "confidence": ("y", "z"),
+    "belief": PAIRS,
+}
 
 
 class Episode(NamedTuple):
@@ -52,8 +65,11 @@ class Episode(NamedTuple):
 
     observations: np.ndarray  # [T + 1, ...]; [T, ...] where the last one is not seen
     rewards: np.ndarray  # [T]
-    curves: dict[str, np.ndarray]  # of the names in PANELS those that the agent has, [T] each
+    curves: dict[str, np.ndarray]  # of the names in PANELS those that there are, [T] each
     is_over: bool
+    pictures: np.ndarray | None = None  # [T, H, W, 3] from 0 to 1, where observations are not what is shown
+    attention: np.ndarray = np.zeros((0, 0, 0))  # [T, layers, T], of an agent without attention no layers
+    trials: Sequence[int] = ()  # where the second trial begins, and those after it
 
 
 def play(agent: LoadedAgent, num_steps: int, seed: int) -> Episode:
@@ -64,7 +80,25 @@ def play(agent: LoadedAgent, num_steps: int, seed: int) -> Episode:
     is_last_seen = not trajectory.is_first[length, 0]  # else that is the first of the next episode
     curves = jax.tree.map(lambda x: np.asarray(x)[:length, 0], _curves(agent, trajectory))
     rewards = np.asarray(trajectory.reward)[:length, 0]
-    return Episode(observations[: length + is_last_seen, 0], rewards, curves, bool(ends.size))
+    episode = Episode(observations[: length + is_last_seen, 0], rewards, curves, bool(ends.size))
+    episode = episode._replace(attention=attention(agent, trajectory)[:length, :, :length])
+    return _with_states(episode, agent, trajectory, seed)
+
+
+def _with_states(episode: Episode, agent: LoadedAgent, trajectory: Trajectory, seed: int) -> Episode:
+    """Add what the environment's states tell, of trials and of rule rooms."""
+    if not is_pure(agent.config.env):
+        return episode
+    environment, length = make_environment(agent.config.env, 1, seed), len(episode.rewards)
+    states = loaded_agent.states_of(agent, trajectory, seed)
+    if isinstance(environment, Trials):
+        episode = episode._replace(trials=(1 + np.flatnonzero(np.diff(states.trial[:length, 0]))).tolist())
+        environment, states = environment.environment, states.state
+    if isinstance(environment, RuleRoom):
+        states = jax.tree.map(lambda x: np.asarray(x)[: len(episode.observations), 0], states)
+        believed = rooms.beliefs(environment, states, np.asarray(trajectory.action)[:length, 0])
+        episode = episode._replace(pictures=rooms.pictures(states), curves=episode.curves | believed)
+    return episode
 
 
 def _curves(agent: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
@@ -91,27 +125,44 @@ def _curves(agent: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
 
 def draw(episode: Episode, steps: Sequence[int], title: str) -> Iterator[Image.Image]:
     """Draw the given steps, of 0 to T. What does not change is drawn once."""
-    length, num_seen = len(episode.rewards), len(episode.observations)
-    panels = {name: lines for name, lines in PANELS.items() if lines[0] in episode.curves}
+    length = len(episode.rewards)
+    num_seen = len(episode.observations)
+    known = {name: [line for line in lines if line in episode.curves] for name, lines in PANELS.items()}
+    panels = {name: lines for name, lines in known.items() if lines}
+    num_layers = episode.attention.shape[1]
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(4.8, 3.4 + len(panels)), dpi=100, layout="constrained")
+        num_panels = len(panels) + (num_layers > 0)
+        figure = Figure(figsize=(4.8, 3.4 + num_panels), dpi=100, layout="constrained")
         canvas = FigureCanvasAgg(figure)
         text = figure.suptitle(f"{title}\n ", fontsize=11, animated=True)
-        top, *below = figure.subplots(1 + len(panels), height_ratios=[3.0] + [1.0] * len(panels))
-        show, shown = _observation(top, episode.observations)
+        top, *below = figure.subplots(1 + num_panels, height_ratios=[3.0] + [1.0] * num_panels)
+        images = pictures(episode.observations) if episode.pictures is None else episode.pictures
+        show, shown = _observation(top, episode.observations) if images is None else _images(top, images)
         lines: dict[str, Line2D] = {}
-        for axes, (name, own) in zip(below, panels.items(), strict=True):
+        for axes, (name, own) in zip(below, panels.items(), strict=False):
             for curve in own:
-                style = {"color": COLOURS[len(lines)], "marker": "o", "markersize": 4, "markevery": [-1]}
+                style = {"color": COLOURS[len(lines) % len(COLOURS)], "marker": "o", "markersize": 4, "markevery": [-1]}
                 lines[curve] = axes.plot(episode.curves[curve], label=curve, animated=True, **style)[0]
             if name != "value":
                 axes.update_datalim([(0, 0)])
             if len(own) > 1:
-                axes.legend(loc="upper right", ncols=2, frameon=False)
+                above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderpad": 0, "borderaxespad": 0.3}
+                axes.legend(**above, ncols=len(own), frameon=False, handlelength=1, columnspacing=0.8)
             axes.set_title(name, fontsize=9, loc="left")
+            axes.grid(alpha=0.25)
+        strips: list[AxesImage] = []
+        if num_layers:
+            of_all: dict[str, Any] = {"cmap": "Blues", "vmin": 0, "vmax": 1, "aspect": "auto"}
+            of_all |= {"extent": (-0.5, length - 0.5, -0.5, num_layers - 0.5), "origin": "lower", "animated": True}
+            strips = [below[-1].imshow(episode.attention[0], **of_all)]
+            below[-1].set_yticks(range(num_layers))
+            below[-1].set_title("attention by layer (dark: to that step most)", fontsize=9, loc="left")
+        for axes in below:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.tick_params(labelbottom=axes is below[-1])
-            axes.grid(alpha=0.25)
+            axes.set_xlim(-0.5, length - 0.5)
+            for start in episode.trials:
+                axes.axvline(start - 0.5, color="0.7", linewidth=0.8, linestyle=":")
         below[-1].set_xlabel("step")
         canvas.draw()  # axes are wide enough for the whole curves
     background = canvas.copy_from_bbox(figure.bbox)
@@ -122,24 +173,25 @@ def draw(episode: Episode, steps: Sequence[int], title: str) -> Iterator[Image.I
         show(min(step, num_seen - 1))
         for curve, line in lines.items():
             line.set_data(np.arange(length)[: step + 1], episode.curves[curve][: step + 1])
+        for strip in strips:
+            read = episode.attention[min(step, length - 1)]
+            strip.set_data(read / read.max(axis=1, keepdims=True))
         text.set_text(f"{title}\nstep {step} of {length}{f' ({end})' * (step == length)}: return {total[step]:.4g}")
-        for artist in (*shown, *lines.values(), text):
+        for artist in (*shown, *lines.values(), *strips, text):
             figure.draw_artist(artist)
         yield Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def _observation(axes: Axes, observations: np.ndarray) -> tuple[Callable[[int], None], list[Artist]]:
-    """Draw observations as pictures, or as bars before their range over the episode.
+def _images(axes: Axes, images: np.ndarray) -> tuple[Callable[[int], None], list[Artist]]:
+    """Draw pictures [N, H, W, 3]: a function that shows the one of an index, and the artists that it changes."""
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(visible=True, color="0.7")
+    image = axes.imshow(images[0], interpolation="nearest", animated=True)
+    return lambda index: image.set_data(images[index]), [image, *axes.spines.values()]
 
-    Returns:
-      a function that shows the observation of an index, and the artists that it changes.
-    """
-    images = pictures(observations)
-    if images is not None:
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set(visible=True, color="0.7")
-        image = axes.imshow(images[0], interpolation="nearest", animated=True)
-        return lambda index: image.set_data(images[index]), [image, *axes.spines.values()]
+
+def _observation(axes: Axes, observations: np.ndarray) -> tuple[Callable[[int], None], list[Artist]]:
+    """Draw observations as bars before their range over the episode; returns as `_images`."""
     vectors = observations.reshape(len(observations), -1)
     x = np.arange(vectors.shape[1])
     low, high = vectors.min(axis=0), vectors.max(axis=0)

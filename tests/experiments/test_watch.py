@@ -19,11 +19,12 @@ from frodo import presets
 from frodo.learner import build_learner
 
 
-def untrained(env, rule):
+def untrained(env, rule, **network_settings):
     config = presets.for_rule(env, rule)
     sizes = {"prediction_size": 6, "max_value": 2, "lstm": 4, "lifetime_lstm": 4}
     own = {field.name for field in dataclasses.fields(config.rule.settings)}
-    network = dataclasses.replace(config.network, hidden=(8,), action_model=4 if rule == "disco" else 0)
+    network_settings |= {"hidden": (8,), "action_model": 4 if rule == "disco" else 0}
+    network = dataclasses.replace(config.network, **network_settings)
     rule_config = config.rule.replace(**{name: size for name, size in sizes.items() if name in own})
     config = config.replace(network=network, rule=rule_config, batch_size=1)
     environment = make_environment(env, 1, 0)
@@ -65,6 +66,22 @@ def test_the_curves_are_what_the_agent_predicts():
     np.testing.assert_allclose(curves["y"], sure(y), atol=1e-5)
     np.testing.assert_allclose(curves["z"], sure(z[np.arange(5), trajectory.action[:5, 0]]), atol=1e-5)
     assert curves["z"].std() > 0
+
+
+def test_an_episode_of_trials_shows_the_room_what_is_believed_and_what_is_read():
+    agent = untrained("trials/2/toy/rule_room/medium", "impala", core_kind="transformer", core=4, memory=30)
+    shown = watch.play(agent, 40, seed=0)
+    assert shown.is_over and shown.trials == [12] and shown.pictures.shape[0] == len(shown.observations) == 24
+    assert set(shown.curves) == {"value", "entropy", "AB", "AC", "BC"}
+    assert all(shown.curves[pair][0] == pytest.approx(1 / 3) for pair in ("AB", "AC", "BC"))
+    assert shown.attention.shape == (24, agent.config.network.core_layers, 24)
+    with Image.open(io.BytesIO(watch.film(shown, "title", ".gif"))) as film:
+        assert film.n_frames == 25
+        frames = [np.asarray(image.convert("RGB")).astype(int) for image in ImageSequence.Iterator(film)]
+    left = watch.play(agent, 10, seed=0)
+    assert not left.is_over and len(left.pictures) == len(left.observations) == 11
+    strip = np.array(frames)[:, -110:-60]
+    assert np.all(np.any(strip[1:-1] != strip[:-2], axis=(1, 2, 3)))  # each step reads otherwise
 
 
 def episode(length, shape, **others):
