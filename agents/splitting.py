@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import PartitionSpec
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from agents.types import Trajectory
 
@@ -52,6 +53,25 @@ def split_trajectory(trajectory: Trajectory, axis: int = 1) -> Trajectory:
     """Split a trajectory along its axis of environments, which the core's state has one earlier."""
     core_state = split(trajectory.core_state, axis - 1)
     return split(trajectory._replace(core_state=()), axis)._replace(core_state=core_state)
+
+
+def of_processes(trajectory: Trajectory, axis: int = 1) -> Trajectory:
+    """Make one trajectory of those that the processes acted, each on its own devices; call it where a mesh is set."""
+    if num_shares() == 1:
+        return trajectory
+    mesh = jax.sharding.get_mesh()
+
+    def placed(tree: Tree, axis: int) -> Tree:
+        sharding = NamedSharding(mesh, _spec(axis))
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
+
+    core_state = placed(trajectory.core_state, axis - 1)
+    return placed(trajectory._replace(core_state=()), axis)._replace(core_state=core_state)
+
+
+def here(tree: Tree) -> Tree:
+    """Return arrays that every device has, as this process's first device has them."""
+    return jax.tree.map(lambda x: x.addressable_data(0), tree)
 
 
 def by_share(fn: Callable[..., Any]) -> Callable[..., Any]:

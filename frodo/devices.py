@@ -53,6 +53,13 @@ def agree(*numbers: int) -> list[int]:
     return np.max(multihost_utils.process_allgather(np.array(numbers)), axis=0).tolist()
 
 
+def total(*numbers: float) -> list[float]:
+    """Return for each number its sum over processes; every process calls this at the same time."""
+    if jax.process_count() == 1:
+        return list(numbers)
+    return np.sum(multihost_utils.process_allgather(np.array(numbers, np.float64)), axis=0).tolist()
+
+
 def gather(state: Any) -> Any:
     """Return a state that is shared out over processes with the parts of all of them."""
     if jax.process_count() == 1:
@@ -60,6 +67,15 @@ def gather(state: Any) -> Any:
     data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
     whole = multihost_utils.process_allgather(data, tiled=True)
     return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else y, state, whole)
+
+
+def of_first(tree: Any) -> Any:
+    """Return the numbers and random keys that process 0 has; every process calls this at the same time."""
+    if jax.process_count() == 1:
+        return tree
+    data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
+    found = multihost_utils.broadcast_one_to_all(data)
+    return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else type(x)(y), tree, found)
 
 
 def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
@@ -87,4 +103,4 @@ def tell(text: str) -> str:
 
 
 def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents import acting
+from agents import acting, splitting
 from agents.replay import ReplayConfig
 from agents.types import Array, CoreState, Params, Targets, Trajectory, check_trajectory
 from agents.validation import check_shape
 from frodo.config import AgentConfig, make_setup
 from frodo.rule_files import Rule, get_rule
+from meta import experience
 from meta.distillation import DistillationConfig, Teacher
 from meta.experience import LifetimeState, make_lifetime
 from meta.lifetime import AgentState, Setup, clip_rewards
@@ -36,6 +37,12 @@ class LearnerState(NamedTuple):
     def params(self) -> Params:
         """θ of the agent that acts."""
         return self.lifetime.acting.params
+
+
+def split(state: LearnerState) -> LearnerState:
+    """Split the experience over the devices of the mesh that is set, and have all else on each of them."""
+    lifetime, *others = state
+    return LearnerState(experience.split(lifetime), *splitting.whole(others))
 
 
 class Control(NamedTuple):

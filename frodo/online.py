@@ -20,16 +20,15 @@ from agents import acting, splitting
 from agents.acting import Actor, ActorState
 from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
-from agents.host_acting import HostActor
-from agents.types import Array, Params
+from agents.host_acting import ActedIteration, HostActor
+from agents.types import Array, Params, Trajectory
 from frodo import presets
 from frodo.config import AgentConfig
-from frodo.devices import quick_to_compile
-from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher
+from frodo.devices import quick_to_compile, total
+from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
-from meta import experience
 from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import DistillationConfig, Teacher
 from toy_envs.base import Environment
@@ -77,11 +76,11 @@ def make_online_program(
         actor_key, learner_key = jax.random.split(key)
         actor_state = acting.init_actor(environment, agent, actor_key, config.batch_size, curriculum)
         observation = jax.vmap(environment.observe)(actor_state.env_state)
-        return _split(OnlineState(learner.init(learner_key, observation, meta_params), actor_state))
+        return OnlineState(split(learner.init(learner_key, observation, meta_params)), acting.split(actor_state))
 
     def iteration(state: OnlineState, _: Any) -> tuple[OnlineState, tuple[dict[str, Array], Control]]:
         learner_state, metrics, control, actor_state, stats = learner.iterate(state.learner, actor, state.actor)
-        after = _split(OnlineState(learner_state, actor_state))
+        after = OnlineState(split(learner_state), acting.split(actor_state))
         episodes = {"episodes": stats.num_episodes, "return_sum": stats.return_sum}
         return after, (metrics | evaluate(state, after) | episodes, control)
 
@@ -92,10 +91,20 @@ def make_online_program(
     return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
 
 
-def _split(state: OnlineState) -> OnlineState:
-    """Split what has an axis of environments over the devices of the mesh that is set, and have all else on each."""
-    lifetime, *others = state.learner
-    return OnlineState(LearnerState(experience.split(lifetime), *splitting.whole(others)), acting.split(state.actor))
+def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:
+    """Make `learner.learn` for a host's trajectories, `of_all_actors`: what comes of it lies as a lifetime does."""
+
+    def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
+        state, *outputs = learner.learn(state, trajectories, validation)
+        return split(state), *splitting.whole(outputs)
+
+    return learn
+
+
+def of_all_actors(acted: ActedIteration) -> tuple[Trajectory, Trajectory | None]:
+    """Return the trajectories that this process's actor and those of the others acted, as one batch of the mesh."""
+    validation = None if acted.validation is None else splitting.of_processes(acted.validation)
+    return splitting.of_processes(acted.trajectories, axis=2), validation
 
 
 def check_tasks(learner: Learner, environment: Environment | HostEnvironment) -> None:
@@ -189,7 +198,7 @@ def discover_online(
       num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
-      num_devices: over which the batch of a pure environment is split; 0 leaves it on one.
+      num_devices: over which the batch is split; 0 leaves it on one.
       teacher: `OnlineResult.teacher` of another agent, whose policy this one is moved to, too, as the setting
         `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
@@ -209,16 +218,15 @@ def discover_online(
         config, meta_params = given.config.without_run(), given.meta_params
         config = presets.with_images(config, images) if presets.is_image_torso(images) else config
     if host is not None:
-        given = settings.setdefault("batch_size", host.num_envs)
-        if given != host.num_envs:
-            raise ValueError(f"batch_size is {given}, expected {host.num_envs}, as many as the environments")
+        num_envs = host.num_envs * jax.process_count()
+        given = settings.setdefault("batch_size", num_envs)
+        if given != num_envs:
+            raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
     config = config.replace(**settings)
     check_teacher(config, teacher)
-    if host is not None:
-        if num_devices:
-            raise ValueError(f"num_devices is {num_devices}, expected 0: a batch on the host is not split over devices")
-        return _live_on_host(config, host, key, meta_params, is_frozen, num_steps, teacher)
     check_split(config, num_devices)
+    if host is not None:
+        return _live_on_host(config, host, key, meta_params, is_frozen, num_steps, num_devices, teacher)
     return _live(config, environment, key, meta_params, is_frozen, num_steps, num_devices, teacher)
 
 
@@ -272,11 +280,14 @@ def _live_on_host(
     meta_params,
     is_frozen: bool,
     num_steps,
+    num_devices: int,
     teacher: Teacher | None,
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     check_tasks(learner, environment)
-    learn, agent, acting_params = jax.jit(learner.learn), learner.setup.agent, learner.setup.acting_params
+    learn_of_all, agent = jax.jit(make_host_learn(learner)), learner.setup.agent
+    learn = splitting.over(num_devices)(lambda state, acted: learn_of_all(state, *of_all_actors(acted)))
+    acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
     def go_on(state: LearnerState, actor_key: Array, parts: list, num_steps: float) -> OnlineResult:
@@ -287,19 +298,21 @@ def _live_on_host(
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
-                state, metrics, control = learn(state, acted.trajectories, acted.validation)
+                state, metrics, control = learn(state, acted)
                 actor.params = acting_params(state.agent)
                 _check(control, state.params)
-                metrics |= {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
+                metrics |= zip(("episodes", "return_sum"), total(len(acted.returns), sum(acted.returns)), strict=True)
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
         metrics = _metrics(parts, env_steps)
         return OnlineResult(learner, state, metrics, functools.partial(go_on, state, acted.key, parts))
 
     actor_key, learner_key = jax.random.split(key)
-    init = jax.jit(learner.init, compiler_options=quick_to_compile())
-    state = init(learner_key, jnp.asarray(environment.reset().observation), meta_params)
-    return go_on(state, actor_key, [], num_steps)
+    init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
+    observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
+    state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
+    own_key = jax.random.fold_in(actor_key, jax.process_index()) if jax.process_index() else actor_key
+    return go_on(state, own_key, [], num_steps)
 
 
 def why_stopped(control: Control, params: Params) -> str:

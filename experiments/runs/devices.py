@@ -68,13 +68,17 @@ def define_process_flags() -> None:
     flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes do one run.")
     flags.DEFINE_integer("num_processes", 1, "Processes of the run.")
     flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
-    flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes.")
+    flags.DEFINE_integer(
+        "timeout", 60, "Seconds to wait for the other processes, at the start and later.", lower_bound=1
+    )
 
 
 def join() -> None:
     """Join the other processes of a run, if the flags say that there are any.
 
-    Where they do not come up within the timeout, the program ends with one line and exit code 2.
+    Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
+    gone later, JAX ends the others: at once after process 0, else within the timeout. A coordinator on this machine's
+    loopback listens there alone.
 
     Raises:
       UsageError: if the arguments do not go together.
@@ -97,5 +101,8 @@ def join() -> None:
 
     watch = threading.Timer(given.timeout, give_up)
     watch.start()
-    jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=given.timeout + 60)
+    how = {"initialization_timeout": given.timeout + 60, "heartbeat_timeout_seconds": given.timeout}
+    if coordinator.partition(":")[0] in ("127.0.0.1", "localhost"):
+        how["coordinator_bind_address"] = coordinator
+    jax.distributed.initialize(coordinator, num_processes, process_id, **how)
     watch.cancel()

@@ -12,7 +12,8 @@ def run(config, options):
             state, rows = chunk(state)
             step += ...
             run.log(rows)
-            run.save_if_due(state, step, is_end=step >= options.steps)
+            if run.is_due() or step >= options.steps:
+                run.save(state, step)
             run.stop_if_interrupted(state, step)
         run.finish(summary)
 """
@@ -234,11 +235,6 @@ class Run:
         clocks = {"seconds": self.seconds(), "cpu_seconds": self.cpu_seconds()}
         self._checkpoints.save(step, state, {"metrics_bytes": self._metrics_length(), **clocks, "told": told})
         self._last_save = time.monotonic()
-
-    def save_if_due(self, state: Any, step: int, is_end: bool) -> None:
-        """Write a checkpoint if the last one is a minute old, or the run is at its end."""
-        if is_end or self.is_due():
-            self.save(state, step)
 
     def is_due(self) -> bool:
         """Say whether the last checkpoint is a minute old."""

@@ -26,7 +26,7 @@ from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
-from agents.host_acting import HostActor, Waiting, actor_keys
+from agents.host_acting import ActedIteration, HostActor, Waiting, actor_keys
 from agents.types import Array, Params
 from experiments.results import reading
 from experiments.runs import exact_metrics
@@ -36,9 +36,18 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
 from frodo import devices, files
 from frodo.config import OnlineConfig
-from frodo.learner import Control, Learner, build_learner, check_teacher
+from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher
+from frodo.learner import split as split_learner
 from frodo.logs import Progress
-from frodo.online import OnlineProgram, check_split, check_tasks, make_online_program, why_stopped
+from frodo.online import (
+    OnlineProgram,
+    check_split,
+    check_tasks,
+    make_host_learn,
+    make_online_program,
+    of_all_actors,
+    why_stopped,
+)
 from meta.distillation import Teacher
 from toy_envs.base import Environment
 
@@ -75,11 +84,6 @@ def train(
       RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
-    if options.num_devices and not is_pure(config.env):
-        raise ValueError(
-            f"num_devices is {options.num_devices}, expected 0: {config.env} is stepped on the host, where a batch is "
-            "not split over devices"
-        )
     if config.num_actors < 1 or (config.num_actors > 1 and is_pure(config.env)):
         where = f" for {config.env}, whose environments are not stepped on the host" if is_pure(config.env) else ""
         raise ValueError(f"num_actors is {config.num_actors}, expected {'1' if where else 'at least 1'}{where}")
@@ -260,29 +264,36 @@ def _train_on_host(
     meta_params: Params | None,
     make: Callable[[str, int, int], Any],
 ) -> None:
-    """Run one life after the other, each with its own environments and actor threads, until it is complete."""
+    """Run one life after the other, each with its own environments and actor threads, until it is complete.
+
+    With `num_devices` its batch is split over so many; of several processes each has its part of the environments.
+    """
     lives, steps = _lives(run.options), run.options.steps
+    num_processes, process = jax.process_count(), jax.process_index()
+    split = splitting.over(run.options.num_devices)
     learner = make_learner()
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
     def learn(replay, state, trajectories, validation, rate):
         state = state._replace(lifetime=state.lifetime._replace(replay=replay))
-        return make_learner(learning_rate=rate).learn(state, trajectories, validation)
+        return make_host_learn(make_learner(learning_rate=rate))(state, trajectories, validation)
 
-    init = jax.jit(learner.init, compiler_options=devices.quick_to_compile())
+    init = jax.jit(lambda *of: split_learner(learner.init(*of)), compiler_options=devices.quick_to_compile())
     learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
-    observation = environment.reset().observation
+    learn = split(functools.partial(_learn_of_all, learn))
+    observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     environment.close()
 
     def initial_state(index: int) -> dict[str, Any]:
         actor_key, learner_key = jax.random.split(jax.random.key(lives[index][1]))
-        learner_state = init(learner_key, observation, meta_params)
+        learner_state = split(init)(learner_key, observation, meta_params)
         keys = actor_keys(actor_key, config.num_actors)
         return {"index": index, "step": 0, "actor_key": keys, "learner": learner_state}
 
-    state, start = run.restore(initial_state(0))
+    state, start = _restored_on_host(run, initial_state(0))
     progress = Progress(total=steps * len(lives), start=start)
-    agent, policy, acting_params = learner.setup.agent, learner.setup.rule.policy, learner.setup.acting_params
+    agent, policy = learner.setup.agent, learner.setup.rule.policy
+    acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
     for index in range(state["index"], len(lives)):
         rate, seed = lives[index]
         if index > state["index"]:
@@ -292,12 +303,15 @@ def _train_on_host(
         text = ""
         next_row = state["step"]
         params, num_actors = acting_params(state["learner"].agent), config.num_actors
-        keys = jnp.reshape(state["actor_key"], num_actors)
+        keys = _of_process(jnp.reshape(state["actor_key"], num_actors))
+        own_seeds = _environment_seeds(seed + state["step"], num_actors * num_processes)[process * num_actors :]
         with contextlib.ExitStack() as stack:
             actors: list[HostActor] = []
-            for key, own_seed in zip(keys, _environment_seeds(seed + state["step"], num_actors), strict=True):
-                environment = stack.enter_context(contextlib.closing(make(config.env, config.batch_size, own_seed)))
-                explored = -(-config.exploration // num_actors), state["step"] // num_actors
+            for key, own_seed in zip(keys, own_seeds[:num_actors], strict=True):
+                own_size = config.batch_size // num_processes
+                environment = stack.enter_context(contextlib.closing(make(config.env, own_size, own_seed)))
+                num_parts = num_actors * num_processes
+                explored = -(-config.exploration // num_parts), state["step"] // num_parts
                 actor = HostActor(environment, agent, policy, schedule, params, key, *explored)
                 actors.append(stack.enter_context(actor))
             waiting = Waiting(actors)
@@ -307,9 +321,7 @@ def _train_on_host(
                 acted = actors[number].get()
                 before = state["learner"]
                 others = before._replace(lifetime=before.lifetime._replace(replay=()))
-                learner_state, metrics, control = learn(
-                    before.lifetime.replay, others, acted.trajectories, acted.validation, rate
-                )
+                learner_state, metrics, control = learn(before.lifetime.replay, others, acted, rate)
                 params = acting_params(learner_state.agent)
                 for actor in actors:
                     actor.params = params
@@ -321,11 +333,14 @@ def _train_on_host(
                 keys = keys.at[number].set(acted.key)
                 actor_key = jnp.reshape(keys, jnp.shape(state["actor_key"]))
                 state = {"index": index, "step": step, "actor_key": actor_key, "learner": learner_state}
-                is_last = step >= steps or environment.is_complete
+                asked = (run.is_due(), run.interrupted, environment.is_complete)
+                is_due, run.interrupted, is_complete = devices.agree(*asked)
+                is_last = step >= steps or bool(is_complete)
                 done = (index + 1) * steps if is_last else index * steps + step
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
-                    stacked |= {"episodes": np.array([[len(returns)]]), "return_sum": np.array([[sum(returns)]])}
+                    totals = devices.total(len(returns), sum(returns))
+                    stacked |= zip(("episodes", "return_sum"), np.array(totals).reshape(2, 1, 1), strict=True)
                     logged = _reduced(stacked) | {name: np.array([x]) for name, x in waiting.shares().items()}
                     if rate is not None:
                         one = jax.tree.map(lambda x: x[None], learner_state.params)
@@ -336,8 +351,27 @@ def _train_on_host(
                     next_row += max(env_steps, steps // ROWS)
                     window, returns = [], []
                 progress.update(done, text)
-                run.save_if_due(state, done, is_end=done == steps * len(lives))
-                run.stop_if_interrupted(state, done)
+                if is_due or run.interrupted or done == steps * len(lives):
+                    whole = state | {"learner": devices.gather(state["learner"])}
+                    run.save(whole, done)
+                    run.stop_if_interrupted(whole, done)
+
+
+def _learn_of_all(learn: Callable[..., Any], replay: Any, state: LearnerState, acted: ActedIteration, rate: Any) -> Any:
+    return learn(replay, state, *of_all_actors(acted), rate)
+
+
+def _restored_on_host(run: Run, begun: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the life that process 0 goes on with, as it lies where it begins, and the steps that are done."""
+    whole, start = run.restore(begun | {"learner": devices.gather(begun["learner"])})
+    learner, start = devices.scatter(whole["learner"], start, begun["learner"])
+    return devices.of_first({name: whole[name] for name in begun if name != "learner"}) | {"learner": learner}, start
+
+
+def _of_process(keys: Array) -> Array:
+    """Return the random keys of this process's actors: those of process 0 are the keys themselves."""
+    process = jax.process_index()
+    return jax.vmap(lambda key: jax.random.fold_in(key, process))(keys) if process else keys
 
 
 def _environment_seeds(seed: int, num_actors: int) -> list[int]:

@@ -57,8 +57,8 @@ MISTAKES = [
     (["adapt", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
     (["online", "--num_devices=99"], "num_devices is 99, expected at most the .* there are, or 0 for no split"),
     (
-        ["online", "--num_devices=1", "--env=envpool/CartPole-v1"],
-        "num_devices is 1, expected 0: envpool/CartPole-v1 is step",
+        ["online", "--num_devices=99", "--env=envpool/CartPole-v1"],
+        "num_devices is 99, expected at most the .* there are",
     ),
     (["online", "--num_devices=x"], "--num_devices=x: give a non-negative integer"),
     (["online", "--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),

@@ -1,23 +1,30 @@
-"""Lifetimes by several rules, on one device or split over all that a process has: `test_split.py` compares them.
+"""Lifetimes by several rules, on one device or split over all that there are: `test_split.py` compares them.
 
-    python -m tests.frodo.split_lifetimes FOLDER RULE...
+    python -m tests.frodo.split_lifetimes FOLDER NAME...
+    python -m tests.frodo.split_lifetimes FOLDER NAME... PROCESS COORDINATOR    as one of two processes
 
-Writes FOLDER/<rule>.npz, and checks that environments are split and all else is on every device.
+Writes FOLDER/<name>.npz: a name is a rule, or <rule>_host for what it learns from a host's trajectories; checks that
+environments are split and all else is on every device.
 """
 
 import dataclasses
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
+from agents.environments.host import HostEnvironment, first_step
+from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo import presets
-from frodo.learner import build_learner
-from frodo.online import make_online_program
+from frodo.devices import gather
+from frodo.learner import build_learner, split
+from frodo.online import make_host_learn, make_online_program, of_all_actors
 from tests.trees import leaves
+from toy_envs.base import host_time_step
 from toy_envs.catch import Catch
 
 ITERATIONS = 3
@@ -49,28 +56,114 @@ def lifetime(rule, num_devices=0):
     return over(jax.jit(program.run, static_argnums=1))(state, ITERATIONS)[:2]
 
 
+def acted(learner):
+    """What a host actor hands over in some iterations of one θ: scripted observations, rewards and ends."""
+    environment = Scripted(TINY["batch_size"])
+    params = learner.setup.acting_params(state_on_host(learner).agent)
+    schedule = learner.config.schedule(learner.is_meta)
+    how = (environment, learner.setup.agent, learner.setup.rule.policy, schedule, params, jax.random.key(1))
+    with HostActor(*how) as actor:
+        return [actor.get() for _ in range(ITERATIONS)]
+
+
+def state_on_host(learner):
+    observation = jnp.zeros((TINY["batch_size"], *Scripted.observation_shape))
+    return split(jax.jit(learner.init)(jax.random.key(0), observation))
+
+
+def lifetime_on_host(rule, num_devices=0):
+    """Return the state after some iterations of what a host acted, of which each process has its part, and metrics."""
+    learner = build_learner(config_of(rule), Scripted.num_actions)
+    size = TINY["batch_size"] // jax.process_count()
+    part = slice(jax.process_index() * size, (jax.process_index() + 1) * size)
+    over = splitting.over(num_devices)
+    learn = jax.jit(make_host_learn(learner))
+    learn_of_all = over(lambda state, own: learn(state, *of_all_actors(own)))
+    state, metrics = over(lambda: state_on_host(learner))(), []
+    for one in acted(learner):
+        of_part = lambda trajectory, axis: (
+            trajectory
+            and jax.tree.map(
+                lambda x: np.take(x, range(part.start, part.stop), axis), trajectory._replace(core_state=())
+            )
+        )
+        own = one._replace(trajectories=of_part(one.trajectories, 2), validation=of_part(one.validation, 1))
+        state, found, _ = learn_of_all(state, own)
+        metrics.append(found)
+    return state, metrics
+
+
+class Scripted(HostEnvironment):
+    """Rewards that the action decides, and ends by termination and by time, at times of each environment's own."""
+
+    observation_shape, observation_dtype, num_actions = (2,), np.dtype(np.float32), 3
+
+    def __init__(self, num_envs):
+        self.num_envs, self.t, self.number = num_envs, 0, np.arange(num_envs)
+
+    def reset(self):
+        return first_step(self._observation())
+
+    def _observation(self):
+        return np.stack([np.sin(self.t + self.number), np.cos(self.t * self.number)], axis=-1).astype(np.float32)
+
+    def step(self, actions):
+        self.t += 1
+        is_first = (self.t + self.number) % 5 == 1  # the step before ended the episode
+        is_over = (self.t + self.number) % 5 == 0
+        return host_time_step(
+            observation=self._observation(),
+            reward=np.where(is_first, 0, actions - self.number % 3).astype(np.float32),
+            discount=np.where(is_over & (self.number % 2 == 0), 0, 1).astype(np.float32),
+            truncated=is_over & (self.number % 2 == 1),
+            valid=~is_first,
+            is_first=is_first,
+        )
+
+    def close(self):
+        pass
+
+
 def check_is_split(state, num_devices):
     """Every device has its environments and its part of the experience, and θ, η and optimisers are on all of them."""
-    lifetime, actor = state.learner.lifetime, state.actor
-    experience = [actor.env_state, actor.time_step, actor.core_state, actor.episode_return, lifetime.kept]
-    experience += [own.trajectories for own in (lifetime.replay, lifetime.window) if own != ()]
-    whole = (lifetime.agent, state.learner.meta_params, state.learner.meta_opt_state, actor.key)
+    actor = state.actor
+    assert num_parts(actor.key) == 1
+    of_actor = (actor.env_state, actor.time_step, actor.core_state, actor.episode_return)
+    assert {num_parts(x) for x in jax.tree.leaves(of_actor)} == {num_devices}
+    check_learner_is_split(state.learner, num_devices)
+
+
+def check_learner_is_split(state, num_devices):
+    lifetime = state.lifetime
+    experience = [lifetime.kept, *(own.trajectories for own in (lifetime.replay, lifetime.window) if own != ())]
+    whole = (lifetime.agent, state.meta_params, state.meta_opt_state)
     assert {num_parts(x) for x in jax.tree.leaves(whole)} == {1}
-    assert {num_parts(x) for x in jax.tree.leaves(experience)} == {num_devices}
+    assert {num_parts(x) for x in jax.tree.leaves(experience)} <= {num_devices}
 
 
 def num_parts(x):
     return len({str(indices) for indices in x.sharding.devices_indices_map(x.shape).values()})
 
 
-def main(folder, *rules):
+def main(folder, *names):
     num_devices = jax.device_count()
     assert num_devices == 8
-    for rule in rules:
-        state, metrics = lifetime(rule, num_devices)
-        check_is_split(state, num_devices)
-        np.savez(f"{folder}/{rule}.npz", *leaves((state, metrics)))
+    for name in names:
+        if name.endswith("_host"):
+            state, metrics = lifetime_on_host(name.removesuffix("_host"), num_devices)
+            check_learner_is_split(state, num_devices)
+        else:
+            state, metrics = lifetime(name, num_devices)
+            check_is_split(state, num_devices)
+        whole = gather((state, metrics))
+        if not jax.process_index():
+            np.savez(f"{folder}/{name}.npz", *leaves(whole))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    arguments = sys.argv[1:]
+    if ":" in arguments[-1]:
+        *arguments, process, address = arguments
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(address, 2, int(process), coordinator_bind_address=address)
+    main(*arguments)

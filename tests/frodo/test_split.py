@@ -1,6 +1,8 @@
 """A lifetime that is split over devices is that of one device, and what cannot be split is said."""
 
+import functools
 import os
+import socket
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ import pytest
 
 from agents.replay import ReplayConfig
 from frodo.online import check_split, discover_online
-from tests.frodo.split_lifetimes import TINY, config_of, lifetime
+from tests.frodo.split_lifetimes import TINY, config_of, lifetime, lifetime_on_host
 from tests.trees import leaves
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
@@ -22,7 +24,7 @@ RULES = ("impala", "ppo", "frodo", "disco")
 def split(tmp_path_factory):
     """The folder with what eight devices came to."""
     folder = tmp_path_factory.mktemp("split")
-    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", folder, *RULES]
+    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", folder, *RULES, "frodo_host"]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -34,6 +36,30 @@ def test_eight_devices_give_the_lifetime_of_one(rule, split):
     with np.load(split / f"{rule}.npz") as file:
         for x, y in zip(file.values(), leaves(lifetime(rule)), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def check_host(folder, rule):
+    with np.load(folder / f"{rule}_host.npz") as file:
+        for x, y in zip(file.values(), leaves(lifetime_on_host(rule)), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_eight_devices_learn_from_a_host_what_one_learns(split):
+    check_host(split, "frodo")
+
+
+@pytest.mark.long
+def test_two_processes_of_four_devices_learn_from_their_hosts_what_one_learns(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", tmp_path, *(f"{rule}_host" for rule in RULES)]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4"}
+    both = [subprocess.Popen([*command, str(i), address], env=environment, stderr=subprocess.PIPE) for i in range(2)]
+    for process in both:
+        assert process.communicate(timeout=500) and process.returncode == 0
+    for rule in RULES:
+        check_host(tmp_path, rule)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +85,14 @@ def test_of_several_processes_all_devices_are_used(monkeypatch):
         check_split(config_of("impala"), 4)
 
 
-def test_a_batch_on_the_host_is_not_split():
-    with pytest.raises(ValueError, match="num_devices is 1, expected 0: a batch on the host is not split"):
-        discover_online(
-            [DmEnv(Catch(4, 3), 0)], "impala", num_steps=10, key=jax.random.key(0), num_devices=1, unroll=TINY["unroll"]
-        )
+def test_a_library_call_on_the_host_is_split_or_named():
+    on_host = functools.partial(discover_online, [DmEnv(Catch(4, 3), i) for i in range(8)], "impala", num_steps=128)
+    found = on_host(key=jax.random.key(0), num_devices=1, **TINY).go_on(128)
+    assert found.metrics["env_steps"][-1] == 256 and np.all(np.isfinite(leaves(found.params)[0]))
+    with pytest.raises(ValueError, match="num_devices is 9999, expected at most"):
+        on_host(key=jax.random.key(0), num_devices=9999, **TINY)
+    with pytest.raises(ValueError, match="batch_size is 4, expected 8, as many as the environments"):
+        on_host(key=jax.random.key(0), **TINY | {"batch_size": 4})
 
 
 def test_a_library_call_on_one_device_of_a_mesh_is_the_call_without(monkeypatch):

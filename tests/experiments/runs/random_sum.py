@@ -50,7 +50,8 @@ def run(config: Config, options: RunOptions) -> State:
             step += 10
             counts = {"update": state.num_updates, "env_steps": step, "env_frames": 4 * step}
             run.log([counts | {"seed": seed, "return": state.total["w"][seed]} for seed in options.seeds])
-            run.save_if_due(state, step, is_end=step >= options.steps)
+            if run.is_due() or step >= options.steps:
+                run.save(state, step)
             run.stop_if_interrupted(state, step)
             time.sleep(0.05 * config.is_slow)
         run.finish({"total": state.total["w"]})
