@@ -22,7 +22,7 @@ from absl import flags
 from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
-from experiments.runs import command_line, planning, settings, training
+from experiments.runs import command_line, planning, settings
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import of_process
@@ -105,7 +105,7 @@ def _discover(
             window = []
             env_steps = step * population.env_steps
             first = {"seed": run.options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}
-            run.log([first | training.cost(run) | row])
+            run.log([first | run.cost() | row])
             returns = [value for name, value in row.items() if name.startswith("return/") and np.isfinite(value)]
             text = f"return {np.mean(returns):.3f}" if returns else "no episode ended"
             progress.update(step, text + (f", {row['resets']} resets" if row["resets"] else ""))

@@ -28,7 +28,7 @@ from absl import flags
 
 from experiments.results import plots, program_plots, reading
 from experiments.results.scores import task_of
-from experiments.runs import command_line, settings, training
+from experiments.runs import command_line, settings
 from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import RunError, UsageError, caused_by
 from experiments.runs.folders import of_process
@@ -125,7 +125,7 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
         env_steps = sum(record.num_steps for record in search.records)
         first = {"seed": run.options.seeds[0], "update": chunk, "env_steps": env_steps, "env_frames": env_steps}
         score = np.nan if best is None else best.score
-        run.log([first | {"best_score": score} | training.cost(run) | search.all_counts])
+        run.log([first | {"best_score": score} | run.cost() | search.all_counts])
         progress.update(search.counts["evaluated"], "" if best is None else _text(run, search, best))
         is_end = search.is_idle and len(search.records) >= num_programs
         is_due, run.interrupted = devices.agree(run.is_due() or is_end, run.interrupted)

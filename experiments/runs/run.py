@@ -25,6 +25,7 @@ import importlib.metadata
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -194,6 +195,12 @@ class Run:
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of this run, all threads together, earlier parts of a resumed one included."""
         return time.process_time() - self._cpu_start
+
+    def cost(self) -> dict[str, Any]:
+        """Return the run's CPU seconds so far, and the largest memory of its process, as columns of metrics.csv."""
+        kilobyte = 2**20 if sys.platform == "darwin" else 2**10
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // kilobyte
+        return {"cpu_seconds": round(self.cpu_seconds(), 3), "peak_memory_mb": peak}
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to metrics.csv, and hand them to who watches; `seconds` is added.

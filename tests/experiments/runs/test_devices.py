@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import jax, jax.numpy as jnp
-from experiments.runs import training
+from experiments.runs import in_jax
 from experiments.runs.devices import use_all_cores
 from frodo import devices
 use_all_cores()
@@ -17,8 +17,8 @@ for num in (1, 3, 4, 7):
     assert (ys == 2 * jnp.arange(num)).all()
     print(num, len(ys.devices()))
 begun = [jax.jit(devices.shared_out(lambda x: 0 * x, 2))(jnp.arange(2.0)) for _ in range(2)]
-groups = [devices.scatter(x, 0, like)[0] for x, like in zip(training._groups(jnp.arange(4.0), 2), begun)]
-joined = training._joined(groups)
+groups = [devices.scatter(x, 0, like)[0] for x, like in zip(in_jax._groups(jnp.arange(4.0), 2), begun)]
+joined = in_jax._joined(groups)
 assert (joined == jnp.arange(4.0)).all()
 print(len(groups[0].devices()), len(joined.devices()))
 """

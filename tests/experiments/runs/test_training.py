@@ -12,7 +12,7 @@ from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from experiments.analyses import loaded_agent
-from experiments.runs import training
+from experiments.runs import in_jax, on_host, training
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.run import Run
 from frodo import presets
@@ -157,7 +157,7 @@ def test_actors_take_turns_and_no_step_is_lost_also_where_a_run_goes_on(tmp_path
         seeds.append(seed)
         return Counting(len(seeds) - 1, num_envs)
 
-    monkeypatch.setattr(training, "HostActor", Watched)
+    monkeypatch.setattr(on_host, "HostActor", Watched)
     train = lambda **others: training.train(
         config, options(tmp_path, 7 * 20, (0,), **others), experiment="e", name="n", make=make
     )
@@ -256,7 +256,7 @@ def test_a_run_of_another_version_is_refused_in_one_line(written, tmp_path):
 
 @pytest.mark.parametrize("make", [small_catch, lambda: small_cart_pole("a2c")])
 def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_is_quick", lambda *_: False)  # another optimisation of programs rounds otherwise
+    monkeypatch.setattr(in_jax, "_is_quick", lambda *_: False)  # another optimisation of programs rounds otherwise
     config = make()
     steps, rates = 20 * config.num_env_steps(config.rule.entry.is_learned), (1e-3, 1e-2)
     train = lambda config, folder, **others: training.train(
@@ -284,6 +284,6 @@ def test_a_life_whose_parameters_are_not_finite_says_so_and_the_others_go_on(tmp
 
 def test_a_run_leaves_out_few_iterations():
     for iterations in (1, 19, 97, 126, 130, 781, 3125, 10_007):
-        chunk = training._chunk(iterations)
-        assert 1 <= chunk <= training.CHUNK and iterations // chunk >= min(iterations, training.CHUNKS)
+        chunk = in_jax._chunk(iterations)
+        assert 1 <= chunk <= in_jax.CHUNK and iterations // chunk >= min(iterations, in_jax.CHUNKS)
         assert iterations % chunk <= max(1, 0.01 * iterations)
