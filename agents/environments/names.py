@@ -4,9 +4,10 @@ The toys, gymnax's, navix's and xminigrid's environments are pure functions, whi
 others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
+import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from agents.environments import atari57
 from agents.environments.bsuite import bsuite_ids, make_bsuite
@@ -90,10 +91,21 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
     if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and _is_plain(found[3]):
-        return Changing(_make_pure(found[3]), found[1], int(found[2]))
+        with _named(name):
+            return Changing(_make_pure(found[3]), found[1], int(found[2]))
     if suite == "trials" and (found := re.fullmatch(r"(?:(\d+)-)?(\d+)/(.+)", rest)) and _is_plain(found[3]):
-        return Trials(_make_pure(found[3]), int(found[2]), int(found[1]) if found[1] else None)
+        with _named(name):
+            return Trials(_make_pure(found[3]), int(found[2]), int(found[1]) if found[1] else None)
     raise _unknown_name(name)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Have a ValueError begin with the environment's name."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def is_pure(name: str) -> bool:

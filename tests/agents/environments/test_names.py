@@ -23,7 +23,7 @@ def test_toys_are_pure_environments():
     assert make_environment("toy/random_walk", 1, 0) == RandomWalk()
     assert make_environment("changing/actions/50/toy/catch/8x8", 4, 0) == Changing(Catch(8, 8), "actions", 50)
     assert is_pure("changing/rewards/9/toy/catch")
-    with pytest.raises(ValueError, match="period is 0, expected at least 1 step"):
+    with pytest.raises(ValueError, match="^changing/actions/0/toy/catch: period is 0, expected at least 1 step$"):
         make_environment("changing/actions/0/toy/catch", 4, 0)
 
 
@@ -34,7 +34,7 @@ def test_trials_of_pure_environments():
     assert make_environment("trials/2/toy/rule_room/mixed", 1, 0).horizon == 32
     assert make_environment("trials/2/toy/catch", 1, 0).horizon is None
     assert is_pure("trials/2/toy/catch")
-    with pytest.raises(ValueError, match="^num_trials is 0, expected at least 1$"):
+    with pytest.raises(ValueError, match="^trials/0/.*: num_trials is 0, expected at least 1$"):
         make_environment("trials/0/toy/catch", 4, 0)
 
 
