@@ -112,11 +112,11 @@ def _discover(
         if step % max(1, num_steps // NUM_RULES) == 0 or is_end:
             save(f"rules/{step:06d}.npz", step, None)
         if step % every == 0 or is_end:
-            is_due, run.interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
-            if is_due or run.interrupted:
+            is_due, interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
+            if is_due or interrupted:
                 whole = devices.gather(state)
                 run.save(whole, step)
-                run.stop_if_interrupted(whole, step)
+                run.stop_if_interrupted(whole, step, interrupted)
     save("rule.npz", num_steps, run.cpu_seconds())
     logged = reading.read(run.folder)
     names = [name for name in logged.columns if name.startswith(("return/", "end_return/"))]

@@ -128,13 +128,13 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
         run.log([first | {"best_score": score} | run.cost() | search.all_counts])
         progress.update(search.counts["evaluated"], "" if best is None else _text(run, search, best))
         is_end = search.is_idle and len(search.records) >= num_programs
-        is_due, run.interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
-        if is_due or run.interrupted:
+        is_due, interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
+        if is_due or interrupted:
             lanes, told = search.state()
             write_programs(run.folder / "programs.csv", search)
             whole = devices.gather(lanes)
             run.save(whole, chunk, told)
-            run.stop_if_interrupted(whole, chunk)
+            run.stop_if_interrupted(whole, chunk, interrupted)
     return chunk
 
 
@@ -151,8 +151,7 @@ def _text(run: Run, search: Evolution, best: Record) -> str:
 
 def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
     """Stop after Ctrl-C, while finalists are scored; the checkpoint of the search's end is there."""
-    (run.interrupted,) = devices.agree(run.interrupted)
-    run.stop_if_interrupted(search.lanes, end)
+    run.stop_if_interrupted(search.lanes, end, *devices.agree(run.interrupted))
 
 
 def write_programs(path: Path, search: Evolution) -> None:

@@ -5,7 +5,7 @@
 Reads the last checkpoint of a run folder, acts with it in a new environment, and writes RUN/episode.gif. Curves: the
 value of the state, Σₐ π(a) q(a) of agents that predict action values; the entropy of the policy that acts; of
 DiscoRL's agents how sure they are of y, and of z for the taken action: 1 − H / log N (`predictions.certainty`); in rule
-rooms what is believed of each pair of objects, that it makes the goal, by who has seen as much (`analyses.rooms`). Of
+rooms what is believed of each pair of objects, that it makes the goal, by who saw as much happen (`analyses.rooms`). Of
 an agent with a transformer also how much each step reads of those before it, a row for each layer. On environments
 written in JAX the last observation of an episode is not seen.
 """
@@ -87,9 +87,10 @@ def play(agent: LoadedAgent, num_steps: int, seed: int) -> Episode:
 
 def _with_states(episode: Episode, agent: LoadedAgent, trajectory: Trajectory, seed: int) -> Episode:
     """Add what the environment's states tell, of trials and of rule rooms."""
-    if not is_pure(agent.config.env):
+    environment = make_environment(agent.config.env, 1, seed) if is_pure(agent.config.env) else None
+    if not isinstance(environment, Trials | RuleRoom):
         return episode
-    environment, length = make_environment(agent.config.env, 1, seed), len(episode.rewards)
+    length = len(episode.rewards)
     states = loaded_agent.states_of(agent, trajectory, seed)
     if isinstance(environment, Trials):
         episode = episode._replace(trials=(1 + np.flatnonzero(np.diff(states.trial[:length, 0]))).tolist())

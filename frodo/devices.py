@@ -57,7 +57,7 @@ def total(*numbers: float) -> list[float]:
     """Return for each number its sum over processes; every process calls this at the same time."""
     if jax.process_count() == 1:
         return list(numbers)
-    return np.sum(multihost_utils.process_allgather(np.array(numbers, np.float64)), axis=0).tolist()
+    return np.sum(multihost_utils.process_allgather(np.array(numbers, np.float32)), axis=0).tolist()
 
 
 def gather(state: Any) -> Any:
@@ -73,9 +73,13 @@ def of_first(tree: Any) -> Any:
     """Return the numbers and random keys that process 0 has; every process calls this at the same time."""
     if jax.process_count() == 1:
         return tree
-    data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
-    found = multihost_utils.broadcast_one_to_all(data)
-    return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else type(x)(y), tree, found)
+
+    def told(x: Any) -> Any:
+        if _is_key(x):
+            return jax.random.wrap_key_data(multihost_utils.broadcast_one_to_all(jax.random.key_data(x)))
+        return type(x)(tell(str(x)))  # an array would have 32 bits
+
+    return jax.tree.map(told, tree)
 
 
 def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
@@ -83,14 +87,14 @@ def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
     if jax.process_count() == 1:
         return jax.device_put(whole, jax.tree.map(lambda x: x.sharding, like)), step
     data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, whole)
-    data, first_step = multihost_utils.broadcast_one_to_all((data, np.array(step)))
+    data = multihost_utils.broadcast_one_to_all(data)
 
     def share(x: np.ndarray, old: jax.Array) -> jax.Array:
         if _is_key(old):
             return jax.random.wrap_key_data(share(x, jax.random.key_data(old)))
         return jax.make_array_from_callback(x.shape, old.sharding, lambda index: x[index])
 
-    return jax.tree.map(share, data, like), int(first_step)
+    return jax.tree.map(share, data, like), of_first(step)
 
 
 def tell(text: str) -> str:

@@ -289,12 +289,14 @@ def _live_on_host(
     learn = splitting.over(num_devices)(lambda state, acted: learn_of_all(state, *of_all_actors(acted)))
     acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
+    num_processes = jax.process_count()
 
     def go_on(state: LearnerState, actor_key: Array, parts: list, num_steps: float) -> OnlineResult:
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        acting_from = (acting_params(state.agent), actor_key, config.exploration, len(parts) * env_steps)
+        explored = config.exploration // num_processes, len(parts) * env_steps // num_processes
+        acting_from = (acting_params(state.agent), actor_key, *explored)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
@@ -311,7 +313,8 @@ def _live_on_host(
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
-    own_key = jax.random.fold_in(actor_key, jax.process_index()) if jax.process_index() else actor_key
+    process = jax.process_index()
+    own_key = jax.random.fold_in(actor_key, 1 + process) if process else actor_key  # a split takes 0 and 1
     return go_on(state, own_key, [], num_steps)
 
 

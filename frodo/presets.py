@@ -112,7 +112,7 @@ def vector_observations(env: str) -> OnlineConfig:
 def trials(env: str) -> OnlineConfig:
     """An agent with a memory, for episodes of trials: each trajectory of 64 environments is a whole episode.
 
-    Where an episode has more than 256 steps, or no known length, a trajectory has 48, as that of four trials of a rule
+    Where an episode has more than 480 steps, or no known length, a trajectory has 48, as that of four trials of a rule
     room. The
     paper (AdA 2023) has a larger agent, and names neither γ nor optimiser. An LSTM of 128, Adam with 1e-3, γ = .97 and
     mean losses are what IMPALA was seen to learn rule rooms with; the entropy's cost is smaller than elsewhere, as a
@@ -122,7 +122,7 @@ def trials(env: str) -> OnlineConfig:
     with contextlib.suppress(ValueError):  # a name that is none is refused where the environment is made
         environment = make_environment(env, 1, 0)
         horizon = environment.horizon if isinstance(environment, Environment) else None
-    unroll = horizon if horizon and horizon <= 256 else 48
+    unroll = horizon if horizon and horizon <= 480 else 48
     return OnlineConfig(
         env=env,
         batch_size=64,

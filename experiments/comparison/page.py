@@ -119,10 +119,13 @@ def page(
 
 
 def _other_returns(comparison: Comparison) -> list[str]:
-    """Say, if so, that rules have another γ or λ than they should."""
+    """Say, if so, that rules have another γ or λ than they should, or trajectories of an older θ."""
     given = {"γ": comparison.discount, "λ": comparison.lambda_}
     text = " and ".join(f"{symbol} = {value:g}" for symbol, value in given.items() if value is not None)
-    return [f"<p>All rules but discovered ones have {text}; outer objectives keep theirs.</p>"] if text else []
+    said = [f"<p>All rules but discovered ones have {text}; outer objectives keep theirs.</p>"] if text else []
+    if comparison.stale:
+        said.append(f"<p>One θ acts {comparison.stale} trajectories before it is updated on them in turn.</p>")
+    return said
 
 
 def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:

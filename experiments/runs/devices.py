@@ -77,7 +77,7 @@ def join() -> None:
     """Join the other processes of a run, if the flags say that there are any.
 
     Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
-    gone later, JAX ends the others: at once after process 0, else within the timeout. A coordinator on this machine's
+    killed later, JAX ends the others: at once after process 0, else within the timeout. A coordinator on this machine's
     loopback listens there alone.
 
     Raises:

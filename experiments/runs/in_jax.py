@@ -89,11 +89,11 @@ def train_in_jax(
         if step == last:
             env_steps = step - program.env_steps * np.arange(chunk)[::-1]
             files.write_arrays(run.folder / "last_iterations.npz", metrics | {"env_steps": env_steps})
-        is_due, run.interrupted = devices.agree(run.is_due() or step == last, run.interrupted)
-        if is_due or run.interrupted:
+        is_due, interrupted = devices.agree(run.is_due() or step == last, run.interrupted)
+        if is_due or interrupted:
             whole = _joined(states)
             run.save(whole, step)
-            run.stop_if_interrupted(whole, step)
+            run.stop_if_interrupted(whole, step, interrupted)
 
 
 def _chunk(iterations: int) -> int:

@@ -102,13 +102,13 @@ def train_on_host(
                 actor_key = jnp.reshape(keys, jnp.shape(state["actor_key"]))
                 state = {"index": index, "step": step, "actor_key": actor_key, "learner": learner_state}
                 asked = (run.is_due(), run.interrupted, environment.is_complete)
-                is_due, run.interrupted, is_complete = devices.agree(*asked)
+                is_due, interrupted, is_complete = devices.agree(*asked)
                 is_last = step >= steps or bool(is_complete)
                 done = (index + 1) * steps if is_last else index * steps + step
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
-                    totals = devices.total(len(returns), sum(returns))
-                    stacked |= zip(("episodes", "return_sum"), np.array(totals).reshape(2, 1, 1), strict=True)
+                    episodes, return_sum = devices.total(len(returns), sum(returns))
+                    stacked |= {"episodes": np.array([[int(episodes)]]), "return_sum": np.array([[return_sum]])}
                     logged = reduced(stacked) | {name: np.array([x]) for name, x in waiting.shares().items()}
                     if rate is not None:
                         one = jax.tree.map(lambda x: x[None], learner_state.params)
@@ -119,10 +119,10 @@ def train_on_host(
                     next_row += max(env_steps, steps // ROWS)
                     window, returns = [], []
                 progress.update(done, text)
-                if is_due or run.interrupted or done == steps * len(lives):
+                if is_due or interrupted or done == steps * len(lives):
                     whole = state | {"learner": devices.gather(state["learner"])}
                     run.save(whole, done)
-                    run.stop_if_interrupted(whole, done)
+                    run.stop_if_interrupted(whole, done, interrupted)
 
 
 def _learn_of_all(learn: Callable[..., Any], replay: Any, state: LearnerState, acted: ActedIteration, rate: Any) -> Any:
@@ -139,7 +139,9 @@ def _restored(run: Run, begun: dict[str, Any]) -> tuple[dict[str, Any], int]:
 def _of_process(keys: Array) -> Array:
     """Return the random keys of this process's actors: those of process 0 are the keys themselves."""
     process = jax.process_index()
-    return jax.vmap(lambda key: jax.random.fold_in(key, process))(keys) if process else keys
+    return (
+        jax.vmap(lambda key: jax.random.fold_in(key, 1 + process))(keys) if process else keys
+    )  # a split takes 0 and 1
 
 
 def _environment_seeds(seed: int, num_actors: int) -> list[int]:

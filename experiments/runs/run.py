@@ -180,13 +180,17 @@ class Run:
             self._on_exit.callback(signal.signal, number, signal.signal(number, ask))
         threading.Thread(target=listen, daemon=True).start()
 
-    def stop_if_interrupted(self, state: Any, step: int) -> None:
-        """After Ctrl-C or SIGTERM save a checkpoint, say how to go on and exit with 128 plus the signal's number."""
-        if self.interrupted:
+    def stop_if_interrupted(self, state: Any, step: int, number: int | None = None) -> None:
+        """After Ctrl-C or SIGTERM save a checkpoint, say how to go on and exit with 128 plus the signal's number.
+
+        With `number`, that which all processes stop by now, 0 for none: one may have come to this process since.
+        """
+        number = self.interrupted if number is None else number
+        if number:
             self.save(state, step)
             folder = self.options.resume_out or self.folder
             note(f"stopped at step {step}: go on with the same settings and --resume --out={folder}")
-            sys.exit(128 + self.interrupted)
+            sys.exit(128 + number)
 
     def seconds(self) -> float:
         """Return the wall-clock seconds of this run, earlier parts of a resumed one included."""

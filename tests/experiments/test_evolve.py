@@ -81,9 +81,8 @@ def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, t
     stop = evolve.Run.stop_if_interrupted
     monkeypatch.setattr(evolve.Run, "is_due", lambda self: True)
 
-    def stop_at_3(self, state, step):
-        self.interrupted = 2 if step == 3 else 0
-        stop(self, state, step)
+    def stop_at_3(self, state, step, _):
+        stop(self, state, step, 2 if step == 3 else 0)
 
     monkeypatch.setattr(evolve.Run, "stop_if_interrupted", stop_at_3)
     with pytest.raises(SystemExit):
@@ -141,9 +140,8 @@ flags.FLAGS(sys.argv)
 join()
 if {{stop_at}}:
     stop = evolve.Run.stop_if_interrupted
-    def stop_then(self, state, step):
-        self.interrupted = 2 if step == {{stop_at}} else 0
-        stop(self, state, step)
+    def stop_then(self, state, step, _):
+        stop(self, state, step, 2 if step == {{stop_at}} else 0)
     evolve.Run.stop_if_interrupted = stop_then
     evolve.Run.is_due = lambda self: True
 evolve.run(CONFIG, RunOptions((0,), 12, out={str(tmp_path)!r}, resume={{resume}}))

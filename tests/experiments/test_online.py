@@ -51,6 +51,24 @@ def state(folder):
 
 
 @pytest.mark.long
+def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_processes(tmp_path):
+    own = ["--env=bsuite/catch/0", "--config.network.core=4", "--config.num_actors=2", "--config.exploration=0"]
+
+    def go(iterations, num_devices, *others):
+        return run(tmp_path / "run", iterations, num_devices, *own, *others)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+    ended(*(go(4, 2, address, "--num_processes=2", f"--process_id={i}") for i in range(2)))
+    ended(go(6, 2, "--num_devices=2", "--resume"))
+    ended(go(8, 1, "--resume"))
+    steps = [int(row["env_steps"]) for row in rows(tmp_path / "run")]
+    assert steps == [ITERATION * number for number in range(1, 9)]
+    assert sum(int(row["episodes"]) for row in rows(tmp_path / "run")) > 0
+
+
+@pytest.mark.long
 def test_over_devices_and_processes_it_is_the_run_of_one_device_and_goes_on_over_another_number(start, tmp_path):
     alone, whole, parts, fewer, both = (tmp_path / name for name in ("alone", "whole", "parts", "fewer", "both"))
     done = start("experiments.online", *arguments(alone, 6))

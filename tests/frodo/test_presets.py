@@ -46,6 +46,7 @@ def test_agents_have_a_memory_for_trials_and_see_whole_episodes(rule):
     if rule not in ("ppo", "disco", "catch_disco", "catch_and_grids", "vtrace"):  # as these learn everywhere
         assert config.rule.settings.discount == 0.97
     assert configure("trials/4/toy/catch", rule).unroll == 48  # of unknown length
+    assert [configure(f"trials/{k}/toy/bandit/2", rule).unroll for k in (48, 49)] == [480, 48]  # too long ones
     presets.for_rule("trials/0/toy/catch", "impala")  # refused where it is made
 
 
