@@ -101,9 +101,7 @@ def train_on_host(
                 keys = keys.at[number].set(acted.key)
                 actor_key = jnp.reshape(keys, jnp.shape(state["actor_key"]))
                 state = {"index": index, "step": step, "actor_key": actor_key, "learner": learner_state}
-                asked = (run.is_due(), run.interrupted, environment.is_complete)
-                is_due, interrupted, is_complete = devices.agree(*asked)
-                is_last = step >= steps or bool(is_complete)
+                is_last = step >= steps or bool(devices.agree(environment.is_complete)[0])
                 done = (index + 1) * steps if is_last else index * steps + step
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
@@ -119,6 +117,7 @@ def train_on_host(
                     next_row += max(env_steps, steps // ROWS)
                     window, returns = [], []
                 progress.update(done, text)
+                is_due, interrupted = devices.agree(run.is_due(), run.interrupted)
                 if is_due or interrupted or done == steps * len(lives):
                     whole = state | {"learner": devices.gather(state["learner"])}
                     run.save(whole, done)
