@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from agents.environments.extras import import_extra, strongly_typed
 from agents.environments.host import check_supported
 from toy_envs.base import Array, Environment
 
@@ -27,7 +28,7 @@ class GymnaxEnvironment(Environment[GymnaxState]):
     """
 
     def __init__(self, env_id: str):
-        gymnax = _gymnax()
+        gymnax = import_extra("gymnax")
         self._env, self._params = gymnax.make(env_id)
         spaces = gymnax.environments.spaces
         observation, action = self._env.observation_space(self._params), self._env.action_space(self._params)
@@ -39,7 +40,7 @@ class GymnaxEnvironment(Environment[GymnaxState]):
     def initial_state(self, key: Array) -> GymnaxState:
         key, reset_key = jax.random.split(key)
         observation, state = self._env.reset_env(reset_key, self._params)
-        return GymnaxState(key, jax.tree.map(_strongly_typed, state), observation.astype(jnp.float32))
+        return GymnaxState(key, jax.tree.map(strongly_typed, state), observation.astype(jnp.float32))
 
     def restart(self, state: GymnaxState) -> GymnaxState:
         return self.initial_state(state.key)
@@ -64,17 +65,4 @@ def make_gymnax(env_id: str) -> GymnaxEnvironment:
 
 def gymnax_ids() -> list[str]:
     """Return the ids that gymnax knows; an ImportError says where it is missing."""
-    return list(_gymnax().registered_envs)
-
-
-def _gymnax() -> Any:
-    try:
-        import gymnax
-    except ImportError as error:
-        raise ImportError(f"gymnax/... needs gymnax ({error}): pip install 'frodo-rl[gymnax]'") from None
-    return gymnax
-
-
-def _strongly_typed(x: Any) -> Array:
-    x = jnp.asarray(x)
-    return jax.lax.convert_element_type(x, x.dtype)  # resets hold Python's numbers
+    return list(import_extra("gymnax").registered_envs)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from agents.environments.extras import import_extra
 from toy_envs.base import Array, Environment
 
 LARGEST = (10, 5, 3)  # of MiniGrid's kinds of objects, colours and states
@@ -22,7 +23,7 @@ class NavixEnvironment(Environment[Any]):
     """
 
     def __init__(self, env_id: str, max_steps: int = 100):
-        navix = _navix()
+        navix = import_extra("navix")
         self._env = navix.make(env_id, max_steps=max_steps, observation_fn=navix.observations.symbolic)
         self.observation_shape = tuple(self._env.observation_space.shape)
         self.num_actions = len(self._env.action_set)
@@ -53,12 +54,4 @@ def make_navix(env_id: str) -> NavixEnvironment:
 
 def navix_ids() -> list[str]:
     """Return the ids that navix knows; an ImportError says where it is missing."""
-    return list(_navix().registry())
-
-
-def _navix() -> Any:
-    try:
-        import navix
-    except ImportError as error:
-        raise ImportError(f"navix/... needs navix ({error}): pip install 'frodo-rl[navix]'") from None
-    return navix
+    return list(import_extra("navix").registry())

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.environments.extras import import_extra, strongly_typed
 from toy_envs.base import Array, Environment
 
 NUM_DISTRACTORS = 3
+MODULES = ("core.goals", "core.rules", "types")  # of xminigrid, which it does not import itself
 
 
 class XLandState(NamedTuple):
@@ -32,12 +34,12 @@ class XLandEnvironment(Environment[XLandState]):
     """
 
     def __init__(self, env_id: str):
-        xminigrid = _xminigrid()
+        xminigrid = import_extra("xminigrid", *MODULES)
         self._env, self._params = xminigrid.make(env_id)
         self.horizon, self.num_actions = self._params.max_steps, self._env.num_actions(self._params)
         constants = xminigrid.core.constants
-        self._sizes = constants.NUM_TILES, constants.NUM_COLORS
-        self.observation_shape = (self._params.view_size**2 * sum(self._sizes) + len(constants.DIRECTIONS),)
+        self._sizes, self._num_directions = (constants.NUM_TILES, constants.NUM_COLORS), len(constants.DIRECTIONS)
+        self.observation_shape = (self._params.view_size**2 * sum(self._sizes) + self._num_directions,)
 
     def initial_state(self, key: Array) -> XLandState:
         task_key, key = jax.random.split(key)
@@ -47,7 +49,7 @@ class XLandEnvironment(Environment[XLandState]):
         return self._begin(state.task, state.time_step.state.key)
 
     def _begin(self, task: Any, key: Array) -> XLandState:
-        return XLandState(task, jax.tree.map(_strongly_typed, self._env.reset(self._params.replace(ruleset=task), key)))
+        return XLandState(task, jax.tree.map(strongly_typed, self._env.reset(self._params.replace(ruleset=task), key)))
 
     def transition(self, state: XLandState, action: Array):
         new = self._env.step(self._params, state.time_step, action)
@@ -57,8 +59,8 @@ class XLandEnvironment(Environment[XLandState]):
 
     def observe(self, state: XLandState) -> Array:
         kinds, colours = (jax.nn.one_hot(state.time_step.observation[..., i], n) for i, n in enumerate(self._sizes))
-        direction = jax.nn.one_hot(state.time_step.state.agent.direction, 4)
-        return jnp.concatenate([jnp.concatenate([kinds, colours], axis=-1).ravel(), direction])
+        direction = jax.nn.one_hot(state.time_step.state.agent.direction, self._num_directions)
+        return jnp.append(jnp.concatenate([kinds, colours], axis=-1), direction)
 
     def time_left(self, state: XLandState) -> Array:
         return 1.0 - state.time_step.state.step_num / self.horizon
@@ -70,7 +72,7 @@ def trivial_task(key: Array) -> Any:
     A goal of an object that is held or laid somewhere is of those that can be picked up, any other of all; distractors
     are drawn with replacement from what the goal does not have.
     """
-    xminigrid = _xminigrid()
+    xminigrid = import_extra("xminigrid", *MODULES)
     goals, tiles, colours = xminigrid.core.goals, xminigrid.core.constants.Tiles, xminigrid.core.constants.Colors
     kinds = [tiles.BALL, tiles.SQUARE, tiles.PYRAMID, tiles.KEY, tiles.STAR, tiles.HEX, tiles.GOAL]
     shades = [colour for name, colour in vars(colours()).items() if name not in ("EMPTY", "BLACK")]
@@ -107,19 +109,4 @@ def make_xminigrid(env_id: str) -> XLandEnvironment:
 
 def xminigrid_ids() -> list[str]:
     """Return the ids of XLands that xminigrid knows; an ImportError says where it is missing."""
-    return [name for name in _xminigrid().registered_environments() if name.startswith("XLand-")]
-
-
-def _xminigrid() -> Any:
-    try:
-        import xminigrid
-        import xminigrid.core.goals
-        import xminigrid.core.rules
-        import xminigrid.types
-    except ImportError as error:
-        raise ImportError(f"xminigrid/... needs xminigrid ({error}): pip install 'frodo-rl[xminigrid]'") from None
-    return xminigrid
-
-
-def _strongly_typed(x: Any) -> Array:
-    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else jax.lax.convert_element_type(x, x.dtype)
+    return [name for name in import_extra("xminigrid", *MODULES).registered_environments() if name.startswith("XLand-")]
