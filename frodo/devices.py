@@ -69,6 +69,12 @@ def gather(state: Any) -> Any:
     return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else y, state, whole)
 
 
+def own_key(key: jax.Array) -> jax.Array:
+    """Return the random key of this process: of process 0 it is the key itself."""
+    process = jax.process_index()
+    return jax.random.fold_in(key, 1 + process) if process else key  # a split takes 0 and 1
+
+
 def of_first(tree: Any) -> Any:
     """Return the numbers and random keys that process 0 has; every process calls this at the same time."""
     if jax.process_count() == 1:

@@ -24,7 +24,7 @@ from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
 from frodo import presets
 from frodo.config import AgentConfig
-from frodo.devices import quick_to_compile, total
+from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
@@ -295,7 +295,7 @@ def _live_on_host(
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        explored = config.exploration // num_processes, len(parts) * env_steps // num_processes
+        explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
         acting_from = (acting_params(state.agent), actor_key, *explored)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
@@ -313,9 +313,7 @@ def _live_on_host(
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
-    process = jax.process_index()
-    own_key = jax.random.fold_in(actor_key, 1 + process) if process else actor_key  # a split takes 0 and 1
-    return go_on(state, own_key, [], num_steps)
+    return go_on(state, own_key(actor_key), [], num_steps)
 
 
 def why_stopped(control: Control, params: Params) -> str:

@@ -1,7 +1,6 @@
 """Lifetimes in environments on the host: one after the other, each with its actor threads."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 
 from agents import splitting
 from agents.environments.host import HostEnvironment
-from agents.host_acting import ActedIteration, HostActor, Waiting, actor_keys
-from agents.types import Array, Params
+from agents.host_acting import HostActor, Waiting, actor_keys
+from agents.types import Params
 from experiments.runs.life_rows import are_finite, check, lives_of, progress_text, reduced, rows_of
 from experiments.runs.run import Run
 from frodo import devices
 from frodo.config import OnlineConfig
-from frodo.learner import Learner, LearnerState, split
+from frodo.learner import Learner, split
 from frodo.logs import Progress
 from frodo.online import make_host_learn, of_all_actors
 
@@ -42,13 +41,14 @@ def train_on_host(
     learner = make_learner()
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
-    def learn(replay, state, trajectories, validation, rate):
+    def learn_from(replay, state, trajectories, validation, rate):
         state = state._replace(lifetime=state.lifetime._replace(replay=replay))
         return make_host_learn(make_learner(learning_rate=rate))(state, trajectories, validation)
 
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=devices.quick_to_compile())
-    learn = jax.jit(learn, donate_argnums=0)  # the replay is changed in place; the actor reads other parts of the state
-    learn = on_devices(functools.partial(_learn_of_all, learn))
+    # The replay is changed in place; the actors read other parts of the state.
+    learn_of_all = jax.jit(learn_from, donate_argnums=0)
+    learn = on_devices(lambda replay, state, acted, rate: learn_of_all(replay, state, *of_all_actors(acted), rate))
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     environment.close()
 
@@ -71,7 +71,7 @@ def train_on_host(
         text = ""
         next_row = state["step"]
         params, num_actors = acting_params(state["learner"].agent), config.num_actors
-        keys = _of_process(jnp.reshape(state["actor_key"], num_actors))
+        keys = jax.vmap(devices.own_key)(jnp.reshape(state["actor_key"], num_actors))
         own_seeds = _environment_seeds(seed + state["step"], num_actors * num_processes)[process * num_actors :]
         with contextlib.ExitStack() as stack:
             actors: list[HostActor] = []
@@ -124,23 +124,11 @@ def train_on_host(
                     run.stop_if_interrupted(whole, done, interrupted)
 
 
-def _learn_of_all(learn: Callable[..., Any], replay: Any, state: LearnerState, acted: ActedIteration, rate: Any) -> Any:
-    return learn(replay, state, *of_all_actors(acted), rate)
-
-
 def _restored(run: Run, begun: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """Return the life that process 0 goes on with, as it lies where it begins, and the steps that are done."""
     whole, start = run.restore(begun | {"learner": devices.gather(begun["learner"])})
     learner, start = devices.scatter(whole["learner"], start, begun["learner"])
     return devices.of_first({name: whole[name] for name in begun if name != "learner"}) | {"learner": learner}, start
-
-
-def _of_process(keys: Array) -> Array:
-    """Return the random keys of this process's actors: those of process 0 are the keys themselves."""
-    process = jax.process_index()
-    return (
-        jax.vmap(lambda key: jax.random.fold_in(key, 1 + process))(keys) if process else keys
-    )  # a split takes 0 and 1
 
 
 def _environment_seeds(seed: int, num_actors: int) -> list[int]:

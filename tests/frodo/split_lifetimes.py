@@ -75,17 +75,14 @@ def lifetime_on_host(rule, num_devices=0):
     """Return the state after some iterations of what a host acted, of which each process has its part, and metrics."""
     learner = build_learner(config_of(rule), Scripted.num_actions)
     size = TINY["batch_size"] // jax.process_count()
-    part = slice(jax.process_index() * size, (jax.process_index() + 1) * size)
+    part = range(jax.process_index() * size, (jax.process_index() + 1) * size)
     over = splitting.over(num_devices)
     learn = jax.jit(make_host_learn(learner))
     learn_of_all = over(lambda state, own: learn(state, *of_all_actors(own)))
     state, metrics = over(lambda: state_on_host(learner))(), []
     for one in acted(learner):
         of_part = lambda trajectory, axis: (
-            trajectory
-            and jax.tree.map(
-                lambda x: np.take(x, range(part.start, part.stop), axis), trajectory._replace(core_state=())
-            )
+            trajectory and jax.tree.map(lambda x: np.take(x, part, axis), trajectory._replace(core_state=()))
         )
         own = one._replace(trajectories=of_part(one.trajectories, 2), validation=of_part(one.validation, 1))
         state, found, _ = learn_of_all(state, own)
