@@ -51,12 +51,11 @@ MAX_FRAMES = 600  # of a longer episode every second step is shown, or every thi
 DELAYS = (50, 500)  # ms between frames at least and at most: a film is to take SECONDS
 SECONDS = 5
 LAST_DELAY = 2000  # ms
-PAIRS = tuple(first + second for number, second in enumerate(rooms.NAMES) for first in rooms.NAMES[:number])
 PANELS = {  # with their curves
     "value": ("value",),
     "entropy of the policy": ("entropy",),
     "confidence": ("y", "z"),
-    "belief": PAIRS,
+    "belief": tuple(rooms.PAIRS),
 }
 
 

@@ -8,7 +8,8 @@ from toy_envs.rule_room import EMPTY, GOAL, KINDS, MIDDLE, MOVES, NUM_OBJECTS, S
 from toy_envs.rule_room_optimum import possible_reactions
 
 CELL = 9  # pixels
-NAMES = "ABCD"  # of the objects, and of the colours in a film
+# The pairs of objects A, B, C and D by their names in a film: those of the first objects come first.
+PAIRS = {"ABCD"[i] + "ABCD"[j]: (i, j) for j in range(NUM_OBJECTS) for i in range(j)}
 _OBJECTS = np.array([*map(to_rgb, COLOURS[1 : 1 + NUM_OBJECTS]), to_rgb("0.5"), (1, 1, 1)])  # by what is in the hand
 
 
@@ -49,12 +50,12 @@ def beliefs(room: RuleRoom, states: RuleRoomState, actions: np.ndarray) -> dict[
     kind = KINDS[room.kind]
     tables = possible_reactions(kind)
     is_possible, shares = np.ones(len(tables), bool), []
-    pairs = [(i, j) for j in range(kind.num_objects) for i in range(j)]
+    pairs = {name: pair for name, pair in PAIRS.items() if max(pair) < kind.num_objects}
     for t, action in enumerate(actions):
-        shares.append([np.mean(tables[is_possible][:, i, j] == kind.makes) for i, j in pairs])
+        shares.append([np.mean(tables[is_possible][:, i, j] == kind.makes) for i, j in pairs.values()])
         row, column = np.clip(np.array(divmod(int(states.agent[t]), SIZE)) + MOVES[action], 0, SIZE - 1)
         hand, cell = states.hand[t], row * SIZE + column
         for entered in np.flatnonzero(states.is_home[t] & (states.task.homes[t] == cell)):
             if hand != EMPTY:
                 is_possible &= tables[:, hand, entered] == states.task.reactions[t][hand, entered]
-    return {NAMES[i] + NAMES[j]: share for (i, j), share in zip(pairs, np.array(shares).T, strict=True)}
+    return dict(zip(pairs, np.array(shares).T, strict=True))
