@@ -11,6 +11,7 @@ paper, one whose outputs are.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -297,6 +298,32 @@ def _target_fingerprints(program: Program) -> dict[str, Array]:
     return {"gradient": found, "output": found}
 
 
+@functools.lru_cache(maxsize=100_000)
+def _fingerprints(language: str, program: Program) -> dict[str, np.ndarray]:
+    """Return what a program without nodes that nothing depends on is told apart by; most mutations change no other."""
+    return jax.device_get(KINDS[language].fingerprints(program))
+
+
+class _Rows:
+    """Vectors of one length, to look up which is nearest."""
+
+    def __init__(self):
+        self._rows, self._num = np.zeros((0, 0)), 0
+
+    def append(self, row: np.ndarray) -> None:
+        if self._num == len(self._rows):
+            more = np.zeros((max(64, self._num), len(row)))
+            self._rows = np.concatenate([self._rows, more]) if self._num else more
+        self._rows[self._num] = row
+        self._num += 1
+
+    def nearest(self, row: np.ndarray) -> tuple[int, float]:
+        """Return the number of the nearest one, by the largest difference, and the distance; of several the first."""
+        distance = np.max(np.abs(self._rows[: self._num] - row), axis=1)
+        found = int(np.argmin(distance))
+        return found, float(distance[found])
+
+
 class Kind(NamedTuple):
     """What is searched for.
 
@@ -387,7 +414,7 @@ class Evolution:
         self._evaluator = Evaluator(tasks, config, seed)
         self._start = config.parse_start()
         self._kind = config.kind
-        self._fingerprints: dict[str, list[np.ndarray]] = {name: [] for name in EQUIVALENCES}
+        self._known = {name: _Rows() for name in EQUIVALENCES}
         self._hashes: set[str] = set()  # of the outputs of all proposals
         self.records: list[Record] = []
         self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
@@ -477,18 +504,17 @@ class Evolution:
         self._submit(record, 0)
 
     def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
-        return jax.device_get(self._kind.fingerprints(program))
+        return _fingerprints(self.config.language, compact(self._kind.language, program))
 
     def _equal(self, equivalence: str, own: np.ndarray) -> Record | None:
         """Return the record that is nearest, if it counts as the same."""
         if not self.records:
             return None
-        distance = np.max(np.abs(np.array(self._fingerprints[equivalence]) - own), axis=1)
-        nearest = int(np.argmin(distance))
-        return self.records[nearest] if distance[nearest] < SAME else None
+        nearest, distance = self._known[equivalence].nearest(own)
+        return self.records[nearest] if distance < SAME else None
 
     def _remember(self, own: Mapping[str, np.ndarray]) -> None:
-        for name, known in self._fingerprints.items():
+        for name, known in self._known.items():
             known.append(own[name])
 
     @property
