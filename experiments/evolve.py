@@ -197,7 +197,7 @@ def rule_of(config: EvolveConfig, record: Record, num_steps: int, cpu_seconds: f
 
 
 def _dqn(config: EvolveConfig, formula: str) -> AgentConfig:
-    lane = config.lane
+    lane = config.in_tasks(len(config.envs))[0].lane
     agent = presets.dqn(config.envs[0], "program").agent_only()
     rule = agent.rule.replace(
         formula=formula, discount=lane.discount, epsilon=lane.epsilon, target_period=lane.target_period

@@ -58,6 +58,7 @@ COUNTED = (
 )
 SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
+LENGTHS = ("num_episodes", "max_steps", "exploration")  # of a lane, which environments may each have their own of
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
@@ -89,6 +90,9 @@ class EvolutionConfig:
     num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
     num_full_lanes: int = 8  # of an environment, for all programs; with start="" most need one
     chunk: int = 1000  # steps of all lanes between two looks at them
+    num_episodes: tuple[int, ...] = ()  # in each environment; () for lane.num_episodes in all
+    max_steps: tuple[int, ...] = ()  # the same
+    exploration: tuple[int, ...] = ()  # the same
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
     target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
 
@@ -114,8 +118,24 @@ class EvolutionConfig:
             raise ValueError(f"num_frozen is {self.num_frozen}, expected 0 to {num}, by the nodes of start")
         if not math.isfinite(self.hurdle):
             raise ValueError(f"hurdle is {self.hurdle}, expected a number")
+        for name in LENGTHS:
+            if any(value < 1 for value in getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}, expected integers of at least 1")
         with_prefix("lane", self.lane.validate)
         with_prefix("target_lane", self.target_lane.validate)
+
+    def in_tasks(self, num: int) -> "list[EvolutionConfig]":
+        """Return the settings for each of `num` environments.
+
+        Raises:
+          ValueError: if another number of them have lengths of their own.
+        """
+        given = {name: getattr(self, name) for name in LENGTHS if getattr(self, name)}
+        for name, values in given.items():
+            if len(values) != num:
+                raise ValueError(f"{name} is {values}, expected a number for each of {num} environments, or none")
+        lanes = [dataclasses.replace(self.lane, **{name: own[i] for name, own in given.items()}) for i in range(num)]
+        return [dataclasses.replace(self, lane=lane) for lane in lanes]
 
     def parse_start(self) -> Program:
         kind = self.kind
@@ -330,7 +350,7 @@ class Kind(NamedTuple):
     Attributes:
       language: of the programs.
       formulas: known programs by name.
-      pools: task, settings -> lanes, those that fit fewest programs first.
+      pools: task, its settings -> lanes, those that fit fewest programs first.
       fingerprints: program -> what it is told apart by, of EQUIVALENCES; "gradient" is about 0 without one.
     """
 
@@ -357,7 +377,9 @@ class Evaluator:
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
         self._config, self._seed = config, seed
         self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
-        self.pools = [config.kind.pools(task, config) for task in tasks]
+        self.pools = [
+            config.kind.pools(task, own) for task, own in zip(tasks, config.in_tasks(len(tasks)), strict=True)
+        ]
 
     def submit(self, job: Job, program: Program) -> None:
         self.queues[job.task].append((job, program))

@@ -211,6 +211,7 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
         ({"start": "Q(s)[b]"}, "^start: 'b' is no name"),
         ({"start": "dqn", "num_frozen": 8}, "^num_frozen is 8, expected 0 to 7, by the nodes of start$"),
         ({"hurdle": float("nan")}, "^hurdle is nan, expected a number$"),
+        ({"max_steps": (5, 0)}, r"^max_steps is \(5, 0\), expected integers of at least 1$"),
         ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected a positive number$"),
         ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected positive integers$"),
         (
@@ -241,6 +242,21 @@ def test_programs_are_not_proposed_long_before_they_can_be_trained():
         scored = sum(record.score is not None for record in found.records)
         assert len(found.records) - scored <= 8 + 2 + 2
     assert scored > 10
+
+
+def test_environments_may_have_lengths_of_their_own():
+    config = dataclasses.replace(CONFIG, num_episodes=(3, 5), max_steps=(100, 13))
+    evaluator = Evaluator(TASKS, config, seed=0)
+    for task in range(2):
+        evaluator.submit(Job(0, task, 0), parse(LOSSES, FORMULAS["dqn"]))
+    steps = {}
+    while not evaluator.is_idle:
+        steps |= {job.task: outcome.num_steps for job, outcome in evaluator.run(-np.inf)}
+    assert steps == {0: 3 * 4, 1: 13}  # of 5 episodes of 3 steps the last one is not complete
+    with pytest.raises(
+        ValueError, match=r"^num_episodes is \(3, 5\), expected a number for each of 1 environments, or"
+    ):
+        Evaluator([CATCH], config, seed=0)
 
 
 def test_a_search_that_meets_nothing_new_any_more_says_so(monkeypatch):
