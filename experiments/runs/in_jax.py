@@ -22,6 +22,7 @@ from frodo.online import OnlineProgram, make_online_program
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
+CHUNK_STEPS = 5000  # or more iterations, if they are no more environment steps: to measure takes as long as many of them
 
 
 def train_in_jax(
@@ -46,7 +47,7 @@ def train_in_jax(
 
     program = program_with(None)
     iterations = max(1, run.options.steps // program.env_steps)
-    chunk = _chunk(iterations)
+    chunk = _chunk(iterations, program.env_steps)
     chunk_steps = chunk * program.env_steps
     over_lives = jax.vmap if config.vmap_seeds else lambda fn: lambda states: jax.lax.map(fn, states)
     is_split = bool(run.options.num_devices)
@@ -96,9 +97,9 @@ def train_in_jax(
             run.stop_if_interrupted(whole, step, interrupted)
 
 
-def _chunk(iterations: int) -> int:
+def _chunk(iterations: int, env_steps: int) -> int:
     """Return the iterations between log points: a run is a whole number of chunks, and leaves out few iterations."""
-    largest = max(1, min(CHUNK, iterations // CHUNKS))
+    largest = max(1, min(max(CHUNK, CHUNK_STEPS // env_steps), iterations // CHUNKS))
     return min(range(largest, largest // 2, -1), key=lambda chunk: iterations % chunk)
 
 

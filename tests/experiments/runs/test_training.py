@@ -284,6 +284,11 @@ def test_a_life_whose_parameters_are_not_finite_says_so_and_the_others_go_on(tmp
 
 def test_a_run_leaves_out_few_iterations():
     for iterations in (1, 19, 97, 126, 130, 781, 3125, 10_007):
-        chunk = in_jax._chunk(iterations)
+        chunk = in_jax._chunk(iterations, 256)
         assert 1 <= chunk <= in_jax.CHUNK and iterations // chunk >= min(iterations, in_jax.CHUNKS)
         assert iterations % chunk <= max(1, 0.01 * iterations)
+
+
+def test_short_iterations_are_logged_as_seldom_as_they_are_short():
+    assert in_jax._chunk(100_000, env_steps=1) == 5000 and in_jax._chunk(500_000, env_steps=1) == 5000
+    assert in_jax._chunk(100_000, env_steps=20) == 250 and in_jax._chunk(100_000, env_steps=64) == 100
