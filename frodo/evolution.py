@@ -3,7 +3,8 @@
 Regularised evolution (Real et al. 2019; Algorithm 2 of the paper): the best of a few members drawn at random is varied,
 its child becomes a member, and the oldest member goes. Children are evaluated in *lanes* (`meta.lanes`), which run in
 chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as data. The
-first environment is the hurdle: a program that does too badly there sees no other.
+first environment is the hurdle: a program that does too badly there, with its first seed, sees no other, and no more
+seeds.
 
 A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score; or, as in the
 paper, one whose outputs are.
@@ -84,7 +85,7 @@ class EvolutionConfig:
     mutation_share: float = 0.95  # of proposals; the others are new random programs
     start: str = "Q(s)[a]"  # a formula, or the name of one, that all first programs begin with; "" for nothing
     num_frozen: int = 2  # nodes of it that no mutation changes
-    hurdle: float = 0.6  # the score in the first environment from which a program sees the others
+    hurdle: float = 0.6  # the first seed's score in the first environment from which a program gets all others
     equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
     num_seeds: int = 1  # agents of an evaluation in an environment
     num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
@@ -258,7 +259,8 @@ class Pool:
     def run(self, num_steps: int, hurdle: float = -np.inf) -> list[tuple[Job, Outcome]]:
         """Run all lanes, and return the evaluations that ended, in order.
 
-        One that could not reach the hurdle any more with returns of `highest` from now on ends with what it has.
+        With the first seed, one that could not reach the hurdle any more with returns of `highest` from now on ends
+        with what it has.
         """
         if all(job is None for job in self.jobs):
             return []
@@ -278,7 +280,7 @@ class Pool:
             if job is None:
                 continue
             scores = (total[i] - num[i] * lowest) / (highest - lowest)  # a sum
-            is_hopeless = wanted > 0 and (scores + wanted - num[i]) / wanted < hurdle
+            is_hopeless = job.seed == 0 and wanted > 0 and (scores + wanted - num[i]) / wanted < hurdle
             if is_over[i] or is_hopeless:
                 score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
                 ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
@@ -399,8 +401,7 @@ class Evaluator:
         for task, (queue, pools) in enumerate(zip(self.queues, self.pools, strict=True)):
             self._fill(queue, pools)
             for pool in pools:
-                # The hurdle is for the mean over seeds: of several, one alone decides nothing.
-                ended += pool.run(self._config.chunk, hurdle if task == 0 and self._config.num_seeds == 1 else -np.inf)
+                ended += pool.run(self._config.chunk, hurdle if task == 0 else -np.inf)
         return ended
 
     def _fill(self, queue: collections.deque[tuple[Job, Program]], pools: Sequence[Pool]) -> None:
@@ -432,6 +433,7 @@ class Evolution:
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
         config.validate()
         self.config, self._tasks = config, list(tasks)
+        self._trainings = [(task, seed) for task in range(len(self._tasks)) for seed in range(config.num_seeds)]
         self._rng = np.random.default_rng(seed)
         self._evaluator = Evaluator(tasks, config, seed)
         self._start = config.parse_start()
@@ -469,7 +471,7 @@ class Evolution:
                     f"{MAX_KNOWN:,} programs in a row were equal to one of the {num_records} before, or without a "
                     "gradient: the search has found what its start and mutations reach"
                 )
-        for job, outcome in self._evaluator.run(self.config.hurdle if len(self._tasks) > 1 else -np.inf):
+        for job, outcome in self._evaluator.run(self.config.hurdle if len(self._trainings) > 1 else -np.inf):
             self._collect(job, outcome)
 
     @property
@@ -523,7 +525,7 @@ class Evolution:
         self._remember(own)
         record = Record(len(self.records), program, parent, waiting=[program])
         self.records.append(record)
-        self._submit(record, 0)
+        self._submit(record, self._trainings[:1])
 
     def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
         return _fingerprints(self.config.language, compact(self._kind.language, program))
@@ -584,9 +586,9 @@ class Evolution:
         else:
             self.members.append((program, record.number))
 
-    def _submit(self, record: Record, task: int) -> None:
-        record.scores[task] = []
-        for seed in range(self.config.num_seeds):
+    def _submit(self, record: Record, trainings: Sequence[tuple[int, int]]) -> None:
+        for task, seed in trainings:
+            record.scores.setdefault(task, [])
             self._evaluator.submit(Job(record.number, task, seed), record.program)
 
     def _collect(self, job: Job, outcome: Outcome) -> None:
@@ -594,14 +596,14 @@ class Evolution:
         record.scores[job.task].append(outcome.score)
         record.num_steps += outcome.num_steps
         record.is_finite &= outcome.is_finite
-        if any(len(scores) < self.config.num_seeds for scores in record.scores.values()):
+        num_scores = sum(len(scores) for scores in record.scores.values())
+        is_at_hurdle = num_scores == 1 < len(self._trainings)
+        if is_at_hurdle and outcome.score >= self.config.hurdle and record.is_finite:
+            self._submit(record, self._trainings[1:])
+            return
+        if not is_at_hurdle and num_scores < len(self._trainings):
             return
         total = sum(float(np.mean(scores)) for scores in record.scores.values())
-        is_at_hurdle = len(record.scores) == 1 and len(self._tasks) > 1
-        if is_at_hurdle and total >= self.config.hurdle and record.is_finite:
-            for task in range(1, len(self._tasks)):
-                self._submit(record, task)
-            return
         self.counts["evaluated"] += 1
         self.counts["cut at the hurdle"] += is_at_hurdle
         self.counts["not finite"] += not record.is_finite

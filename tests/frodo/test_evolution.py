@@ -269,12 +269,26 @@ def test_a_search_that_meets_nothing_new_any_more_says_so(monkeypatch):
         found.step(2)
 
 
-def test_an_evaluation_with_several_seeds_takes_the_hurdle_by_their_mean():
+@pytest.mark.parametrize("tasks", [TASKS, [CATCH]], ids=["two environments", "one"])
+def test_the_first_seed_takes_the_hurdle_for_the_others(tasks):
+    found = search(tasks, dataclasses.replace(CONFIG, num_seeds=3))
+    cut = [record for record in found.records if sum(map(len, record.scores.values())) == 1]
+    whole = [record for record in found.records if record not in cut]
+    assert cut and whole and len(cut) == found.counts["cut at the hurdle"]
+    assert all(record.score == record.scores[0][0] < 0.2 for record in cut)
+    for record in whole:
+        assert [len(scores) for scores in record.scores.values()] == [3] * len(tasks)
+        assert record.scores[0][0] >= 0.2 and record.score == sum(np.mean(x) for x in record.scores.values())
+
+
+def test_only_the_first_seed_ends_early():
     evaluator = Evaluator([CATCH], dataclasses.replace(CONFIG, num_seeds=2), seed=0)
-    evaluator.submit(Job(0, 0, 0), parse(LOSSES, "Q(s)[a] + 0"))
+    for seed in range(2):
+        evaluator.submit(Job(0, 0, seed), parse(LOSSES, "Q(s)[a] + 0"))
+    steps = {}
     while not evaluator.is_idle:
-        ended = evaluator.run(0.99)
-    assert ended[0][1].num_steps == 80  # to its end
+        steps |= {job.seed: outcome.num_steps for job, outcome in evaluator.run(0.99)}
+    assert steps[0] < steps[1] == 80  # to its end
 
 
 @pytest.mark.parametrize("task", [0, 1])
