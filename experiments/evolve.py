@@ -41,7 +41,8 @@ from frodo.files import writing
 from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
-from meta.program_language import to_formula
+from meta.program_evaluation import distance_from_td
+from meta.program_language import LOSSES, to_formula
 
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
 
@@ -100,6 +101,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
             **{f"score/{env}": float(np.mean(again[first, i])) for i, env in enumerate(config.envs)},
             **search.counts,
             "programs_per_cpu_hour": search.counts["evaluated"] / cpu_seconds * 3600,
+            **(nearest_to_td(search) if config.language == "losses" else {}),
         }
         run.finish(summary)
     draw(run.folder)
@@ -109,6 +111,14 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     programs = [x.program for x in search.records]
     program_plots.draw_family(run.folder / "family.png", language, programs, scores, parents, winner.number)
     return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
+
+
+def nearest_to_td(search: Evolution) -> dict[str, Any]:
+    """Return the program whose gradient's direction is nearest to δ²'s, of several the best: how far, and its score."""
+    found = {x.number: round(distance_from_td(x.program), 3) for x in search.records}
+    nearest = min(search.records, key=lambda x: (found[x.number], -(x.score or 0)))
+    formula = to_formula(LOSSES, nearest.program)
+    return {"nearest to δ²": formula, "its distance": found[nearest.number], "its score": nearest.score}
 
 
 def _search(run: Run, search: Evolution, chunk: int) -> int:

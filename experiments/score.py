@@ -13,7 +13,6 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import flags
 
@@ -24,22 +23,8 @@ from experiments.runs.errors import UsageError, caused_by
 from frodo import files
 from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
-from meta.program_evaluation import LISTS, assemble, fingerprint, registers_of
-from meta.program_language import FORMULAS, LOSSES, Program, parse, parse_setting, to_formula
-
-TD = (FORMULAS["dqn"], "(Q(s)[a] - (r + max(Q_targ(s_next))))**2")  # δ² with γ and without
-
-
-def distance_from_td(program: Program) -> float:
-    """Return the distance between the directions of a loss's gradient and of δ²'s, with γ or without, the nearer one.
-
-    Directions are those of `meta.program_evaluation.fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
-    """
-    own, *others = (
-        jax.device_get(fingerprint(assemble(LOSSES, one, registers_of(LISTS))))
-        for one in (program, *(parse(LOSSES, formula) for formula in TD))
-    )
-    return min(float(np.linalg.norm(own - other)) for other in others)
+from meta.program_evaluation import distance_from_td
+from meta.program_language import FORMULAS, LOSSES, Program, parse_setting, to_formula
 
 
 def score(

@@ -21,8 +21,9 @@ import numpy as np
 import rlax
 
 from agents.types import Array
-from meta.program_language import LIMIT, LOSSES, OPERATORS, Language, Program, compact
+from meta.program_language import FORMULAS, LIMIT, LOSSES, OPERATORS, Language, Program, compact, parse
 
+TD = (FORMULAS["dqn"], "(Q(s)[a] - (r + max(Q_targ(s_next))))**2")  # δ² with γ and without
 _TINY = 1e-10  # the least magnitude of a divisor
 _TINY_LOG = 1e-12
 
@@ -294,6 +295,18 @@ def fingerprint(instructions: Instructions) -> Array:
     largest = jnp.max(jnp.abs(flat))
     scaled = flat / jnp.where(largest > 0, largest, 1.0)
     return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
+
+
+def distance_from_td(program: Program) -> float:
+    """Return the distance between the directions of a loss's gradient and of δ²'s, with γ or without, the nearer one.
+
+    Directions are those of `fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
+    """
+    own, *others = (
+        jax.device_get(fingerprint(assemble(LOSSES, one, registers_of(LISTS))))
+        for one in (program, *(parse(LOSSES, formula) for formula in TD))
+    )
+    return min(float(np.linalg.norm(own - other)) for other in others)
 
 
 @jax.jit

@@ -21,6 +21,7 @@ from experiments.runs.options import RunOptions
 from frodo.rule_files import load_rule
 from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig
+from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, parse
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,10 @@ def test_files(whole):
     means = {x["number"]: np.mean([float(y["score"]) for y in finalists if y["number"] == x["number"]]) for x in best}
     assert summary["score/toy/catch/5x5"] == pytest.approx(max(means.values()))
     assert json.loads((folder / "summary.json").read_text())["formula"] == summary["formula"]
+    distances = [distance_from_td(parse(LOSSES, row["formula"])) for row in programs]
+    assert summary["its distance"] == pytest.approx(min(distances), abs=1e-3)
+    nearest = [row for row, x in zip(programs, distances, strict=True) if x < min(distances) + 1e-3]
+    assert summary["nearest to δ²"] in [row["formula"] for row in nearest]
     assert float(rows(folder / "metrics.csv")[-1]["best_score"]) == pytest.approx(float(best[0]["score"]))
     assert all((folder / f"{name}.png").is_file() for name in ("best", "program", "family"))
 

@@ -5,9 +5,9 @@ import csv
 import numpy as np
 import pytest
 
-from experiments import score
 from experiments.results.scores import task_of
 from frodo.evolution import Evolution
+from meta.program_evaluation import distance_from_td
 from meta.program_language import FORMULAS, LOSSES, parse
 from tests.experiments.test_evolve import CONFIG
 
@@ -24,7 +24,7 @@ from tests.experiments.test_evolve import CONFIG
     ],
 )
 def test_distance_from_td(formula, low, high):
-    assert low <= score.distance_from_td(parse(LOSSES, formula)) <= high
+    assert low <= distance_from_td(parse(LOSSES, formula)) <= high
 
 
 def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
