@@ -87,9 +87,13 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
         cpu_seconds, num_steps = run.cpu_seconds(), sum(record.num_steps for record in search.records)
-        again = search.rescore(
-            [record.program for record in finalists], seeds, lambda num: _stop_if_interrupted(run, search, end)
-        )
+        trainings = Progress(len(finalists) * len(tasks) * len(seeds), unit="trainings")
+
+        def on_chunk(num: int) -> None:
+            trainings.update(num)
+            _stop_if_interrupted(run, search, end)
+
+        again = search.rescore([record.program for record in finalists], seeds, on_chunk)
         write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
         first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
         winner = finalists[first]
