@@ -18,6 +18,7 @@ import typing
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+import jax
 from absl import app, flags, logging
 
 from agents.validation import did_you_mean
@@ -134,6 +135,10 @@ def start(main: Callable[[list[str]], Any]) -> None:
             if errors.run_is_open and not isinstance(error, UsageError):
                 raise
             _fail(error, 2)
+        except jax.errors.JaxRuntimeError as error:
+            if not devices.is_of_lost_process(error):
+                raise
+            devices.leave_others()
         except KeyboardInterrupt:
             _fail("interrupted", 130)
 

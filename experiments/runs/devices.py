@@ -5,6 +5,7 @@ import ctypes
 import os
 import sys
 import threading
+import typing
 
 import jax
 from absl import flags
@@ -77,8 +78,8 @@ def join() -> None:
     """Join the other processes of a run, if the flags say that there are any.
 
     Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
-    killed later, JAX ends the others: at once after process 0, else within the timeout. A coordinator on this machine's
-    loopback listens there alone.
+    killed later, the others end at once, after process 0 by JAX with a long message (`leave_others`); where no answer
+    comes any more, within the timeout. A coordinator on this machine's loopback listens there alone.
 
     Raises:
       UsageError: if the arguments do not go together.
@@ -93,6 +94,7 @@ def join() -> None:
             "number below --num_processes to each process"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", False)  # signals are `Run`'s
 
     def give_up() -> None:  # JAX itself would abort the process with a stack trace
         why = f"not all of {num_processes} processes came up within {given.timeout} s"
@@ -106,3 +108,17 @@ def join() -> None:
         how["coordinator_bind_address"] = coordinator
     jax.distributed.initialize(coordinator, num_processes, process_id, **how)
     watch.cancel()
+
+
+def is_of_lost_process(error: jax.errors.JaxRuntimeError) -> bool:
+    """Say whether an error of JAX is that another process of the run did not answer; Gloo joins those on CPUs."""
+    return "Gloo" in str(error)
+
+
+def leave_others() -> typing.NoReturn:
+    """End this process with one line, because another one of the run is gone.
+
+    To leave in the usual way would be to wait for it, and to be aborted with a stack trace.
+    """
+    note("error: another process of the run is gone; start all of them with --resume to go on from the last checkpoint")
+    os._exit(1)

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -66,6 +67,25 @@ def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_proce
     steps = [int(row["env_steps"]) for row in rows(tmp_path / "run")]
     assert steps == [ITERATION * number for number in range(1, 9)]
     assert sum(int(row["episodes"]) for row in rows(tmp_path / "run")) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [0, 1], ids=["the coordinator", "another"])
+def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path, killed):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+    both = [run(tmp_path, 10**6, 1, address, "--num_processes=2", f"--process_id={i}") for i in range(2)]
+    end = time.monotonic() + 120
+    while not (tmp_path / "metrics.csv").exists() and time.monotonic() < end:
+        time.sleep(0.2)
+    both[killed].kill()
+    _, errors = both[1 - killed].communicate(timeout=20)
+    both[killed].communicate()
+    assert both[1 - killed].returncode == 1
+    assert errors.splitlines()[-1].startswith(
+        "error: another process of the run is gone; start all of them with --resume"
+    )
 
 
 @pytest.mark.long
