@@ -23,10 +23,10 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
 from experiments.runs import command_line, planning, settings
-from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
+from experiments.runs.processes import define_process_flags, join
 from experiments.runs.run import Run
 from frodo import devices, logs, presets
 from frodo.config import PopulationConfig

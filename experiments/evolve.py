@@ -29,10 +29,10 @@ from absl import flags
 from experiments.results import plots, program_plots, reading
 from experiments.results.scores import task_of
 from experiments.runs import command_line, settings
-from experiments.runs.devices import define_process_flags, join
 from experiments.runs.errors import RunError, UsageError, caused_by
 from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
+from experiments.runs.processes import define_process_flags, join
 from experiments.runs.run import Run
 from frodo import devices, presets
 from frodo.config import AgentConfig

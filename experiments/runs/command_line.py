@@ -12,7 +12,7 @@ Flags are defined where the program starts, not where it is imported, so that pr
 
 import dataclasses
 import re
-import sys
+import traceback
 import types
 import typing
 from collections.abc import Callable, Collection, Sequence
@@ -22,11 +22,10 @@ import jax
 from absl import app, flags, logging
 
 from agents.validation import did_you_mean
-from experiments.runs import compiled_programs, devices, errors, jobs, watching
+from experiments.runs import compiled_programs, devices, errors, jobs, processes, watching
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.options import RunOptions
 from frodo.files import DiskError
-from frodo.logs import note
 from frodo.rules import RULES, RuleConfig
 
 Config = TypeVar("Config")
@@ -121,7 +120,8 @@ def start(main: Callable[[list[str]], Any]) -> None:
     """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
 
     Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError or
-    ImportError), 1 for the disk.
+    ImportError), 1 for the disk, or where another process of the run is gone. Of several processes, one that fails in
+    another way ends at once, too, after its traceback.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -133,14 +133,16 @@ def start(main: Callable[[list[str]], Any]) -> None:
             _fail(error, 1)
         except (ValueError, ImportError) as error:  # envpool misses a system library, say
             if errors.run_is_open and not isinstance(error, UsageError):
-                raise
+                _raise(error)
             _fail(error, 2)
         except jax.errors.JaxRuntimeError as error:
-            if not devices.is_of_lost_process(error):
-                raise
-            devices.leave_others()
+            if not processes.is_of_another(error):
+                _raise(error)
+            processes.end_without_another(str(error).partition("\n")[0])
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+        except Exception as error:
+            _raise(error)
 
     flags.DEFINE_boolean("keep_compiled", True, "Keep compiled programs in the user's cache folder for later runs.")
     jobs.stop_with_parent()
@@ -162,8 +164,13 @@ def not_both(one: str, other: str) -> None:
 
 
 def _fail(message: Any, code: int) -> typing.NoReturn:
-    note(f"error: {' '.join(str(message).split())}")
-    sys.exit(code)
+    processes.end(code, f"error: {' '.join(str(message).split())}")
+
+
+def _raise(error: Exception) -> typing.NoReturn:
+    if processes.are_several():
+        processes.end(1, "".join(traceback.format_exception(error)).rstrip())
+    raise error
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

@@ -139,7 +139,7 @@ def test_two_processes_search_as_one_does_and_go_on_where_they_stopped(whole, tm
 import sys
 from tests.experiments.test_evolve import *
 from absl import flags
-from experiments.runs.devices import define_process_flags, join
+from experiments.runs.processes import define_process_flags, join
 define_process_flags()
 flags.FLAGS(sys.argv)
 join()

@@ -1,0 +1,170 @@
+"""The processes that do one run together: they find each other, and where one is gone, the others end."""
+
+import atexit
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from typing import NoReturn
+
+import jax
+import numpy as np
+from absl import flags
+from jax.experimental import multihost_utils
+
+from experiments.runs.errors import UsageError
+from frodo.logs import note
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+GOODBYE, FAILED = b"g", b"f"  # what a process says before it ends; one that is killed says nothing
+GRACE = 2.0  # seconds in which a process may tell its own error, after another one had one
+
+_others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
+_ending = threading.Lock()
+
+
+def define_process_flags() -> None:
+    """Define the flags of a program that several processes run together."""
+    flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes do one run.")
+    flags.DEFINE_integer("num_processes", 1, "Processes of the run.")
+    flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
+    flags.DEFINE_integer(
+        "timeout", 60, "Seconds to wait for the other processes, at the start and later.", lower_bound=1
+    )
+
+
+def join() -> None:
+    """Join the other processes of a run, if the flags say that there are any.
+
+    Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
+    killed later, the others end at once with one line and exit code 1, unless after process 0 JAX is faster, and aborts
+    them with a message of its own. Where no answer comes any more, JAX aborts them within the timeout. A coordinator on
+    this machine's loopback listens there alone.
+
+    Raises:
+      UsageError: if the arguments do not go together, or process 0 cannot be reached.
+    """
+    given = flags.FLAGS
+    coordinator, num_processes, process_id = given.coordinator, given.num_processes, given.process_id
+    if num_processes == 1 and not coordinator:
+        return
+    if not coordinator or not 0 <= process_id < num_processes:
+        raise UsageError(
+            f"--process_id={process_id}: with --num_processes={num_processes}, give --coordinator=host:port and a "
+            "number below --num_processes to each process"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", False)  # signals are `Run`'s
+
+    def give_up() -> None:  # JAX itself would abort the process with a stack trace
+        why = f"not all of {num_processes} processes came up within {given.timeout} s"
+        note(f"error: --coordinator={coordinator}: {why}")
+        os._exit(2)
+
+    deadline = threading.Timer(given.timeout, give_up)
+    deadline.daemon = True
+    deadline.start()
+    how = {"initialization_timeout": given.timeout + 60, "heartbeat_timeout_seconds": given.timeout}
+    host = coordinator.rpartition(":")[0].strip("[]")
+    if host in LOOPBACK:
+        how["coordinator_bind_address"] = coordinator
+    jax.distributed.initialize(coordinator, num_processes, process_id, **how)
+    try:
+        _connect(host)
+    except OSError as error:
+        raise UsageError(f"--coordinator={coordinator}: process 0 cannot be reached there: {error}") from None
+    deadline.cancel()
+
+
+def _connect(host: str) -> None:
+    """Connect every process with process 0: the system closes the connections of a process that is killed."""
+    num_others = jax.process_count() - 1
+    if not num_others:
+        return
+    server = _listen(host, num_others) if jax.process_index() == 0 else None
+    found = np.array([server.getsockname()[1] if server else 0, secrets.randbits(31)], np.int32)
+    port, token = (int(x) for x in multihost_utils.broadcast_one_to_all(found))
+    password = token.to_bytes(4, "big")
+    if server:
+        with server:
+            while len(_others) < num_others:
+                other = server.accept()[0]
+                other.settimeout(5.0)
+                with contextlib.suppress(OSError):
+                    if other.recv(len(password), socket.MSG_WAITALL) == password:  # else it is a stranger
+                        _others.append(other)
+    else:
+        _others.append(socket.create_connection((host, port)))
+        _others[0].sendall(password)
+    for other in _others:
+        other.settimeout(None)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            other.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        threading.Thread(target=_end_with, args=(other,), daemon=True).start()
+    atexit.register(_say, GOODBYE)
+
+
+def _listen(host: str, num_others: int) -> socket.socket:
+    if host in LOOPBACK:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, 0), family=family, backlog=num_others)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=num_others, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=num_others)
+
+
+def _end_with(other: socket.socket) -> None:
+    """Wait until another process ends; unless it says goodbye, end, too."""
+    try:
+        said = other.recv(1)
+    except OSError:
+        said = b""
+    if said == GOODBYE:
+        return
+    if said == FAILED:
+        time.sleep(GRACE)
+    end_without_another()
+
+
+def _say(what: bytes) -> None:
+    for other in _others:
+        with contextlib.suppress(OSError):
+            other.sendall(what)
+
+
+def are_several() -> bool:
+    return bool(_others)
+
+
+def is_of_another(error: jax.errors.JaxRuntimeError) -> bool:
+    """Say whether an error of JAX is that another process of the run did not answer; Gloo joins those on CPUs."""
+    return "Gloo" in str(error)
+
+
+def end_without_another(why: str = "") -> NoReturn:
+    """End this process with one line, because another one of the run is gone."""
+    text = "another process of the run is gone; start all of them with --resume to go on from the last checkpoint"
+    end(1, f"error: {text}" + (f" ({why})" if why else ""))
+
+
+def end(code: int, text: str) -> NoReturn:
+    """End this process by an error that `text` says, and with it the others of the run, if there are any.
+
+    In the usual way it would wait for them, for minutes, and then all would be aborted by JAX with stack traces.
+    """
+    if not _others:
+        note(text)
+        sys.exit(code)
+    _ending.acquire()  # for good: one thread ends the process
+    try:
+        note(text)
+        sys.stdout.flush()
+    finally:
+        _say(FAILED)
+        if jax.process_index() == 0:  # JAX aborts those that live longer
+            time.sleep(1.5 * GRACE)
+        os._exit(code)
