@@ -8,15 +8,14 @@
 actor-critics. The first environment is the hurdle. Writes one run folder, results/evolve/<language>/.
 metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
 with formula, parent and scores; finalists.csv the best ones again, with fresh seeds; rule.npz is the best of these,
-summary.json its scores. best.png is the best score over programs, program.png the program of rule.npz as a graph, and
-family.png shows all programs that were evaluated, and the ancestors of the best one.
+for agents as those in the first environment; summary.json its scores, and of losses the program that is nearest to δ².
+best.png is the best score over programs, program.png the program of rule.npz as a graph, and family.png shows all
+programs that were evaluated, and the ancestors of the best one.
 
 Returns are normalised by the bounds of the paper's code, elsewhere by random and by best play.
 """
 
-import csv
 import dataclasses
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,10 +33,9 @@ from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join
 from experiments.runs.run import Run
-from frodo import devices, presets
+from frodo import devices, files, presets
 from frodo.config import AgentConfig
 from frodo.evolution import KINDS, Evolution, EvolutionConfig, Exhausted, Record
-from frodo.files import writing
 from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
@@ -122,7 +120,7 @@ def nearest_to_td(search: Evolution) -> dict[str, Any]:
     found = {x.number: round(distance_from_td(x.program), 3) for x in search.records}
     nearest = min(search.records, key=lambda x: (found[x.number], -(x.score or 0)))
     formula = to_formula(LOSSES, nearest.program)
-    return {"nearest to δ²": formula, "its distance": found[nearest.number], "its score": nearest.score}
+    return {"nearest_to_td": formula, "distance_from_td": found[nearest.number], "score_of_nearest": nearest.score}
 
 
 def _search(run: Run, search: Evolution, chunk: int) -> int:
@@ -172,10 +170,18 @@ def write_programs(path: Path, search: Evolution) -> None:
     """Write all records, in the order of their proposals."""
     language = search.config.kind.language
     rows = [
-        [x.number, x.parent, x.score, x.num_steps, x.is_finite, len(x.scores), to_formula(language, x.program)]
+        {
+            "number": x.number,
+            "parent": x.parent,
+            "score": x.score,
+            "env_steps": x.num_steps,
+            "is_finite": x.is_finite,
+            "tasks": len(x.scores),
+            "formula": to_formula(language, x.program),
+        }
         for x in search.records
     ]
-    _write(path, ["number", "parent", "score", "env_steps", "is_finite", "tasks", "formula"], rows)
+    files.write_csv(path, rows)
 
 
 def write_finalists(
@@ -183,19 +189,13 @@ def write_finalists(
 ) -> None:
     """Write scores [finalists, tasks, seeds] with fresh seeds, a row for each finalist, environment and seed."""
     rows = [
-        [record.number, env, seed, again[i, j, k], to_formula(config.kind.language, record.program)]
+        {"number": record.number, "env": env, "seed": seed, "score": again[i, j, k]}
+        | {"formula": to_formula(config.kind.language, record.program)}
         for i, record in enumerate(finalists)
         for j, env in enumerate(config.envs)
         for k, seed in enumerate(seeds)
     ]
-    _write(path, ["number", "env", "seed", "score", "formula"], rows)
-
-
-def _write(path: Path, header: list[str], rows: list[list[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    with writing(path):
-        path.write_text(text.getvalue(), encoding="utf-8")
+    files.write_csv(path, rows)
 
 
 def rule_of(config: EvolveConfig, record: Record, num_steps: int, cpu_seconds: float) -> Rule:

@@ -59,7 +59,7 @@ COUNTED = (
 )
 SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
-LENGTHS = ("num_episodes", "max_steps", "exploration")  # of a lane, which environments may each have their own of
+LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
@@ -92,8 +92,8 @@ class EvolutionConfig:
     num_full_lanes: int = 8  # of an environment, for all programs; with start="" most need one
     chunk: int = 1000  # steps of all lanes between two looks at them
     num_episodes: tuple[int, ...] = ()  # in each environment; () for lane.num_episodes in all
-    max_steps: tuple[int, ...] = ()  # the same
-    exploration: tuple[int, ...] = ()  # the same
+    max_steps: tuple[int, ...] = ()  # the same, of lane.max_steps
+    exploration: tuple[int, ...] = ()  # the same, of lane.exploration
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
     target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
 
@@ -120,6 +120,8 @@ class EvolutionConfig:
         if not math.isfinite(self.hurdle):
             raise ValueError(f"hurdle is {self.hurdle}, expected a number")
         for name in LENGTHS:
+            if getattr(self, name) and self.language != "losses":
+                raise ValueError(f"{name} is {getattr(self, name)}, expected none: targets have target_lane.budget")
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)}, expected integers of at least 1")
         with_prefix("lane", self.lane.validate)
@@ -166,7 +168,7 @@ class Record:
     Attributes:
       number: in the order of proposals.
       parent: the number of the record whose program was varied; None for a random program.
-      scores: of each task that it saw, so far a score for each seed.
+      scores: of each task that it saw, so far a score for each seed, in the order in which they ended.
       score: the sum over tasks of the mean scores; None until all are known.
       num_steps: environment steps of its agents.
       is_finite: whether the parameters of all its agents were.
@@ -320,9 +322,9 @@ def _target_fingerprints(program: Program) -> dict[str, Array]:
     return {"gradient": found, "output": found}
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=10_000)
 def _fingerprints(language: str, program: Program) -> dict[str, np.ndarray]:
-    """Return what a program without nodes that nothing depends on is told apart by; most mutations change no other."""
+    """Return what a compact program is told apart by; kept, as most mutations change nodes that nothing depends on."""
     return jax.device_get(KINDS[language].fingerprints(program))
 
 
@@ -334,7 +336,7 @@ class _Rows:
 
     def append(self, row: np.ndarray) -> None:
         if self._num == len(self._rows):
-            more = np.zeros((max(64, self._num), len(row)))
+            more = np.zeros((max(64, self._num), len(row)), row.dtype)
             self._rows = np.concatenate([self._rows, more]) if self._num else more
         self._rows[self._num] = row
         self._num += 1
@@ -597,15 +599,15 @@ class Evolution:
         record.num_steps += outcome.num_steps
         record.is_finite &= outcome.is_finite
         num_scores = sum(len(scores) for scores in record.scores.values())
-        is_at_hurdle = num_scores == 1 < len(self._trainings)
-        if is_at_hurdle and outcome.score >= self.config.hurdle and record.is_finite:
+        is_first = num_scores == 1 < len(self._trainings)
+        is_cut = is_first and not (outcome.score >= self.config.hurdle and record.is_finite)
+        if is_first and not is_cut:
             self._submit(record, self._trainings[1:])
-            return
-        if not is_at_hurdle and num_scores < len(self._trainings):
+        if num_scores < len(self._trainings) and not is_cut:
             return
         total = sum(float(np.mean(scores)) for scores in record.scores.values())
         self.counts["evaluated"] += 1
-        self.counts["cut at the hurdle"] += is_at_hurdle
+        self.counts["cut at the hurdle"] += is_cut
         self.counts["not finite"] += not record.is_finite
         record.score = total if record.is_finite else 0.0
         for program in record.waiting:

@@ -302,11 +302,13 @@ def distance_from_td(program: Program) -> float:
 
     Directions are those of `fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
     """
-    own, *others = (
-        jax.device_get(fingerprint(assemble(LOSSES, one, registers_of(LISTS))))
-        for one in (program, *(parse(LOSSES, formula) for formula in TD))
-    )
-    return min(float(np.linalg.norm(own - other)) for other in others)
+    own = _direction(program)
+    return min(float(np.linalg.norm(own - _direction(parse(LOSSES, formula)))) for formula in TD)
+
+
+@functools.cache
+def _direction(program: Program) -> np.ndarray:
+    return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
 
 
 @jax.jit

@@ -22,9 +22,8 @@ from frodo.online import OnlineProgram, make_online_program
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
-CHUNK_STEPS = (
-    5000  # or more iterations, if they are no more environment steps: to measure takes as long as many of them
-)
+# Or more iterations, if they are no more environment steps: to measure takes as long as many of them.
+CHUNK_STEPS = 1000
 
 
 def train_in_jax(

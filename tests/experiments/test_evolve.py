@@ -65,9 +65,9 @@ def test_files(whole):
     assert summary["score/toy/catch/5x5"] == pytest.approx(max(means.values()))
     assert json.loads((folder / "summary.json").read_text())["formula"] == summary["formula"]
     distances = [distance_from_td(parse(LOSSES, row["formula"])) for row in programs]
-    assert summary["its distance"] == pytest.approx(min(distances), abs=1e-3)
+    assert summary["distance_from_td"] == pytest.approx(min(distances), abs=1e-3)
     nearest = [row for row, x in zip(programs, distances, strict=True) if x < min(distances) + 1e-3]
-    assert summary["nearest to δ²"] in [row["formula"] for row in nearest]
+    assert summary["nearest_to_td"] in [row["formula"] for row in nearest]
     assert float(rows(folder / "metrics.csv")[-1]["best_score"]) == pytest.approx(float(best[0]["score"]))
     assert all((folder / f"{name}.png").is_file() for name in ("best", "program", "family"))
 

@@ -211,6 +211,10 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
         ({"start": "Q(s)[b]"}, "^start: 'b' is no name"),
         ({"start": "dqn", "num_frozen": 8}, "^num_frozen is 8, expected 0 to 7, by the nodes of start$"),
         ({"hurdle": float("nan")}, "^hurdle is nan, expected a number$"),
+        (
+            {"language": "targets", "start": "", "num_frozen": 0, "num_episodes": (5,)},
+            r"^num_episodes is \(5,\), expected none: targets have target_lane.budget$",
+        ),
         ({"max_steps": (5, 0)}, r"^max_steps is \(5, 0\), expected integers of at least 1$"),
         ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected a positive number$"),
         ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected positive integers$"),

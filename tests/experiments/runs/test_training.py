@@ -290,5 +290,5 @@ def test_a_run_leaves_out_few_iterations():
 
 
 def test_short_iterations_are_logged_as_seldom_as_they_are_short():
-    assert in_jax._chunk(100_000, env_steps=1) == 5000 and in_jax._chunk(500_000, env_steps=1) == 5000
-    assert in_jax._chunk(100_000, env_steps=20) == 250 and in_jax._chunk(100_000, env_steps=64) == 100
+    assert in_jax._chunk(100_000, env_steps=1) == 1000 and in_jax._chunk(2_000, env_steps=1) == 100
+    assert in_jax._chunk(100_000, env_steps=4) == 250 and in_jax._chunk(100_000, env_steps=64) == 100
