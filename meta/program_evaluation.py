@@ -303,10 +303,14 @@ def distance_from_td(program: Program) -> float:
     Directions are those of `fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
     """
     own = _direction(program)
-    return min(float(np.linalg.norm(own - _direction(parse(LOSSES, formula)))) for formula in TD)
+    return min(float(np.linalg.norm(own - other)) for other in _directions_of_td())
 
 
 @functools.cache
+def _directions_of_td() -> list[np.ndarray]:
+    return [_direction(parse(LOSSES, formula)) for formula in TD]
+
+
 def _direction(program: Program) -> np.ndarray:
     return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
 

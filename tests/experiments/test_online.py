@@ -37,6 +37,12 @@ def run(folder, iterations, num_devices, *others):
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
+def coordinator():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+
+
 def ended(*processes):
     for process in processes:
         _, errors = process.communicate(timeout=500)
@@ -59,9 +65,7 @@ def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_proce
     def go(iterations, num_devices, *others):
         return run(tmp_path / "run", iterations, num_devices, *own, *others)
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+    address = coordinator()
     ended(*(go(4, 2, address, "--num_processes=2", f"--process_id={i}") for i in range(2)))
     ended(go(6, 2, "--num_devices=2", "--resume"))
     ended(go(8, 1, "--resume"))
@@ -71,9 +75,7 @@ def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_proce
 
 
 def two(folder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+    address = coordinator()
     return [run(folder, 10**6, 1, address, "--num_processes=2", f"--process_id={i}") for i in range(2)]
 
 
@@ -122,9 +124,7 @@ def test_over_devices_and_processes_it_is_the_run_of_one_device_and_goes_on_over
     shutil.copytree(parts, fewer)
     ended(run(parts, 6, 8, "--num_devices=8", "--resume"))
     ended(run(fewer, 6, 4, "--num_devices=4", "--resume"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+    address = coordinator()
     ended(*(run(both, 6, 4, address, "--num_processes=2", f"--process_id={i}") for i in range(2)))
     assert state(parts) == state(whole) and numbers(parts) == numbers(whole)
     assert len(numbers(alone)) == 6
