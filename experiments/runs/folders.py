@@ -1,19 +1,17 @@
 """The folder of a run: where it is, whether it holds one, and who may write it."""
 
-import atexit
 import contextlib
 import dataclasses
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from experiments.runs import jobs
+from experiments.runs import jobs, processes
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
@@ -45,8 +43,7 @@ def of_process(options: RunOptions, *names: str) -> RunOptions:
       UsageError: as `check_free`, for a run that does not go on: before anything is compiled for it.
     """
     if jax.process_index():
-        folder = tempfile.mkdtemp()
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        folder = processes.temporary_folder()
         return dataclasses.replace(
             options, out=folder, resume=False, log_to=(), resume_out=str(folder_of(options, *names))
         )

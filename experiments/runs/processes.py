@@ -4,8 +4,10 @@ import atexit
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 from typing import NoReturn
@@ -24,6 +26,7 @@ GRACE = 2.0  # seconds in which a process may tell its own error, after another 
 
 _others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
 _ending = threading.Lock()
+_folders: list[str] = []  # temporary ones of this process
 
 
 def define_process_flags() -> None:
@@ -136,6 +139,20 @@ def _say(what: bytes) -> None:
             other.sendall(what)
 
 
+def temporary_folder() -> str:
+    """Make a folder that is removed when this process ends, unless it is killed."""
+    folder = tempfile.mkdtemp()
+    if not _folders:
+        atexit.register(_remove_folders)
+    _folders.append(folder)
+    return folder
+
+
+def _remove_folders() -> None:
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def are_several() -> bool:
     return bool(_others)
 
@@ -167,4 +184,5 @@ def end(code: int, text: str) -> NoReturn:
         _say(FAILED)
         if jax.process_index() == 0:  # JAX aborts those that live longer
             time.sleep(1.5 * GRACE)
+        _remove_folders()
         os._exit(code)

@@ -105,13 +105,16 @@ def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path
 
 
 @pytest.mark.long
-def test_where_one_process_has_an_error_of_its_own_the_other_ends_too(tmp_path):
+def test_where_one_process_has_an_error_of_its_own_the_other_ends_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")  # of a run that is there: only process 0 looks
     both = two(tmp_path / "run")
     (first,), (second,) = end_of(both, 120)
     assert both[0].returncode == 2 and "--overwrite" in first
     assert both[1].returncode == 1 and second.startswith(GONE)
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.long
