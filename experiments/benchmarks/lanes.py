@@ -16,8 +16,8 @@ import optax
 from absl import app, flags
 
 from agents.environments.names import make_environment
-from frodo.evolution import BASIC, fits
 from frodo.logs import table
+from frodo.program_lanes import BASIC, fits
 from meta.lanes import LaneConfig, Lanes, make_lanes
 from meta.program_evaluation import Instructions, assemble, has_gradient, registers_of
 from meta.program_generation import random_program

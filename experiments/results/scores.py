@@ -22,7 +22,7 @@ from agents.environments.atari57 import atari_scores
 from agents.environments.names import is_pure, make_environment
 from agents.types import Array
 from experiments.runs.errors import UsageError
-from frodo.evolution import Task
+from frodo.program_lanes import Task
 from toy_envs import names
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
