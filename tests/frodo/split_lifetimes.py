@@ -3,8 +3,8 @@
     python -m tests.frodo.split_lifetimes FOLDER NAME...
     python -m tests.frodo.split_lifetimes FOLDER NAME... PROCESS COORDINATOR    as one of two processes
 
-Writes FOLDER/<name>.npz: a name is a rule, or <rule>_host for what it learns from a host's trajectories; checks that
-environments are split and all else is on every device.
+Writes FOLDER/<name>.npz: a name is a rule, or <rule>_host for what it learns from a host's trajectories, or one of
+`ADAPTING`; checks that environments are split and all else is on every device.
 """
 
 import dataclasses
@@ -23,16 +23,42 @@ from frodo import presets
 from frodo.devices import gather
 from frodo.learner import build_learner, split
 from frodo.online import make_host_learn, make_online_program, of_all_actors
+from meta.curriculum import CurriculumConfig
+from meta.optimizers import adam
 from tests.trees import leaves
 from toy_envs.base import host_time_step
 from toy_envs.catch import Catch
+from toy_envs.rule_room import RuleRoom
+from toy_envs.trials import Trials
 
 ITERATIONS = 3
 TINY = {"batch_size": 8, "unroll": 4, "network": NetworkConfig("mlp", (4,))}
 
 
+MEMORY = {
+    "batch_size": 8,
+    "network": NetworkConfig("mlp", (32,), core=8, core_heads=2, core_layers=1, memory=5),
+    # With a smaller epsilon, the rounding of gradients near 0 becomes whole steps.
+    "optimizer": dataclasses.replace(adam(3e-3), epsilon=1e-2),
+}
+ADAPTING = {  # agents with a memory, in trials
+    "lstm": ("impala", MEMORY),
+    "transformer": ("impala", MEMORY | {"network": dataclasses.replace(MEMORY["network"], core_kind="transformer")}),
+    "muesli": ("muesli", MEMORY | {"network": dataclasses.replace(MEMORY["network"], action_model=3)}),
+    "plr": ("impala", MEMORY | {"curriculum": CurriculumConfig("plr", num_train=2, capacity=8)}),
+}
+TRIALS = Trials(RuleRoom("easy", 16), 2)
+
+
 def config_of(rule):
     """Episodes of Catch(4, 3) are three steps long: they end inside of trajectories."""
+    if rule in ADAPTING:
+        rule, settings = ADAPTING[rule]
+        return presets.for_rule("trials/2/toy/rule_room/easy", rule).replace(**settings)
+    if rule == "dqn":
+        replay = ReplayConfig(capacity=64, batch_size=8, fresh=0.0)
+        own = presets.for_rule("toy/catch", rule)
+        return own.replace(**TINY | {"unroll": 1, "replay": replay}, rule=own.rule.replace(target_period=2))
     config = presets.for_rule("toy/catch", rule).replace(**TINY)
     if rule == "impala":
         return config.replace(replay=ReplayConfig(16, 8, 0.5))
@@ -50,7 +76,8 @@ def config_of(rule):
 
 def lifetime(rule, num_devices=0):
     """Return the state after some iterations, and their metrics."""
-    program = make_online_program(build_learner(config_of(rule), 3), Catch(4, 3))
+    environment = TRIALS if rule in ADAPTING else Catch(4, 3)
+    program = make_online_program(build_learner(config_of(rule), environment.num_actions), environment)
     over = splitting.over(num_devices)
     state = over(jax.jit(program.init))(jax.random.key(0))
     return over(jax.jit(program.run, static_argnums=1))(state, ITERATIONS)[:2]

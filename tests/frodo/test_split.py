@@ -12,7 +12,7 @@ import pytest
 
 from agents.replay import ReplayConfig
 from frodo.online import check_split, discover_online
-from tests.frodo.split_lifetimes import TINY, config_of, lifetime, lifetime_on_host
+from tests.frodo.split_lifetimes import ADAPTING, TINY, config_of, lifetime, lifetime_on_host
 from tests.trees import leaves
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
@@ -20,22 +20,38 @@ from toy_envs.catch import Catch
 RULES = ("impala", "ppo", "frodo", "disco")
 
 
+def run_on_eight(folder, *names):
+    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", folder, *names]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
     """The folder with what eight devices came to."""
     folder = tmp_path_factory.mktemp("split")
-    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", folder, *RULES, "frodo_host"]
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_on_eight(folder, *RULES, "frodo_host")
     return folder
+
+
+def check(folder, rule):
+    with np.load(folder / f"{rule}.npz") as file:
+        for x, y in zip(file.values(), leaves(lifetime(rule)), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_eight_devices_give_the_lifetime_of_one(rule, split):
-    with np.load(split / f"{rule}.npz") as file:
-        for x, y in zip(file.values(), leaves(lifetime(rule)), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    check(split, rule)
+
+
+@pytest.mark.long
+def test_eight_devices_give_the_lifetime_of_one_with_programs_memories_and_curricula(tmp_path):
+    names = ("dqn", *ADAPTING)
+    run_on_eight(tmp_path, *names)
+    for name in names:
+        check(tmp_path, name)
 
 
 def check_host(folder, rule):
