@@ -26,9 +26,9 @@ import numpy as np
 from absl import flags
 
 from experiments.results import plots, program_plots, reading
-from experiments.results.scores import task_of
-from experiments.runs import command_line, settings
-from experiments.runs.errors import RunError, UsageError, caused_by
+from experiments.results.scores import parse_tasks, task_of
+from experiments.runs import command_line
+from experiments.runs.errors import RunError, UsageError
 from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join
@@ -241,11 +241,7 @@ def draw(folder: Path) -> None:
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     join()
-    envs = settings.parse_envs(FLAGS.envs)
-    with caused_by("--envs"):
-        for env in envs:
-            task_of(env)
-    summary = run(*command_line.parse_options(argv, configure(FLAGS.language, envs)))
+    summary = run(*command_line.parse_options(argv, configure(FLAGS.language, parse_tasks(FLAGS.envs))))
     if not jax.process_index():
         print(table([{"": name, "value": value} for name, value in summary.items()]))
 

@@ -17,13 +17,13 @@ import numpy as np
 from absl import flags
 
 from experiments.results.program_plots import draw_program
-from experiments.results.scores import task_of
-from experiments.runs import command_line, settings
-from experiments.runs.errors import UsageError, caused_by
+from experiments.results.scores import parse_tasks, task_of
+from experiments.runs import command_line
+from experiments.runs.errors import UsageError
 from frodo import files
 from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
-from meta.program_evaluation import distance_from_td
+from meta.program_evaluation import distance_from_td, has_gradient
 from meta.program_language import FORMULAS, LOSSES, Program, parse_setting, to_formula
 
 
@@ -69,12 +69,12 @@ def rows(envs: tuple[str, ...], programs: list[Program], scores: np.ndarray) -> 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    envs = settings.parse_envs(FLAGS.envs)
-    with caused_by("--envs"):
-        for env in envs:
-            task_of(env)
+    envs = parse_tasks(FLAGS.envs)
     formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
     programs = [parse_setting(f"--formula={x}", LOSSES, x, FORMULAS) for x in formulas]
+    for formula, program in zip(formulas, programs, strict=True):
+        if not has_gradient(program):
+            raise UsageError(f"--formula={formula}: it has no gradient to Q, so that nothing would be learned")
     if not programs:
         raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
     config = command_line.parse_settings(argv, EvolutionConfig())

@@ -21,7 +21,7 @@ from meta.program_language import LOSSES, Language, Program, compact, parse
 from meta.target_programs import TARGETS
 from toy_envs.base import Environment
 
-BASIC = (("Q", "s"), ("QTarget", "s_next"))  # the outputs of networks that most programs use
+BASIC = (("Q", "s"), ("QTarget", "s_next"))  # outputs of networks that suffice for most programs from Q(s)[a]
 
 
 class Task(NamedTuple):
@@ -73,7 +73,8 @@ class Pool:
         self._assemble = lambda program: assemble(language, program, registers)
         devices = jax.devices()
         if jax.process_count() > 1 and num % len(devices):
-            raise ValueError(f"{num} lanes, expected a multiple of the {len(devices)} devices of all processes")
+            expected = f"a multiple of the {len(devices)} devices of all processes"
+            raise ValueError(f"num_lanes or num_full_lanes is {num}, expected {expected}")
         init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
 
         def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
@@ -160,7 +161,7 @@ def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool
 
 
 def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Pool]:
-    """Lanes for programs that need two outputs of networks, and fewer for all programs."""
+    """Lanes for programs that need two outputs of networks and no random numbers, and lanes for all programs."""
 
     def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
         functions = make_lanes(task.environment, lane, lists, has_draws)

@@ -40,6 +40,7 @@ class Origin(NamedTuple):
     note: str = ""
 
 
+EVOLVED_LOSSES = Origin((), None, None, "searches of some 72 hours on 300 CPUs (Co-Reyes et al. 2021)")
 DISCO103 = Origin(
     ("atari/*", "procgen/*", "dmlab/*"),
     None,

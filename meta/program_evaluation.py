@@ -6,8 +6,9 @@ that are made of lists are a fixed set of *features*, the same for all programs,
 arithmetic on registers. `assemble` turns a program into `Instructions`: arrays, which are data of a compiled program,
 and can be mapped over. The interpreter has a reverse pass of its own, whose tape is the registers.
 
-Operators are total: results and derivatives are finite for all finite arguments. Results of arithmetic are clipped to
-±1e10, and so is what each argument of an operator gets of the gradient, so that no product of them overflows.
+Operators are total: results and derivatives are finite for all arguments whose squares are. Results of arithmetic are
+clipped to ±1e10, and so is what each argument of an operator gets of the gradient, so that no product of them
+overflows.
 """
 
 import functools
@@ -259,7 +260,10 @@ NUM_PROBES, PROBED_ACTIONS = 10, 3
 
 
 def _probe() -> tuple[Transition, Draws]:
-    """Return fixed transitions of the size that agents see, one in five terminal, and fixed draws."""
+    """Return fixed transitions of the size that agents see, one in five terminal, and fixed draws for each of them.
+
+    Were they the same for all, a factor that is drawn would count as a constant.
+    """
     rng = np.random.default_rng(0)
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
     transition = Transition(
@@ -270,7 +274,14 @@ def _probe() -> tuple[Transition, Draws]:
         state=normal(NUM_PROBES, 4),
         next_state=normal(NUM_PROBES, 4),
     )
-    return transition, Draws(normal(LOSSES.max_nodes), jnp.asarray(rng.uniform(size=LOSSES.max_nodes)))
+    num = (NUM_PROBES, LOSSES.max_nodes)
+    return transition, Draws(normal(*num), jnp.asarray(rng.uniform(size=num)))
+
+
+def _on_probes(instructions: Instructions, given: Array, draws: Draws) -> Array:
+    """Run a program on the fixed transitions, each with draws of its own: [features, NUM_PROBES] -> [NUM_PROBES]."""
+    one = lambda given, draws: interpret(instructions, draws, given[:, None])[0]
+    return jax.vmap(one, (1, 0))(given, draws)
 
 
 @jax.jit
@@ -288,7 +299,7 @@ def fingerprint(instructions: Instructions) -> Array:
     transition, draws = _probe()
 
     def loss(lists):
-        return jnp.sum(interpret(instructions, draws, features(transition._replace(lists=lists))))
+        return jnp.sum(_on_probes(instructions, features(transition._replace(lists=lists)), draws))
 
     gradient = jax.grad(loss)(transition.lists)
     flat = jnp.concatenate([gradient[name].ravel() for name in LISTS if name[0] == "Q"])
@@ -326,7 +337,7 @@ def outputs(instructions: Instructions) -> Array:
       [NUM_PROBES + 1].
     """
     transition, draws = _probe()
-    losses = interpret(instructions, draws, features(transition))
+    losses = _on_probes(instructions, features(transition), draws)
     largest = jnp.max(jnp.abs(losses))
     unit = jnp.where(largest > 0, largest, 1.0)
     return jnp.append(losses / unit, jnp.log(unit))

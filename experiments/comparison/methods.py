@@ -18,7 +18,7 @@ from experiments.runs.errors import UsageError, caused_by
 from frodo import presets
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.fitted import RULE_OF
-from frodo.rule_files import PUBLISHED, load_origin, load_rule
+from frodo.rule_files import EVOLVED_LOSSES, PUBLISHED, Origin, load_origin, load_rule
 from frodo.rules import RuleConfig
 from meta.outer import OuterConfig
 from meta.program_language import FORMULAS
@@ -251,6 +251,13 @@ class Comparison:
         """Return the source of a method's η: a rule's name or path, "" for none, None if it is missing."""
         name = METHODS[method].rule
         return self.files.get(name) or None if name in RULE_FLAGS else name
+
+    def origin(self, method: str) -> Origin | None:
+        """Return where a method's η was found, None if nothing was searched for."""
+        rule = self.rule(method)
+        if rule:
+            return load_origin(rule)
+        return EVOLVED_LOSSES if METHODS[method].regime == PUBLISHED_PROGRAM else None
 
     def missing(self, method: str) -> str:
         """Say why a method cannot be run, or ""."""

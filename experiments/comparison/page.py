@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.comparison import cells
-from experiments.comparison.methods import ADAPTED, FROZEN, METHODS, Comparison
+from experiments.comparison.methods import METHODS, Comparison
 from experiments.comparison.protocol import ALL, Point, family, groups_of
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
@@ -137,9 +137,10 @@ def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:
             return f"{found.labels[name]}: missing"
         text = f"{found.labels[name]}: {interval(found.aggregates[name]['IQM'])}"
         values = {key: _quantity(value) for key, value in costs[name].items()}
-        if METHODS[name].regime in (FROZEN, ADAPTED):
-            note = load_origin(comparison.rule(name) or "").note
-            text += "; before: " + (note or f"{values['env steps before']} steps, {values['CPU s before']} CPU s")
+        if origin := comparison.origin(name):
+            text += "; before: " + (
+                origin.note or f"{values['env steps before']} steps, {values['CPU s before']} CPU s"
+            )
         if METHODS[name].frozen:
             text += f"; during: {values['env steps for η']} steps, {values['CPU s for η']} CPU s"
         return text

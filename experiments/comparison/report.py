@@ -18,7 +18,6 @@ from experiments.results.scores import normalised, reference_scores
 from experiments.results.statistics import Estimate
 from frodo import files
 from frodo.logs import table
-from frodo.rule_files import load_origin
 from frodo.rules import RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
@@ -238,8 +237,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
     same_agent = ("network", "batch_size", "unroll", "replay")
     rows: dict[Cell, dict[str, Any]] = {}
     for (env, method), results in runs.items():
-        config, rule = results.config["config"], comparison.rule(method)
-        where = load_origin(rule) if rule else None
+        config, where = results.config["config"], comparison.origin(method)
         is_meta = RULES[config["rule"]["name"]].is_learned and not config["is_frozen"]
         fresh = (config["stride"] or config["num_updates"]) * config["unroll"]
         is_extra = is_meta and not config["is_validation_kept"]

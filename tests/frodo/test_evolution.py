@@ -18,7 +18,7 @@ from frodo.online import make_online_program
 from frodo.program_lanes import Evaluator, Job, Task
 from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig, make_lanes
-from meta.program_evaluation import LISTS, assemble, fingerprint, outputs, registers_of
+from meta.program_evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
 from meta.program_language import FORMULAS, LOSSES, parse, to_formula
 from meta.target_programs import TARGETS
 from toy_envs.catch import Catch
@@ -294,6 +294,14 @@ def test_only_the_first_seed_ends_early():
     while not evaluator.is_idle:
         steps |= {job.seed: outcome.num_steps for job, outcome in evaluator.run(0.99)}
     assert steps[0] < steps[1] == 80  # to its end
+
+
+@pytest.mark.parametrize("factor", ["normal()", "uniform()", "(normal() - normal())"])
+def test_a_loss_with_a_drawn_factor_is_another_program(factor):
+    known = f"y = r + gamma * max(Q_targ(s_next)); {factor} * (Q(s)[a] - y)**2"
+    program = parse(LOSSES, known)
+    own, other = (fingerprint(assemble(LOSSES, x, registers_of(LISTS))) for x in (program, parse(LOSSES, TD[0])))
+    assert np.max(np.abs(own - other)) > 100 * evolution.SAME and distance_from_td(program) > 0.1
 
 
 @pytest.mark.parametrize("task", [0, 1])
