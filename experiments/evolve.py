@@ -79,7 +79,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         lanes, start = devices.scatter(*run.restore(devices.gather(search.lanes)), search.lanes)
         if start:
             search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
-        end = _search(run, search, start)
+        end = _search(run, config.envs, search, start)
         best = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
         finalists = best[: config.num_finalists]
         seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
@@ -123,7 +123,7 @@ def nearest_to_td(search: Evolution) -> dict[str, Any]:
     return {"nearest_to_td": formula, "distance_from_td": found[nearest.number], "score_of_nearest": nearest.score}
 
 
-def _search(run: Run, search: Evolution, chunk: int) -> int:
+def _search(run: Run, envs: Sequence[str], search: Evolution, chunk: int) -> int:
     """Go on to the end of the search; `chunk` chunks of steps are done. Returns how many are then."""
     num_programs = run.options.steps
     progress = Progress(num_programs, search.counts["evaluated"], "programs")
@@ -131,7 +131,11 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
         try:
             search.step(num_programs)
         except Exhausted as error:
-            raise RunError(str(error)) from None
+            if not search.records:
+                raise RunError(str(error)) from None
+            note(f"{error}; the finalists are of what was found")
+            num_programs = len(search.records)
+            search.step(num_programs)  # no proposals: lanes go on to their ends
         chunk += 1
         best = search.best
         env_steps = sum(record.num_steps for record in search.records)
@@ -143,7 +147,7 @@ def _search(run: Run, search: Evolution, chunk: int) -> int:
         is_due, interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
         if is_due or interrupted:
             lanes, told = search.state()
-            write_programs(run.folder / "programs.csv", search)
+            write_programs(run.folder / "programs.csv", envs, search)
             whole = devices.gather(lanes)
             run.save(whole, chunk, told)
             run.stop_if_interrupted(whole, chunk, interrupted)
@@ -166,8 +170,8 @@ def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
     run.stop_if_interrupted(search.lanes, end, *devices.agree(run.interrupted))
 
 
-def write_programs(path: Path, search: Evolution) -> None:
-    """Write all records, in the order of their proposals."""
+def write_programs(path: Path, envs: Sequence[str], search: Evolution) -> None:
+    """Write all records, in the order of their proposals; scores are empty in environments that a program did not see."""
     language = search.config.kind.language
     rows = [
         {
@@ -176,7 +180,10 @@ def write_programs(path: Path, search: Evolution) -> None:
             "score": x.score,
             "env_steps": x.num_steps,
             "is_finite": x.is_finite,
-            "tasks": len(x.scores),
+            **{
+                f"score/{env}": float(np.mean(scores)) if (scores := x.scores.get(i)) else None
+                for i, env in enumerate(envs)
+            },
             "formula": to_formula(language, x.program),
         }
         for x in search.records

@@ -18,6 +18,7 @@ from experiments import evolve
 from experiments.evolve import EvolveConfig
 from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
+from frodo import evolution
 from frodo.rule_files import load_rule
 from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig
@@ -56,6 +57,7 @@ def test_files(whole):
     folder, summary = whole
     programs = rows(folder / "programs.csv")
     assert len(programs) == summary["evaluated"] == 12
+    assert [row["score/toy/catch/5x5"] for row in programs] == [row["score"] for row in programs]
     best = sorted(programs, key=lambda row: (-float(row["score"]), int(row["number"])))[:2]
     finalists = rows(folder / "finalists.csv")
     assert [(row["number"], row["seed"]) for row in finalists] == [
@@ -70,6 +72,16 @@ def test_files(whole):
     assert summary["nearest_to_td"] in [row["formula"] for row in nearest]
     assert float(rows(folder / "metrics.csv")[-1]["best_score"]) == pytest.approx(float(best[0]["score"]))
     assert all((folder / f"{name}.png").is_file() for name in ("best", "program", "family"))
+
+
+def test_a_search_that_has_found_all_there_is_ends_with_its_finalists(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evolution, "MAX_KNOWN", 50)
+    start = "Q(s)[a]" + " + r + gamma" * 9  # has no room for anything else
+    config = dataclasses.replace(CONFIG, start=start, mutation_share=0.0)
+    for resume in (False, True):
+        summary = evolve.run(config, RunOptions((0,), 12, out=str(tmp_path), resume=resume))
+        assert summary["evaluated"] == 1 and load_rule(str(tmp_path / "rule.npz")).config.rule.name == "program"
+        assert "50 programs in a row were equal to one of the 1 before" in capsys.readouterr().err
 
 
 def test_the_rule_is_the_best_program_and_is_read_by_its_file(whole):
