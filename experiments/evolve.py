@@ -171,7 +171,7 @@ def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
 
 
 def write_programs(path: Path, envs: Sequence[str], search: Evolution) -> None:
-    """Write all records, in the order of their proposals; scores are empty in environments that a program did not see."""
+    """Write all records, in the order of their proposals; those that did not see an environment have no score there."""
     language = search.config.kind.language
     rows = [
         {
@@ -180,10 +180,7 @@ def write_programs(path: Path, envs: Sequence[str], search: Evolution) -> None:
             "score": x.score,
             "env_steps": x.num_steps,
             "is_finite": x.is_finite,
-            **{
-                f"score/{env}": float(np.mean(scores)) if (scores := x.scores.get(i)) else None
-                for i, env in enumerate(envs)
-            },
+            **{f"score/{env}": float(np.mean(x.scores[i])) if x.scores.get(i) else None for i, env in enumerate(envs)},
             "formula": to_formula(language, x.program),
         }
         for x in search.records
