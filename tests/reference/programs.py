@@ -14,7 +14,7 @@ def divide(x: float, y: float) -> float:
     return x / (max(y, 1e-10) if y >= 0 else min(y, -1e-10))
 
 
-OPERATORS = {
+ON_NUMBERS = {  # results are clipped
     "Add": lambda x, y: x + y,
     "Subtract": lambda x, y: x - y,
     "DotProduct": lambda x, y: x * y,
@@ -26,6 +26,8 @@ OPERATORS = {
     "Exp": lambda x: np.exp(min(x, np.log(LIMIT))),
     "Abs": abs,
     "MultiplyTenth": lambda x: x / 10,
+}
+OPERATORS = ON_NUMBERS | {
     "StateDotProduct": lambda x, y: sum(x[i] * y[i] for i in range(len(x))),
     "StateL2Distance": lambda x, y: sum((x[i] - y[i]) ** 2 for i in range(len(x))),
     "MaxList": max,
@@ -38,7 +40,6 @@ OPERATORS = {
     "KLDiv": lambda p, q: sum(pi * np.log(pi / qi) for pi, qi in zip(p, q, strict=True) if pi > 0),
     "Entropy": lambda p: -sum(pi * np.log(pi) for pi in p if pi > 0),
 }
-ON_NUMBERS = list(OPERATORS)[:11]
 
 
 def evaluate(nodes, names, inputs, lists, normal, uniform) -> np.ndarray:
