@@ -287,6 +287,9 @@ class Comparison:
             config = config.replace(num_updates=self.stale, is_acting_interleaved=False)
         if config.exploration:
             config = config.replace(exploration=int(EXPLORATION * self.budget(env)))
+        if config.replay.capacity:  # no more than a lifetime fills
+            capacity = min(config.replay.capacity, max(self.budget(env), config.replay.batch_size))
+            config = config.replace(replay=dataclasses.replace(config.replay, capacity=capacity))
         return config.replace(annealing=0 if family(env) == "changing" else self.budget(env))
 
     def programs(self, env: str, method: str) -> list[Program]:

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from agents.environments.names import make_environment
+from agents.replay import ReplayConfig
 from experiments.comparison import methods
 from experiments.comparison.methods import METHODS
 from experiments.comparison.protocol import Grid, Program
@@ -46,7 +47,7 @@ def test_a_rule_differs_only_in_what_it_is(env):
         differing = {x.name for x in dataclasses.fields(config) if getattr(config, x.name) != getattr(agent, x.name)}
         differing -= OF_THE_RULE | {"annealing"}
         if method in PROGRAMS:  # DQN's way to use experience
-            assert config.exploration == 100 and config.replay == presets.dqn(env, "dqn").replay
+            assert config.exploration == 100 and config.replay == ReplayConfig(1000, 32, 0.0)
             differing -= {"exploration", "replay", "is_acting_interleaved"}
         if config.rule.name in ("disco", "muesli"):  # predictions of actions need a model of them
             assert dataclasses.replace(config.network, action_model=0) == agent.network
