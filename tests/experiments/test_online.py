@@ -101,7 +101,8 @@ def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path
     both[killed].kill()
     said = end_of(both, 20)[1 - killed]
     if killed != 0 or both[1].returncode != -signal.SIGABRT:  # after process 0, JAX may be faster
-        assert both[1 - killed].returncode == 1 and any(line.startswith(GONE) for line in said)
+        last = said if killed == 0 else said[-1:]  # after process 0, lines of JAX may follow
+        assert both[1 - killed].returncode == 1 and any(line.startswith(GONE) for line in last)
 
 
 @pytest.mark.long
@@ -113,7 +114,7 @@ def test_where_one_process_has_an_error_of_its_own_the_other_ends_too(tmp_path, 
     both = two(tmp_path / "run")
     first, second = end_of(both, 120)
     assert both[0].returncode == 2 and "--overwrite" in first[-1]
-    assert both[1].returncode == 1 and any(line.startswith(GONE) for line in second)
+    assert both[1].returncode == 1 and second[-1].startswith(GONE)
     assert not list((tmp_path / "temporary").iterdir())
 
 
