@@ -23,8 +23,9 @@ from experiments.runs.errors import UsageError
 from frodo import files
 from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
-from meta.program_evaluation import distance_from_td, has_gradient
-from meta.program_language import FORMULAS, LOSSES, Program, parse_setting, to_formula
+from meta.program_evaluation import distance_from_td
+from meta.program_language import LOSSES, Program, to_formula
+from meta.programs import parse_loss
 
 
 def score(
@@ -71,10 +72,7 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     envs = parse_tasks(FLAGS.envs)
     formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
-    programs = [parse_setting(f"--formula={x}", LOSSES, x, FORMULAS) for x in formulas]
-    for formula, program in zip(formulas, programs, strict=True):
-        if not has_gradient(program):
-            raise UsageError(f"--formula={formula}: it has no gradient to Q, so that nothing would be learned")
+    programs = [parse_loss("--formula", x) for x in formulas]
     if not programs:
         raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
     config = command_line.parse_settings(argv, EvolutionConfig())
@@ -97,7 +95,7 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string("formula", [], "A program, or the name of one; may be given several times.")
     flags.DEFINE_string("finalists", "", "Score the programs of this file of `evolve`, too.")
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
-    flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
+    flags.DEFINE_string("seeds", "2000-2004", "Seeds; by default such as no search has.")
     flags.DEFINE_string("out", "", "Folder for the score of each seed, and pictures of the programs.")
     command_line.define_settings(EvolutionConfig(), without=("language",))
     command_line.start(main)

@@ -16,7 +16,7 @@ from agents.rule import UpdateRule, masked_means
 from agents.types import Array, PredictionSpec
 from agents.validation import check_fractions
 from meta.program_evaluation import Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
-from meta.program_language import FORMULAS, LOSSES, compact, parse, parse_setting
+from meta.program_language import FORMULAS, LOSSES, Program, compact, parse_setting
 
 MOST_MAXIMA = 2  # that cases are told apart by
 
@@ -29,16 +29,23 @@ class ProgramConfig:
     target_period: int = 100  # updates from one hard copy of the agent's parameters to the next
 
     def validate(self) -> None:
-        _check_formula(self.formula)
+        parse_loss("formula", self.formula)
         check_fractions(self, "discount", "epsilon")
         if self.target_period < 1:
             raise ValueError(f"target_period is {self.target_period}, expected an integer of at least 1")
 
 
 @functools.cache
-def _check_formula(formula: str) -> None:
-    if not has_gradient(parse_setting("formula", LOSSES, formula)):
-        raise ValueError(f"formula: {formula!r} has no gradient to Q: nothing would be learned")
+def parse_loss(name: str, formula: str) -> Program:
+    """Read the loss that a setting of this name is, or the name of one; a ValueError begins with the setting's.
+
+    Raises:
+      ValueError: if it is no formula of a loss, or Q has no gradient.
+    """
+    parsed = parse_setting(name, LOSSES, formula, FORMULAS)
+    if not has_gradient(parsed):
+        raise ValueError(f"{name}: {formula!r} has no gradient to Q: nothing would be learned")
+    return parsed
 
 
 @dataclasses.dataclass
@@ -75,7 +82,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
     A step whose successor is unknown, as at a time limit, has no loss. Constants are η if it is to be learned. Metrics
     say which cases of its maxima are active, as in Figure 6 of the paper.
     """
-    parsed = compact(LOSSES, parse(LOSSES, config.formula))
+    parsed = compact(LOSSES, parse_loss("formula", config.formula))
     lists, constants = lists_of(LOSSES, parsed), constants_of(LOSSES, parsed) if is_learned else []
     is_random = any(node.operator in ("Normal", "Uniform") for node in parsed)
 
