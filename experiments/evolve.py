@@ -42,8 +42,6 @@ from meta.optimizers import adam
 from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, to_formula
 
-SEEDS_OF_FINALISTS = 1000  # the first of their seeds: searches have smaller ones
-
 
 @dataclasses.dataclass
 class EvolveConfig(EvolutionConfig):
@@ -82,7 +80,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         end = _search(run, config.envs, search, start)
         best = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
         finalists = best[: config.num_finalists]
-        seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
+        seeds = range(config.num_final_seeds)
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
         cpu_seconds, num_steps = run.cpu_seconds(), sum(record.num_steps for record in search.records)
         trainings = Progress(len(finalists) * len(tasks) * len(seeds), unit="trainings")

@@ -95,7 +95,7 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string("formula", [], "A program, or the name of one; may be given several times.")
     flags.DEFINE_string("finalists", "", "Score the programs of this file of `evolve`, too.")
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
-    flags.DEFINE_string("seeds", "2000-2004", "Seeds; by default such as no search has.")
+    flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("out", "", "Folder for the score of each seed, and pictures of the programs.")
     command_line.define_settings(EvolutionConfig(), without=("language",))
     command_line.start(main)

@@ -290,7 +290,8 @@ class Evolution:
         """Evaluate programs in all tasks, by the lanes of a search that is idle.
 
         Args:
-          programs, seeds: what is evaluated, with which seeds; the search's own are those below `num_seeds`.
+          programs, seeds: what is evaluated, with which seeds: all programs have the same draws, which no program of
+            the search had.
           on_chunk: called after each chunk of steps with the number of scores that are there.
         Returns:
           scores [programs, tasks, seeds].
@@ -393,9 +394,10 @@ class Evolution:
             self.members.append((program, record.number))
 
     def _submit(self, record: Record, trainings: Sequence[tuple[int, int]]) -> None:
+        """Let a record's program be trained, with draws of its own: luck is not what its children get from it."""
         for task, seed in trainings:
             record.scores.setdefault(task, [])
-            self._evaluator.submit(Job(record.number, task, seed), record.program)
+            self._evaluator.submit(Job(record.number, task, seed, draw=record.number + 1), record.program)
 
     def _collect(self, job: Job, outcome: Outcome) -> None:
         record = self.records[job.record]

@@ -41,11 +41,19 @@ class Outcome(NamedTuple):
 
 
 class Job(NamedTuple):
-    """An evaluation to be done: which record's program, in which task, with which seed."""
+    """An evaluation to be done.
+
+    Attributes:
+      record: whose program.
+      task: in which environment.
+      seed: the first one takes the hurdle.
+      draw: the number of the random draws, of several with a seed: 0 for those that programs share.
+    """
 
     record: int
     task: int
     seed: int
+    draw: int = 0
 
 
 class Pool:
@@ -183,7 +191,7 @@ class Evaluator:
       pools: the lanes of each task, of which the first is the hurdle.
       chunk: steps of all lanes between two looks at them.
       max_waiting: evaluations of a task that may wait for a lane, before no more are asked for.
-      seed: of the agents; all programs get the same keys.
+      seed: of all randomness: the same job gets the same draws, whatever its program.
     """
 
     def __init__(self, pools: Sequence[Sequence[Pool]], chunk: int, max_waiting: int, seed: int):
@@ -219,4 +227,5 @@ class Evaluator:
                 queue.append((job, program))
             else:
                 key = jax.random.fold_in(jax.random.key(self._seed), job.task * 2**16 + job.seed)
+                key = jax.random.fold_in(key, job.draw) if job.draw else key
                 pool.assign(pool.free[0], job, program, key)

@@ -15,7 +15,7 @@ from frodo import evolution
 from frodo.evolution import Evolution, EvolutionConfig, make_evaluator
 from frodo.learner import build_learner
 from frodo.online import make_online_program
-from frodo.program_lanes import Evaluator, Job, Task
+from frodo.program_lanes import Evaluator, Job, Pool, Task
 from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig, make_lanes
 from meta.program_evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
@@ -185,6 +185,15 @@ def test_an_evaluation_is_what_its_lane_alone_gives():
     assert outcomes[Job(0, 0, 0)] != outcomes[Job(0, 0, 1)]
 
 
+def test_no_two_programs_of_a_search_have_the_same_luck(monkeypatch):
+    assigned = []
+    monkeypatch.setattr(Pool, "assign", lambda self, i, job, program, key: assigned.append((job, key)))
+    found = Evolution([CATCH], CONFIG, 0)
+    found.step(4)
+    data = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for _, key in assigned}
+    assert len(data) == len(assigned) == 4
+
+
 def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
     evaluator = make_evaluator([CATCH], CONFIG, seed=0)
     evaluator.submit(Job(0, 0, 0), parse(LOSSES, "Q(s)[a] + 0"))
@@ -310,7 +319,7 @@ def test_a_program_whose_agents_are_not_finite_scores_0_and_is_counted(monkeypat
 
     def spoilt(self, hurdle):
         return [
-            (job, x._replace(score=0.0, is_finite=False) if job == (0, task, 0) else x) for job, x in run(self, hurdle)
+            (job, x._replace(score=0.0, is_finite=False) if job[:3] == (0, task, 0) else x) for job, x in run(self, hurdle)
         ]
 
     monkeypatch.setattr(Evaluator, "run", spoilt)
@@ -357,7 +366,7 @@ def test_targets_are_searched_for_too_and_programs_as_data_learn_as_their_formul
         agent = TARGET_CONFIG.target_lane.agent(to_formula(TARGETS, record.program))
         learner = build_learner(agent, CATCH.environment.num_actions, is_frozen=True)
         program = make_online_program(learner, CATCH.environment)
-        key = jax.random.fold_in(jax.random.key(0), 0)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), record.number + 1)  # task and seed 0, own draws
         _, metrics, _ = jax.jit(program.run, static_argnums=1)(program.init(key), 93)
         score = (metrics["return_sum"].sum() / metrics["episodes"].sum() + 1) / 2
         assert record.score == pytest.approx(float(score), abs=1e-5)
