@@ -28,7 +28,7 @@ from absl import flags
 from experiments.results import plots, program_plots, reading
 from experiments.results.scores import parse_tasks, task_of
 from experiments.runs import command_line
-from experiments.runs.errors import RunError, UsageError
+from experiments.runs.errors import RunError, UsageError, caused_by
 from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join
@@ -41,6 +41,8 @@ from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
 from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, to_formula
+
+SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
 
 
 @dataclasses.dataclass
@@ -76,11 +78,12 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     with Run(options, experiment="evolve", name=config.language, config=config, why_as_long=why) as run:
         lanes, start = devices.scatter(*run.restore(devices.gather(search.lanes)), search.lanes)
         if start:
-            search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
+            with caused_by("--resume"):
+                search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
         end = _search(run, config.envs, search, start)
         best = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
         finalists = best[: config.num_finalists]
-        seeds = range(config.num_final_seeds)
+        seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
         cpu_seconds, num_steps = run.cpu_seconds(), sum(record.num_steps for record in search.records)
         trainings = Progress(len(finalists) * len(tasks) * len(seeds), unit="trainings")

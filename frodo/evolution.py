@@ -45,6 +45,7 @@ COUNTED = (
     "not finite",
 )
 SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
+OWN_DRAWS = "own"  # each program has those of its trainings
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
@@ -357,6 +358,7 @@ class Evolution:
         """Return all that the search goes on from: the lanes, and the rest as what JSON can hold."""
         evaluator = self._evaluator
         told = {
+            "draws": OWN_DRAWS,
             "rng": self._rng.bit_generator.state,
             "records": [dataclasses.asdict(record) for record in self.records],
             "members": list(self.members),
@@ -368,7 +370,13 @@ class Evolution:
         return self.lanes, json.loads(json.dumps(told))
 
     def restore(self, lanes: list[list[Any]], told: Mapping[str, Any]) -> None:
-        """Go on from a state of a search with the same tasks and settings."""
+        """Go on from a state of a search with the same tasks and settings.
+
+        Raises:
+          ValueError: if an earlier version began it, whose programs shared their draws.
+        """
+        if told.get("draws") != OWN_DRAWS:
+            raise ValueError("an earlier version began this search, with the same draws for all programs: begin anew")
         self._rng.bit_generator.state = told["rng"]
         self.counts, self._hashes = collections.Counter(told["counts"]), set(told["hashes"])
         for record in told["records"]:
@@ -394,7 +402,7 @@ class Evolution:
             self.members.append((program, record.number))
 
     def _submit(self, record: Record, trainings: Sequence[tuple[int, int]]) -> None:
-        """Let a record's program be trained, with draws of its own: luck is not what its children get from it."""
+        """Let a record's program be trained, with draws of its own: its luck is not its children's."""
         for task, seed in trainings:
             record.scores.setdefault(task, [])
             self._evaluator.submit(Job(record.number, task, seed, draw=record.number + 1), record.program)

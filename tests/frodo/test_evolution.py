@@ -150,6 +150,13 @@ def test_a_search_that_is_stopped_twice_is_one_that_never_was(found):
     assert text_of(resumed) == text_of(found) and resumed.counts == found.counts
 
 
+def test_a_search_with_shared_draws_does_not_go_on(found):
+    _, told = found.state()
+    more = Evolution(TASKS, CONFIG, 0)
+    with pytest.raises(ValueError, match="^an earlier version began this search, with the same draws for all programs"):
+        more.restore([], {name: x for name, x in told.items() if name != "draws"})
+
+
 def test_the_best_of_a_tournament_is_varied(found):
     config = dataclasses.replace(CONFIG, tournament_size=10, mutation_share=1.0)  # of all members
     more = Evolution(TASKS, config, 0)
@@ -185,13 +192,34 @@ def test_an_evaluation_is_what_its_lane_alone_gives():
     assert outcomes[Job(0, 0, 0)] != outcomes[Job(0, 0, 1)]
 
 
-def test_no_two_programs_of_a_search_have_the_same_luck(monkeypatch):
-    assigned = []
-    monkeypatch.setattr(Pool, "assign", lambda self, i, job, program, key: assigned.append((job, key)))
-    found = Evolution([CATCH], CONFIG, 0)
-    found.step(4)
-    data = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for _, key in assigned}
-    assert len(data) == len(assigned) == 4
+@pytest.fixture
+def keys(monkeypatch):
+    """The keys of the jobs that lanes are given, instead of what they would do."""
+    found = {}
+    monkeypatch.setattr(Pool, "assign", lambda self, i, job, program, key: found.update({job: key_data(key)}))
+    monkeypatch.setattr(Evolution, "is_idle", property(lambda self: bool(found)))
+    return found
+
+
+def key_data(key):
+    return tuple(np.asarray(jax.random.key_data(key)).tolist())
+
+
+def test_no_two_programs_of_a_search_have_the_same_luck(keys):
+    Evolution([CATCH], CONFIG, 0).step(4)
+    assert [job[:3] for job in keys] == [(i, 0, 0) for i in range(4)]
+    assert len(set(keys.values())) == 4
+    assert key_data(jax.random.fold_in(jax.random.key(0), 0)) not in keys.values()  # nor that of scores below
+
+
+def test_scores_are_compared_with_the_same_luck(keys):
+    programs = [parse(LOSSES, FORMULAS[name]) for name in ("dqn", "double_dqn")]
+    search = Evolution([CATCH], CONFIG, 0)
+    search._evaluator.run = lambda hurdle: search._evaluator.has_room(0) and []
+    search.rescore(programs, [0, 1])
+    assert {job[:3]: key for job, key in keys.items()} == {
+        (i, 0, seed): key_data(jax.random.fold_in(jax.random.key(0), seed)) for i in range(2) for seed in range(2)
+    }
 
 
 def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
@@ -319,7 +347,8 @@ def test_a_program_whose_agents_are_not_finite_scores_0_and_is_counted(monkeypat
 
     def spoilt(self, hurdle):
         return [
-            (job, x._replace(score=0.0, is_finite=False) if job[:3] == (0, task, 0) else x) for job, x in run(self, hurdle)
+            (job, x._replace(score=0.0, is_finite=False) if job[:3] == (0, task, 0) else x)
+            for job, x in run(self, hurdle)
         ]
 
     monkeypatch.setattr(Evaluator, "run", spoilt)
@@ -366,7 +395,7 @@ def test_targets_are_searched_for_too_and_programs_as_data_learn_as_their_formul
         agent = TARGET_CONFIG.target_lane.agent(to_formula(TARGETS, record.program))
         learner = build_learner(agent, CATCH.environment.num_actions, is_frozen=True)
         program = make_online_program(learner, CATCH.environment)
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), record.number + 1)  # task and seed 0, own draws
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), record.number + 1)  # own draws
         _, metrics, _ = jax.jit(program.run, static_argnums=1)(program.init(key), 93)
         score = (metrics["return_sum"].sum() / metrics["episodes"].sum() + 1) / 2
         assert record.score == pytest.approx(float(score), abs=1e-5)

@@ -126,6 +126,12 @@ def test_the_meta_gradient_of_constants_is_that_of_central_differences(mode):
         np.testing.assert_allclose(found, (high - low) / 2e-4, rtol=1e-5)
 
 
+def test_a_formula_may_be_named():
+    ProgramConfig("dqn_reg").validate()
+    (constant,) = program(ProgramConfig("dqn_reg")).random_meta_params(jax.random.key(0), 3)["program"]["constants"]
+    assert constant == pytest.approx(0.1)
+
+
 def test_a_formula_without_constants_has_no_meta_parameters():
     assert program(ProgramConfig(FORMULAS["dqn"])).random_meta_params(jax.random.key(0), 3) == {}
 
