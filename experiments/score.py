@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     envs = parse_tasks(FLAGS.envs)
     formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
-    programs = [parse_loss("--formula", x) for x in formulas]
+    programs = [parse_loss(f"--formula={x}", x) for x in formulas]
     if not programs:
         raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
     config = command_line.parse_settings(argv, EvolutionConfig())

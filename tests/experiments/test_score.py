@@ -57,8 +57,8 @@ def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
     ("args", "message"),
     [
         ([], "--formula: give at least one"),
-        (["--formula=dqm"], "--formula: 'dqm' is no name"),
-        (["--formula=r + 0.5"], "--formula: 'r + 0.5' has no gradient to Q"),
+        (["--formula=dqm"], "--formula=dqm: 'dqm' is no name"),
+        (["--formula=r + 0.5"], "--formula=r + 0.5: 'r + 0.5' has no gradient to Q"),
         (["--formula=dqn", "--envs=toy/catch,toy/catch"], "--envs: toy/catch is given more than once"),
         (["--formula=dqn", "--finalists=none.csv"], "--finalists=none.csv: give a finalists.csv"),
         (["--formula=dqn", "--envs=envpool/CartPole-v1"], "envpool/CartPole-v1 is stepped on the host"),
