@@ -71,16 +71,22 @@ class _Group(NamedTuple):
     renew: Callable[..., PopulationAgentState]
 
 
+class _HostFunctions(NamedTuple):
+    """What agents on the host with as many actions share, compiled once for each shape of observation and device."""
+
+    setup: Setup
+    init: Callable[..., PopulationAgentState]
+    step: Callable[..., Any]
+    renew: Callable[..., PopulationAgentState]
+
+
 class _Host(NamedTuple):
     """An agent whose environment is stepped on the host."""
 
     number: int  # its place in the population
     environment: HostEnvironment
-    setup: Setup
-    agent: PopulationAgent
+    functions: _HostFunctions
     device: jax.Device
-    step: Callable[..., Any]
-    renew: Callable[..., PopulationAgentState]
 
 
 def make_agent(
@@ -119,6 +125,7 @@ class Population:
         self.env_steps = config.num_env_steps(is_meta=True) * len(environments)  # of one meta-step
         programs: dict[Environment, list[int]] = {}
         self._hosts: list[_Host] = []
+        self._host_functions: dict[int, _HostFunctions] = {}  # by the number of actions
         for i, environment in enumerate(self._environments):
             if isinstance(environment, Environment):
                 programs.setdefault(environment.program, []).append(i)
@@ -152,11 +159,14 @@ class Population:
                 f"batch_size is {self._config.batch_size}, expected {environment.num_envs}, as many environments as "
                 f"agent {index} has"
             )
-        setup = make_setup(self._config, environment.num_actions)
-        agent = make_agent(self._config, setup, environment)
+        if environment.num_actions not in self._host_functions:
+            setup = make_setup(self._config, environment.num_actions)
+            agent = make_agent(self._config, setup, environment)
+            init, renew = (jax.jit(x, compiler_options=self._quick) for x in (agent.init, agent.renew))
+            functions = _HostFunctions(setup, init, jax.jit(agent.learn), renew)
+            self._host_functions[environment.num_actions] = functions
         device = self._devices[len(self._hosts) % len(self._devices)]
-        renew = jax.jit(agent.renew, compiler_options=self._quick)
-        return _Host(index, environment, setup, agent, device, jax.jit(agent.learn), renew)
+        return _Host(index, environment, self._host_functions[environment.num_actions], device)
 
     def init(self, meta_params: Params | None = None) -> PopulationState:
         """Make every agent's first lifetime, and η at random if it is not given."""
@@ -182,9 +192,9 @@ class Population:
             groups.append(begin_all(key, meta_params, actor))
         hosts = []
         for host in self._hosts:
-            observation = host.setup.agent.prepare(jnp.asarray(host.environment.reset().observation))
-            begin = jax.jit(host.agent.init, compiler_options=self._quick)
-            hosts.append(begin(*jax.device_put((keys[host.number], meta_params, observation), host.device)))
+            observation = host.functions.setup.agent.prepare(jnp.asarray(host.environment.reset().observation))
+            arguments = jax.device_put((keys[host.number], meta_params, observation), host.device)
+            hosts.append(host.functions.init(*arguments))
         opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
         opt_state = jax.device_put(opt_state, self._everywhere)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
@@ -198,12 +208,13 @@ class Population:
     def start(self, state: PopulationState, others: Mapping[int, HostEnvironment] | None = None) -> None:
         """Start the threads that act on the host; an entry of `others` replaces the environment of its index."""
         for host, agent in zip(self._hosts, state.hosts, strict=True):
+            setup = host.functions.setup
             actor = HostActor(
                 (others or {}).get(host.number, host.environment),
-                host.setup.agent,
-                host.setup.rule.policy,
+                setup.agent,
+                setup.rule.policy,
                 self._config.schedule(is_meta=True),
-                host.setup.acting_params(agent.lifetime.acting),
+                setup.acting_params(agent.lifetime.acting),
                 agent.key,
                 self._config.exploration,
                 int(agent.num_steps),
@@ -236,12 +247,13 @@ class Population:
         acted = actor.get()
         assert acted.validation is not None
         meta_params = jax.device_put(meta_params, host.device)
-        agent, output = host.step(meta_params, agent._replace(key=acted.key), acted.trajectories, acted.validation)
+        functions, setup = host.functions, host.functions.setup
+        agent, output = functions.step(meta_params, agent._replace(key=acted.key), acted.trajectories, acted.validation)
         if output.is_over:
-            agent = host.renew(agent, acted.validation.observation[0])
-            actor.renew(host.setup.acting_params(agent.lifetime.acting))
+            agent = functions.renew(agent, acted.validation.observation[0])
+            actor.renew(setup.acting_params(agent.lifetime.acting))
         else:
-            actor.params = host.setup.acting_params(agent.lifetime.acting)
+            actor.params = setup.acting_params(agent.lifetime.acting)
         metrics = output.metrics | {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
         one = AgentResults(output.is_over, output.is_finite, metrics)
         return agent, (output.update, output.weight), jax.tree.map(lambda x: np.asarray(x)[None], one)

@@ -56,6 +56,16 @@ def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
     assert results[0].metrics["resets"] <= 2  # the one that was spoilt, and one that had been acted for already
 
 
+def test_agents_on_the_host_with_as_many_actions_share_what_is_compiled():
+    with tiny("bsuite/catch/0", "bsuite/catch/1", "bsuite/bandit/0", num_devices=1) as population:
+        state = population.init()
+        population.start(state)
+        population.step(state)
+    first, second, other = (host.functions for host in population._hosts)
+    assert first is second and first is not other
+    assert first.step._cache_size() == 1  # type: ignore[attr-defined]
+
+
 def test_one_optimiser_for_all_moves_by_its_learning_rate():
     env = "gymnax/CartPole-v1"  # gymnax's environments are pure, too
     with tiny(env, env, is_optimizer_per_agent=False) as population:
