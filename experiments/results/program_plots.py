@@ -85,9 +85,10 @@ def draw_family(
         axes: Axes = figure.subplots()
         axes.plot(np.arange(len(scores)), scores, ".", color="0.75", markersize=3, label="evaluated programs")
         axes.plot(line, np.asarray(scores)[line], "o-", color=COLOURS[1], label="the winner and its ancestors")
-        axes.set(title="Programs of the search", xlabel="number of the program", ylabel="sum of normalised returns")
+        axes.set_title("Programs of the search", loc="left")
+        axes.set(xlabel="number of the program", ylabel="sum of normalised returns")
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=2)  # beside the title
         shown = line if len(line) <= SHOWN else [line[0], *line[1 - SHOWN :]]
         texts = [textwrap.shorten(f"{i}: {to_formula(language, programs[i])}", 100) for i in shown]
         figure.supxlabel("\n".join(texts), fontsize=8, x=0.02, ha="left", family="monospace")
