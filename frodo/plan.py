@@ -3,7 +3,7 @@
 A step is an iteration online, a meta-step of a population. The agents of a population share no more than the mean of
 their updates of η, so that the program of one device's share of them is what a device runs; online, a device's share is
 that of the batch, and gradients are averaged over devices. Environments on the host take time of their own, which is
-not in the plan, nor are what devices tell each other, which is named in bytes, and the work of a teacher.
+not in the plan, nor are what devices tell each other, of which gradients are named in bytes, and the work of a teacher.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, mesh_size
 from frodo.learner import build_learner
 from frodo.online import check_divided, make_online_program
-from frodo.population import make_agent
+from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
 from meta.lifetime import Setup, make_agent_step
 from meta.population import AXIS, make_group_step
@@ -83,7 +83,7 @@ class Plan(NamedTuple):
         host go to the devices in turns, and all on the fullest one count as those of the dearest kind.
       env_steps: of one step, all agents counted.
       num_steps: in the whole run.
-      told: bytes that every device tells the others in a step.
+      told: bytes of the sums over devices in a step: of gradients of θ and η; replay and moving averages add to them.
     """
 
     config: AgentConfig
@@ -150,8 +150,11 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
     sizes_of = _num(of_learner.params), _num(of_learner.meta_params)
     share = Share(config.env, not is_pure(config.env), 1, 1, *sizes_of, update, step, _num_bytes(state))
     env_steps = whole.num_env_steps(learner.is_meta)
-    num_updates = config.num_new_updates(learner.is_meta) * config.epochs * config.minibatches
-    told = 4 * (num_updates * sizes_of[0] + learner.is_meta * sizes_of[1]) if num_devices > 1 else 0
+    if learner.is_meta:  # gradients forward and backward, at the end in mixed mode once more, and η's
+        num_told = (2 * config.num_updates + (config.gradient_mode == "mixed")) * sizes_of[0] + sizes_of[1]
+    else:
+        num_told = config.num_updates * config.epochs * config.minibatches * sizes_of[0]
+    told = 4 * num_told if num_devices > 1 else 0
     return Plan(whole, num_devices, [share], env_steps, max(1, int(num_steps) // env_steps), told)
 
 
@@ -173,7 +176,8 @@ def plan_population(config: PopulationConfig, envs: Sequence[str], num_devices: 
     num_hosts = sum(not is_pure(env) for env in envs)
     shares = [_share_of_agents(config, names, num_devices, num_hosts) for names in kinds.values()]
     env_steps = config.num_env_steps(is_meta=True) * len(envs)
-    told = 4 * shares[0].num_meta_params if num_devices > 1 else 0
+    num_sums = sum(not share.is_host for share in shares) + (num_hosts > 0)  # those on the host have one together
+    told = 4 * num_sums * shares[0].num_meta_params if num_devices > 1 else 0
     return Plan(config, num_devices, shares, env_steps, num_steps, told)
 
 
@@ -200,9 +204,15 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         num = min(len(names), -(-num_hosts // num_devices))
         prepared = jax.eval_shape(setup.agent.prepare, _batch(config, environment))
         state = jax.eval_shape(agent.init, _key(), meta_params, prepared)
-        step = costs_of(agent.learn, meta_params, state, *_trajectories(config, setup.agent, environment, True))
+        others = state._replace(lifetime=state.lifetime._replace(replay=()))
+        trajectories = _trajectories(config, setup.agent, environment, True)
+        step = costs_of(make_host_learn(agent), state.lifetime.replay, meta_params, others, *trajectories, donated=0)
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
-        step = step._replace(arguments=step.arguments + (num - 1) * _num_bytes(state))
+        step = step._replace(  # all are begun before the first one ends
+            arguments=step.arguments + (num - 1) * (_num_bytes(state) + _num_bytes(trajectories)),
+            outputs=num * step.outputs,
+            aliased=num * step.aliased,
+        )
     of_agent = state.lifetime.agent
     update = _update(config, setup, environment, meta_params, of_agent)
     kind = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
@@ -260,7 +270,7 @@ _ROWS: dict[str, Callable[[Share], float]] = {
     "bytes moved by a step": lambda share: share.step.moved,
     "bytes of arguments": lambda share: share.step.arguments,
     "bytes of temporary memory": lambda share: share.step.temporary,
-    "bytes of new results": lambda share: share.step.outputs - share.step.aliased,
+    "bytes of new results, on a device": lambda share: share.step.outputs - share.step.aliased,
     "bytes of a checkpoint, of a device": lambda share: share.checkpoint,
 }
 

@@ -22,7 +22,7 @@ from agents.acting import Actor
 from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
 from agents.environments.suites import Seen
-from agents.host_acting import HostActor
+from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
 from frodo import presets
 from frodo.config import AgentConfig, PopulationConfig, make_setup
@@ -34,6 +34,7 @@ from meta.experience import make_lifetime
 from meta.lifetime import Setup
 from meta.population import (
     AXIS,
+    AgentOutput,
     GroupOutput,
     PopulationAgent,
     PopulationAgentState,
@@ -76,7 +77,7 @@ class _HostFunctions(NamedTuple):
 
     setup: Setup
     init: Callable[..., PopulationAgentState]
-    step: Callable[..., Any]
+    learn: Callable[..., Any]  # replay, η, the other parts of the state, trajectories, validation -> as the agent's
     renew: Callable[..., PopulationAgentState]
 
 
@@ -87,6 +88,16 @@ class _Host(NamedTuple):
     environment: HostEnvironment
     functions: _HostFunctions
     device: jax.Device
+
+
+def make_host_learn(agent: PopulationAgent) -> Callable[..., Any]:
+    """Make `agent.learn` with the replay apart, to be changed in place; the actors read other parts of the state."""
+
+    def learn(replay: Any, meta_params: Params, state: PopulationAgentState, trajectories: Any, validation: Any):
+        state = state._replace(lifetime=state.lifetime._replace(replay=replay))
+        return agent.learn(meta_params, state, trajectories, validation)
+
+    return learn
 
 
 def make_agent(
@@ -135,6 +146,7 @@ class Population:
                 self._hosts.append(self._make_host(i, environment))
         self._groups = [self._make_group(program, indices) for program, indices in programs.items()]
         self._actors: list[HostActor] = []
+        self._sum = jax.jit(lambda updates: jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]), *updates))
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: apply_updates(
                 meta_params, updates, weights, self._shared_optimizer, opt_state
@@ -163,7 +175,8 @@ class Population:
             setup = make_setup(self._config, environment.num_actions)
             agent = make_agent(self._config, setup, environment)
             init, renew = (jax.jit(x, compiler_options=self._quick) for x in (agent.init, agent.renew))
-            functions = _HostFunctions(setup, init, jax.jit(agent.learn), renew)
+            learn = jax.jit(make_host_learn(agent), donate_argnums=0)
+            functions = _HostFunctions(setup, init, learn, renew)
             self._host_functions[environment.num_actions] = functions
         device = self._devices[len(self._hosts) % len(self._devices)]
         return _Host(index, environment, self._host_functions[environment.num_actions], device)
@@ -231,11 +244,15 @@ class Population:
             ended.append(output.num_over)
             updates.append((output.update, output.weight))
             results.append(AgentResults(output.is_over, output.is_finite, output.metrics))
-        for host, actor, agent in zip(self._hosts, self._actors, state.hosts, strict=True):
-            agent, own, one = self._step_on_host(state.meta_params, host, actor, agent)
+        of_hosts = list(zip(self._hosts, self._actors, state.hosts, strict=True))
+        started = [self._learn_on_host(state.meta_params, *of_host) for of_host in of_hosts]  # on all devices at once
+        of_devices: dict[jax.Device, list[tuple[Params, Array]]] = {}
+        for (host, actor, _), learning in zip(of_hosts, started, strict=True):
+            agent, own, one = self._end_on_host(host, actor, *learning)
             hosts.append(agent)
-            updates.append(own)
+            of_devices.setdefault(host.device, []).append(own)
             results.append(one)
+        updates.extend(map(self._sum, of_devices.values()))
         for i, num_over in enumerate(ended):
             if int(num_over):
                 groups[i] = self._groups[i].renew(groups[i], results[i].is_over)
@@ -243,12 +260,19 @@ class Population:
         meta_params, opt_state = self._apply(state.meta_params, state.meta_opt_state, all_updates, weights)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts)), results
 
-    def _step_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
+    def _learn_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
+        """Let an agent begin to learn from what was acted; returns that, the state, and the output."""
         acted = actor.get()
-        assert acted.validation is not None
-        meta_params = jax.device_put(meta_params, host.device)
+        meta_params, replay = jax.device_put(meta_params, host.device), agent.lifetime.replay
+        others = agent._replace(key=acted.key, lifetime=agent.lifetime._replace(replay=()))
+        return acted, *host.functions.learn(replay, meta_params, others, acted.trajectories, acted.validation)
+
+    def _end_on_host(
+        self, host: _Host, actor: HostActor, acted: ActedIteration, agent: PopulationAgentState, output: AgentOutput
+    ):
+        """Wait until an agent has learned; returns its state, at a new lifetime or not, its update, and results."""
         functions, setup = host.functions, host.functions.setup
-        agent, output = functions.step(meta_params, agent._replace(key=acted.key), acted.trajectories, acted.validation)
+        assert acted.validation is not None
         if output.is_over:
             agent = functions.renew(agent, acted.validation.observation[0])
             actor.renew(setup.acting_params(agent.lifetime.acting))

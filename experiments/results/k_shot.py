@@ -18,7 +18,7 @@ from toy_envs.base import Environment
 from toy_envs.rule_room import KINDS, NOTHING, RuleRoom
 from toy_envs.rule_room_optimum import best_returns, oracle_return, possible_reactions
 
-NUM_LAYOUTS = 16  # over which the optimum of rule rooms is a mean: the first of the tasks
+NUM_LAYOUTS = 64  # over which the optimum of rule rooms is a mean: the first of the tasks
 MAX_PULLS = 40  # of two arms, up to which the best explorer's return is computed
 
 

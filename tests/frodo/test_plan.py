@@ -1,11 +1,13 @@
 """Plans: what they say of a program beside the program that runs, shares of devices, hours, and what does not fit."""
 
 import dataclasses
+import math
 
 import jax
 import pytest
 
 from agents.environments.names import make_environment
+from agents.environments.suites import seen
 from frodo import plan, presets, program_costs
 from frodo.learner import build_learner
 from frodo.online import make_online_program
@@ -63,8 +65,17 @@ def test_a_plan_of_a_population_is_that_of_the_programs_that_run(monkeypatch):
         state = population.init()
         (group,) = population._groups
         of_group = costs_of_compiled(group.step.lower(state.meta_params, state.groups[0]).compile())
+        (host,) = population._hosts
+        learner = build_learner(population._config, host.environment.num_actions, False)
+        acted = plan._trajectories(population._config, learner.setup.agent, seen("bsuite/catch/0"), True)
+        of_host, replay = state.hosts[0], state.hosts[0].lifetime.replay
+        others = of_host._replace(lifetime=of_host.lifetime._replace(replay=()))
+        learn = host.functions.learn.lower(replay, state.meta_params, others, *acted).compile()
     pure, on_host = planned.shares
     close(pure.step, of_group)
+    one, told = costs_of_compiled(learn), on_host.step
+    assert told.flops > one.flops and told.arguments == one.arguments
+    assert told.temporary == pytest.approx(one.temporary, rel=0.1)
     assert (pure.num_agents, pure.num_on_device, on_host.num_agents) == (2, 2, 1)
     assert pure.checkpoint == num_bytes(state.groups[0]) and on_host.checkpoint == num_bytes(state.hosts[0])
     assert planned.flops == pure.step.flops + on_host.step.flops
@@ -88,13 +99,13 @@ def test_devices_share_agents_and_batches(monkeypatch):
     assert jax.tree.leaves(arguments[0][1])[-1].shape == (2,)
     twice = plan_population(config, envs, 2, 1).shares[1]
     assert (twice.num_on_device, twice.step.flops) == (2, 2 * host.step.flops)
-    assert twice.step.arguments == 10 + twice.checkpoint // 2
+    acted = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(arguments[2][3:]))
+    assert twice.step.arguments == 10 + twice.checkpoint // 2 + acted
+    assert planned.told == 2 * 4 * pure.num_meta_params  # a sum for those in pure environments, and one for the others
     with pytest.raises(ValueError, match="there are 8 devices for 7 agents, expected at most as many"):
         plan_population(config, envs, 8, 1)
     half = plan_online(small_online(), 2, 1)
-    assert arguments[-1][2].action.shape == (1, 2, 2) and half.told == 4 * (
-        2 * half.shares[0].num_params + half.shares[0].num_meta_params
-    )
+    assert arguments[-1][2].action.shape == (1, 2, 2)
     assert half.env_steps == small_online().num_env_steps(is_meta=True)  # those of the whole batch
     with pytest.raises(ValueError, match="batch_size is 4, expected a multiple of the 3 devices"):
         plan_online(small_online(), 3, 1)

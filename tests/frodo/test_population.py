@@ -63,7 +63,7 @@ def test_agents_on_the_host_with_as_many_actions_share_what_is_compiled():
         population.step(state)
     first, second, other = (host.functions for host in population._hosts)
     assert first is second and first is not other
-    assert first.step._cache_size() == 1  # type: ignore[attr-defined]
+    assert first.learn._cache_size() == 1  # type: ignore[attr-defined]
 
 
 def test_one_optimiser_for_all_moves_by_its_learning_rate():
