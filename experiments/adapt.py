@@ -15,6 +15,7 @@ number of trials: `return`, the mean over tasks of each trial's return, and wher
 with all steps done tests anew.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -28,9 +29,10 @@ from experiments.analyses import loaded_agent
 from experiments.results import k_shot
 from experiments.runs import command_line, settings
 from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import folder_of
+from experiments.runs.folders import folder_of, of_process
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from experiments.runs.options import RunOptions
+from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo import files, logs
 from frodo.adaptation import held_out_tasks
 from frodo.config import OnlineConfig
@@ -51,7 +53,10 @@ class HeldOut(NamedTuple):
 def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) -> dict[str, Any]:
     """Train, test, write what was found, and return the summary; figures are under "figures"."""
     name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
+    options = of_process(options, "adapt", name)
     summary = train_and_draw(config, options, experiment="adapt", name=name, label=label)
+    if jax.process_index():
+        return summary  # process 0 tests
     folder = folder_of(options, "adapt", name)
     agents = [loaded_agent.load(folder, seed) for seed in options.seeds]
     tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
@@ -151,6 +156,7 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
+    join()
     test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, FLAGS.test_tasks, FLAGS.test_episodes)
     match = re.fullmatch(r"(?:([1-9]\d*)-)?([1-9]\d*)", FLAGS.trials)
     if not match or int(match[1] or 1) > int(match[2]):
@@ -160,9 +166,11 @@ def main(argv: list[str]) -> None:
         configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen
         preset = configure(env, FLAGS.rule)
     config, options = command_line.parse_options(argv, preset)
+    options = dataclasses.replace(options, num_devices=num_devices())
     summary = run(config, options, test, FLAGS.rule.rpartition("/")[2].removesuffix(".npz"))
-    print_summary(summary)
-    print_test(summary["test"])
+    if not jax.process_index():
+        print_summary(summary)
+        print_test(summary["test"])
 
 
 if __name__ == "__main__":
@@ -173,5 +181,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("test_trials", "1,2,4,8", "Numbers of trials that are tested.")
     flags.DEFINE_integer("test_tasks", 256, "Tasks of the test, all held out.", lower_bound=1)
     flags.DEFINE_integer("test_episodes", 8, "Episodes of each task.", lower_bound=1)
+    flags.DEFINE_integer("num_devices", 0, "Split the batch over so many, 0 for no split.", lower_bound=0)
+    define_process_flags()
     command_line.define_flags(OnlineConfig(), seeds="0", steps="1e7", without=("env", "init_meta_params", "is_frozen"))
     command_line.start(main)

@@ -82,7 +82,8 @@ def main(argv: list[str]) -> None:
         return
     chosen = list(configs)[shard(FLAGS.shard, len(configs))]
     is_begun = any((folder / name / "config.json").exists() for name in chosen)
-    options = dataclasses.replace(options, out=str(folder), resume=options.resume and is_begun)
+    resume = options.resume and is_begun
+    options = dataclasses.replace(options, out=str(folder), resume=resume, num_devices=FLAGS.num_devices)
     summary_name = f"shard_{FLAGS.shard.replace('/', '_of_')}.json"
     _, summary = sweep.run_all(
         {name: configs[name] for name in chosen},
@@ -98,6 +99,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("rule", "frodo", "Rule, such as impala, the paper's baseline.")
     flags.DEFINE_string("shard", "1/1", "Which of the runs: i/n for the i-th and every n-th after it.")
     flags.DEFINE_boolean("report", False, "Run nothing: show what is finished.")
+    flags.DEFINE_integer("num_devices", 0, "Split the batch of each over so many, 0 for no split.", lower_bound=0)
     command_line.define_flags(
         OnlineConfig(), seeds="0", steps="4e9", without=("env", "init_meta_params", "distillation")
     )

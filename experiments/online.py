@@ -22,7 +22,7 @@ from experiments.runs import command_line, planning, settings
 from experiments.runs.errors import caused_by
 from experiments.runs.folders import of_process
 from experiments.runs.learning_curves import print_summary, train_and_draw
-from experiments.runs.processes import define_process_flags, join
+from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo.config import OnlineConfig
 from frodo.rules import RULES
 
@@ -39,8 +39,7 @@ def main(argv: list[str]) -> None:
         planning.show_online(config, options.steps)
         return
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
-    num_devices = FLAGS.num_devices or (jax.device_count() if jax.process_count() > 1 else 0)
-    options = of_process(dataclasses.replace(options, num_devices=num_devices), "online", name)
+    options = of_process(dataclasses.replace(options, num_devices=num_devices()), "online", name)
     summary = train_and_draw(config, options, experiment="online", name=name, label=config.rule.name)
     if not jax.process_index():
         print_summary(summary)

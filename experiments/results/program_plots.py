@@ -88,7 +88,7 @@ def draw_family(
         axes.set_title("Programs of the search", loc="left")
         axes.set(xlabel="number of the program", ylabel="sum of normalised returns")
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=2)  # beside the title
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=2)
         shown = line if len(line) <= SHOWN else [line[0], *line[1 - SHOWN :]]
         texts = [textwrap.shorten(f"{i}: {to_formula(language, programs[i])}", 100) for i in shown]
         figure.supxlabel("\n".join(texts), fontsize=8, x=0.02, ha="left", family="monospace")

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -18,6 +19,7 @@ from absl import flags
 from jax.experimental import multihost_utils
 
 from experiments.runs.errors import UsageError
+from frodo.earlier_versions import FORMAT
 from frodo.logs import note
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -25,6 +27,7 @@ GOODBYE, FAILED = b"g", b"f"  # what a process says before it ends; one that is 
 GRACE = 2.0  # seconds in which a process may tell its own error, after another one had one
 
 _others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
+_threads: list[threading.Thread] = []  # one for each of them
 _ending = threading.Lock()
 _folders: list[str] = []  # temporary ones of this process
 
@@ -37,6 +40,11 @@ def define_process_flags() -> None:
     flags.DEFINE_integer(
         "timeout", 60, "Seconds to wait for the other processes, at the start and later.", lower_bound=1
     )
+
+
+def num_devices() -> int:
+    """Return over how many devices --num_devices has a batch split: of several processes over all, 0 for no split."""
+    return flags.FLAGS.num_devices or (jax.device_count() if jax.process_count() > 1 else 0)
 
 
 def join() -> None:
@@ -59,6 +67,10 @@ def join() -> None:
             f"--process_id={process_id}: with --num_processes={num_processes}, give --coordinator=host:port and a "
             "number below --num_processes to each process"
         )
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--coordinator={coordinator}: give host:port, such as 10.0.0.1:8476")
+    host = host.strip("[]")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # signals are `Run`'s
 
@@ -71,7 +83,6 @@ def join() -> None:
     deadline.daemon = True
     deadline.start()
     how = {"initialization_timeout": given.timeout + 60, "heartbeat_timeout_seconds": given.timeout}
-    host = coordinator.rpartition(":")[0].strip("[]")
     if host in LOOPBACK:
         how["coordinator_bind_address"] = coordinator
     jax.distributed.initialize(coordinator, num_processes, process_id, **how)
@@ -80,6 +91,27 @@ def join() -> None:
     except OSError as error:
         raise UsageError(f"--coordinator={coordinator}: process 0 cannot be reached there: {error}") from None
     deadline.cancel()
+    _check_same()
+
+
+def _check_same() -> None:
+    """Raise a UsageError in all processes where they were started in different ways, naming the first difference."""
+    names = [name for name in flags.FLAGS if flags.FLAGS[name].present and name != "process_id"]
+    given = {f"--{name}": flags.FLAGS[name].value for name in names}
+    own = json.dumps({"version of frodo-rl": FORMAT, "version of jax": jax.__version__} | given, default=str)
+    text = np.frombuffer(own.encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array(len(text)))
+    padded = np.zeros(max(sizes), np.uint8)
+    padded[: len(text)] = text
+    texts = multihost_utils.process_allgather(padded)
+    first, *others = (json.loads(bytes(one[:size])) for one, size in zip(texts, sizes, strict=True))
+    for number, other in enumerate(others, start=1):
+        for name in first | other:
+            if first.get(name) != other.get(name):
+                raise UsageError(
+                    f"{name} is {first.get(name, 'not given')} in process 0 and {other.get(name, 'not given')} in "
+                    f"process {number}: start all processes of a run in the same way"
+                )
 
 
 def _connect(host: str) -> None:
@@ -107,8 +139,17 @@ def _connect(host: str) -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
             other.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        threading.Thread(target=_end_with, args=(other,), daemon=True).start()
-    atexit.register(_say, GOODBYE)
+        thread = threading.Thread(target=_end_with, args=(other,), daemon=True)
+        thread.start()
+        _threads.append(thread)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Say goodbye; what process 0 does alone at the end, the others wait for, as JAX would not for long."""
+    _say(GOODBYE)
+    if jax.process_index():
+        _threads[0].join()
 
 
 def _listen(host: str, num_others: int) -> socket.socket:

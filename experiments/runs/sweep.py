@@ -62,6 +62,7 @@ def run_all(
             resume=options.resume and can_go_on,
             overwrite=options.overwrite or (options.resume and not can_go_on),
             log_to=options.log_to,
+            num_devices=options.num_devices,
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.folders import has_checkpoint
 from tests.experiments.runs.small_runs import rows
+from tests.trees import leaves
 
 TINY = [
     "--env=toy/catch/4x3",
@@ -31,8 +33,14 @@ def arguments(folder, iterations):
     return [*TINY, f"--steps={iterations * ITERATION}", f"--out={folder}"]
 
 
-def run(folder, iterations, num_devices, *others):
-    command = [sys.executable, "-m", "experiments.online", *arguments(folder, iterations), *others]
+SAVING_OFTEN = (
+    "import runpy, experiments.runs.run as run; run.SAVE_SECONDS = 1.0; "
+    "runpy.run_module('experiments.online', run_name='__main__', alter_sys=True)"
+)
+
+
+def run(folder, iterations, num_devices, *others, program=("-m", "experiments.online")):
+    command = [sys.executable, *program, *arguments(folder, iterations), *others]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -53,9 +61,9 @@ def numbers(folder):
     return [[float(x) for x in row.values()] for row in rows(folder)]
 
 
-def state(folder):
+def state(folder, iterations=6):
     checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
-    return checkpoints._read(6 * ITERATION)[0]
+    return checkpoints._read(iterations * ITERATION)[0]
 
 
 @pytest.mark.long
@@ -103,6 +111,42 @@ def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path
     if killed != 0 or both[1].returncode != -signal.SIGABRT:  # after process 0, JAX may be faster
         last = said if killed == 0 else said[-1:]  # after process 0, lines of JAX may follow
         assert both[1 - killed].returncode == 1 and any(line.startswith(GONE) for line in last)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [0, 1], ids=["the coordinator", "another"])
+def test_a_run_of_two_processes_of_which_one_was_killed_goes_on_to_the_same_end(tmp_path, killed):
+    iterations = 2000
+
+    def both(folder, *others):
+        shared = [coordinator(), "--num_processes=2", *others]
+        own = [[*shared, f"--process_id={i}"] for i in range(2)]
+        return [run(tmp_path / folder, iterations, 1, *one, program=("-c", SAVING_OFTEN)) for one in own]
+
+    ended(*both("whole"))
+    stopped = both("killed")
+    end = time.monotonic() + 240
+    while not has_checkpoint(tmp_path / "killed") and time.monotonic() < end:
+        time.sleep(0.05)
+    stopped[killed].kill()
+    end_of(stopped, 20)
+    assert len(rows(tmp_path / "killed")) < len(rows(tmp_path / "whole"))
+    ended(*both("killed", "--resume"))
+    clocks = ("seconds", "cpu_seconds", "peak_memory_mb")
+    of = lambda folder: [{k: v for k, v in row.items() if k not in clocks} for row in rows(tmp_path / folder)]
+    assert of("killed") == of("whole")
+    for x, y in zip(*(leaves(state(tmp_path / folder, iterations)) for folder in ("killed", "whole")), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.long
+def test_processes_that_were_started_in_different_ways_all_say_so(tmp_path):
+    address = coordinator()
+    own = [[address, "--num_processes=2", f"--process_id={i}", f"--seeds={i}"] for i in range(2)]
+    both = [run(tmp_path / "run", 10, 1, *one) for one in own]
+    for said, process in zip(end_of(both, 120), both, strict=True):
+        assert process.returncode == 2 and not (tmp_path / "run").exists()
+        assert said[-1].startswith("error: --seeds is 0 in process 0 and 1 in process 1: start all")
 
 
 @pytest.mark.long

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -112,6 +115,16 @@ def test_devices_share_agents_and_batches(monkeypatch):
     disco = presets.disco103_on_catch()
     with pytest.raises(ValueError, match="replay.batch_size is 64, expected a multiple of the 3 devices"):
         plan_online(disco.replace(batch_size=3, replay=dataclasses.replace(disco.replay, capacity=1023)), 3, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", ["impala", "ppo", "frodo", "disco"])
+def test_devices_of_a_split_batch_tell_each_other_as_much_as_planned(rule):
+    command = [sys.executable, "-m", "tests.frodo.told_by_devices", rule]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    real, planned = map(float, done.stdout.split())
+    assert planned == pytest.approx(real, rel=0.2)
 
 
 def made(config, num_on_device=1, arguments=0, temporary=0) -> Plan:
