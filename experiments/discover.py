@@ -185,7 +185,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
     define_process_flags()
-    planning.define_plan_flag()
+    planning.define_plan_flags()
     text = "Devices of the plan; those of a run are --config.num_devices."
     flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
     command_line.define_flags(

@@ -51,7 +51,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
-    planning.define_plan_flag()
+    planning.define_plan_flags()
     text = "Split the batch over so many, 0 for no split; or those of a plan."
     flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
     define_process_flags()

@@ -42,13 +42,14 @@ class Accelerator(NamedTuple):
     memory: float
 
 
-ACCELERATORS = (
+_KNOWN = (
     Accelerator("H100", 989e12, 67e12, 80e9),  # NVIDIA's data sheet, SXM; bf16 is half of what it gives with sparsity
     Accelerator("A100", 312e12, 19.5e12, 80e9),  # NVIDIA's data sheet, SXM, 80 GB
     # https://cloud.google.com/tpu/docs/v3: a chip of 123 TFLOP/s and 32 GiB is two cores, each a device of its own.
     Accelerator("TPU v3 core", 61.5e12, None, 16 * 2**30),
     Accelerator("TPU v5e", 197e12, None, 16e9),  # https://cloud.google.com/tpu/docs/v5e
 )
+ACCELERATORS = {one.name: one for one in _KNOWN}
 
 
 class Share(NamedTuple):
@@ -220,8 +221,8 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
     return Share(kind, is_host, len(names), num, *sizes, update, step, num * _num_bytes(state))
 
 
-def describe(plan: Plan) -> str:
-    """Return tables of what a plan costs, and of how long it takes on accelerators."""
+def describe(plan: Plan, accelerators: Sequence[str] = tuple(ACCELERATORS)) -> str:
+    """Return tables of what a plan costs, and of how long it takes on accelerators, some of `ACCELERATORS`."""
     rows = [{"": name} | {share.kind: logs.quantity(fn(share)) for share in plan.shares} for name, fn in _ROWS.items()]
     budget = {
         "devices": plan.num_devices,
@@ -234,7 +235,7 @@ def describe(plan: Plan) -> str:
     }
     share = f"h at {100 * UTILISATION:.0f} %"
     times = []
-    for one in ACCELERATORS:
+    for one in map(ACCELERATORS.__getitem__, accelerators):
         row = {"": one.name, "memory": "fits" if plan.memory <= one.memory else f"does not fit: {advice(plan)}"}
         for name, peak in (("bf16", one.bf16), ("fp32", one.fp32)):
             row[f"{name}: h at peak"] = logs.quantity(plan.hours(peak)) if peak else "-"

@@ -101,6 +101,17 @@ def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_te
     assert done.returncode == 2 and f"distillation.teacher: {teacher} holds no run" in done.stderr
 
 
+@pytest.mark.long
+def test_over_two_devices_it_adapts_as_on_one(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    args = ["--env=toy/bandit/2", "--trials=2", "--steps=1000", *SMALL, "--config.batch_size=8", "--test_trials=2"]
+    for name, *more in (("one",), ("two", "--num_devices=2")):
+        done = start("experiments.adapt", *args, "--test_tasks=64", f"--out={tmp_path / name}", *more)
+        assert done.returncode == 0, done.stderr
+    one, two = ((tmp_path / name / "k_shot.csv").read_text() for name in ("one", "two"))
+    assert one == two
+
+
 def test_what_is_possible_in_a_bandit():
     bandit = Bandit(2, num_pulls=1)
     tasks = held_out_tasks(bandit, 3)

@@ -49,8 +49,8 @@ def test_eight_devices_give_the_lifetime_of_one(rule, split):
 
 
 @pytest.mark.long
-def test_eight_devices_give_the_lifetime_of_one_with_programs_memories_and_curricula(tmp_path):
-    names = ("dqn", *ADAPTING)
+def test_eight_devices_give_the_lifetime_of_one_with_programs_memories_and_curricula_and_others_on_a_host(tmp_path):
+    names = ("dqn", *ADAPTING, *(f"{rule}_host" for rule in RULES))
     run_on_eight(tmp_path, *names)
     for name in names:
         check(tmp_path, name)
@@ -61,17 +61,18 @@ def test_eight_devices_learn_from_a_host_what_one_learns(split):
 
 
 @pytest.mark.long
-def test_two_processes_of_four_devices_learn_from_their_hosts_what_one_learns(tmp_path):
+def test_two_processes_of_four_devices_learn_what_one_learns_fused_and_from_their_hosts(tmp_path):
+    names = (*RULES, *(f"{rule}_host" for rule in RULES))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", tmp_path, *(f"{rule}_host" for rule in RULES)]
+    command = [sys.executable, "-m", "tests.frodo.split_lifetimes", tmp_path, *names]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4"}
     both = [subprocess.Popen([*command, str(i), address], env=environment, stderr=subprocess.PIPE) for i in range(2)]
     for process in both:
         assert process.communicate(timeout=500) and process.returncode == 0
-    for rule in RULES:
-        check(tmp_path, f"{rule}_host")
+    for name in names:
+        check(tmp_path, name)
 
 
 @pytest.mark.parametrize(
