@@ -231,7 +231,7 @@ def describe(plan: Plan, accelerators: Sequence[str] = tuple(ACCELERATORS)) -> s
         "environment steps in all": logs.quantity(plan.env_steps * plan.num_steps),
         "FLOP of a step, fullest device": logs.quantity(plan.flops),
         "bytes of memory, fullest device": logs.quantity(plan.memory),
-        "bytes told to other devices in a step": logs.quantity(plan.told),
+        "bytes of gradients summed over devices in a step": logs.quantity(plan.told),
     }
     share = f"h at {100 * UTILISATION:.0f} %"
     times = []
