@@ -26,6 +26,7 @@ from frodo.learner import build_learner
 from frodo.online import check_divided, make_online_program
 from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
+from meta.experience import apart
 from meta.lifetime import Setup, make_agent_step
 from meta.population import AXIS, make_group_step
 from toy_envs.base import Environment
@@ -177,7 +178,8 @@ def plan_population(config: PopulationConfig, envs: Sequence[str], num_devices: 
     num_hosts = sum(not is_pure(env) for env in envs)
     shares = [_share_of_agents(config, names, num_devices, num_hosts) for names in kinds.values()]
     env_steps = config.num_env_steps(is_meta=True) * len(envs)
-    num_sums = sum(not share.is_host for share in shares) + (num_hosts > 0)  # those on the host have one together
+    # A sum for each kind in pure environments, and from each device that of its agents on the host.
+    num_sums = sum(not share.is_host for share in shares) + min(num_devices, num_hosts)
     told = 4 * num_sums * shares[0].num_meta_params if num_devices > 1 else 0
     return Plan(config, num_devices, shares, env_steps, num_steps, told)
 
@@ -205,9 +207,9 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         num = min(len(names), -(-num_hosts // num_devices))
         prepared = jax.eval_shape(setup.agent.prepare, _batch(config, environment))
         state = jax.eval_shape(agent.init, _key(), meta_params, prepared)
-        others = state._replace(lifetime=state.lifetime._replace(replay=()))
-        trajectories = _trajectories(config, setup.agent, environment, True)
-        step = costs_of(make_host_learn(agent), state.lifetime.replay, meta_params, others, *trajectories, donated=0)
+        experience, lifetime = apart(state.lifetime)
+        others, trajectories = state._replace(lifetime=lifetime), _trajectories(config, setup.agent, environment, True)
+        step = costs_of(make_host_learn(agent), experience, meta_params, others, *trajectories, donated=0)
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
         step = step._replace(  # all are begun before the first one ends
             arguments=step.arguments + (num - 1) * (_num_bytes(state) + _num_bytes(trajectories)),

@@ -30,7 +30,7 @@ from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule, population_config
 from frodo.rules import RULES, make_update_rule
-from meta.experience import make_lifetime
+from meta.experience import apart, make_lifetime, together
 from meta.lifetime import Setup
 from meta.population import (
     AXIS,
@@ -42,6 +42,7 @@ from meta.population import (
     make_group_renew,
     make_group_step,
     make_population_agent,
+    total,
 )
 from toy_envs.base import Environment
 
@@ -77,7 +78,7 @@ class _HostFunctions(NamedTuple):
 
     setup: Setup
     init: Callable[..., PopulationAgentState]
-    learn: Callable[..., Any]  # replay, η, the other parts of the state, trajectories, validation -> as the agent's
+    learn: Callable[..., Any]  # of `make_host_learn`
     renew: Callable[..., PopulationAgentState]
 
 
@@ -91,10 +92,10 @@ class _Host(NamedTuple):
 
 
 def make_host_learn(agent: PopulationAgent) -> Callable[..., Any]:
-    """Make `agent.learn` with the replay apart, to be changed in place; the actors read other parts of the state."""
+    """Make `agent.learn` with the experience as an argument of its own, to be changed in place."""
 
-    def learn(replay: Any, meta_params: Params, state: PopulationAgentState, trajectories: Any, validation: Any):
-        state = state._replace(lifetime=state.lifetime._replace(replay=replay))
+    def learn(experience: Any, meta_params: Params, state: PopulationAgentState, trajectories: Any, validation: Any):
+        state = state._replace(lifetime=together(experience, state.lifetime))
         return agent.learn(meta_params, state, trajectories, validation)
 
     return learn
@@ -146,7 +147,7 @@ class Population:
                 self._hosts.append(self._make_host(i, environment))
         self._groups = [self._make_group(program, indices) for program, indices in programs.items()]
         self._actors: list[HostActor] = []
-        self._sum = jax.jit(lambda updates: jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]), *updates))
+        self._sum = jax.jit(lambda updates: total(*updates))
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: apply_updates(
                 meta_params, updates, weights, self._shared_optimizer, opt_state
@@ -235,7 +236,10 @@ class Population:
             self._actors.append(self._on_exit.enter_context(actor))
 
     def step(self, state: PopulationState) -> tuple[PopulationState, list[AgentResults]]:
-        """Take one meta-step; the results are a list of groups, then of host agents, in the order of `indices`."""
+        """Take one meta-step, which uses up the state; the results are of groups, then of agents on the host.
+
+        They are in the order of `indices`.
+        """
         updates, groups, hosts, results, ended = [], [], [], [], []
         for group, agents in zip(self._groups, state.groups, strict=True):
             meta_params = jax.device_put(state.meta_params, NamedSharding(group.mesh, PartitionSpec()))
@@ -252,7 +256,7 @@ class Population:
             hosts.append(agent)
             of_devices.setdefault(host.device, []).append(own)
             results.append(one)
-        updates.extend(map(self._sum, of_devices.values()))
+        updates.extend(map(self._sum, of_devices.values()))  # no device has to hold all of them
         for i, num_over in enumerate(ended):
             if int(num_over):
                 groups[i] = self._groups[i].renew(groups[i], results[i].is_over)
@@ -263,9 +267,9 @@ class Population:
     def _learn_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
         """Let an agent begin to learn from what was acted; returns that, the state, and the output."""
         acted = actor.get()
-        meta_params, replay = jax.device_put(meta_params, host.device), agent.lifetime.replay
-        others = agent._replace(key=acted.key, lifetime=agent.lifetime._replace(replay=()))
-        return acted, *host.functions.learn(replay, meta_params, others, acted.trajectories, acted.validation)
+        meta_params, (experience, lifetime) = jax.device_put(meta_params, host.device), apart(agent.lifetime)
+        others = agent._replace(key=acted.key, lifetime=lifetime)
+        return acted, *host.functions.learn(experience, meta_params, others, acted.trajectories, acted.validation)
 
     def _end_on_host(
         self, host: _Host, actor: HostActor, acted: ActedIteration, agent: PopulationAgentState, output: AgentOutput

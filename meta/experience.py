@@ -51,6 +51,21 @@ class LifetimeState(NamedTuple):
         return self.window.newest if isinstance(self.window, Window) else self.agent
 
 
+def apart(state: LifetimeState) -> tuple[Any, LifetimeState]:
+    """Return the experience, which no actor reads, so that learning may change it in place, and the state without."""
+    window, trajectories = state.window, ()
+    if isinstance(window, Window):
+        window, trajectories = window._replace(trajectories=()), window.trajectories
+    return (state.replay, trajectories, state.kept), state._replace(replay=(), window=window, kept=())
+
+
+def together(experience: Any, state: LifetimeState) -> LifetimeState:
+    """Undo `apart`."""
+    replay, trajectories, kept = experience
+    window = state.window._replace(trajectories=trajectories) if isinstance(state.window, Window) else ()
+    return state._replace(replay=replay, window=window, kept=kept)
+
+
 def split(state: LifetimeState) -> LifetimeState:
     """Split an agent's experience over the devices of the mesh that is set, and have all else on each of them."""
     replay, window, kept = state.replay, state.window, state.kept

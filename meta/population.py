@@ -207,6 +207,10 @@ def make_group_renew(agent: PopulationAgent, mesh: Mesh):
     return jax.shard_map(share, mesh=mesh, in_specs=(split, split), out_specs=split, check_vma=False)
 
 
+def total(*trees: Params) -> Params:
+    return jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]), *trees)
+
+
 def apply_updates(
     meta_params: Params,
     updates: Sequence[Params],
@@ -215,8 +219,8 @@ def apply_updates(
     opt_state: Any,
 ) -> tuple[Params, Any]:
     """Move η by the mean of the agents' updates; if one optimiser serves all agents, it turns that mean into a step."""
-    total = sum(weights, start=jnp.zeros(()))
-    mean = jax.tree.map(lambda *xs: sum(xs[1:], start=xs[0]) / jnp.maximum(1.0, total), *updates)
+    weight = sum(weights, start=jnp.zeros(()))
+    mean = jax.tree.map(lambda x: x / jnp.maximum(1.0, weight), total(*updates))
     if optimizer:
-        mean, opt_state = update_if(total > 0, optimizer, mean, opt_state, meta_params)
+        mean, opt_state = update_if(weight > 0, optimizer, mean, opt_state, meta_params)
     return optax.apply_updates(meta_params, mean), opt_state

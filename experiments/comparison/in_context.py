@@ -108,7 +108,7 @@ def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list
         tasks = jax.jit(jax.vmap(room.numbered_state))(ids)
         returns = loaded_agent.play_trials(agents, room, tasks, NUM_TRIALS, NUM_EPISODES)
         scores = np.mean([normalised(env, returns[:, i]) for i, env in enumerate(own)], axis=0)
-        seconds = reading.read(folder).columns["cpu_seconds"].max()  # of the process, which trained all seeds
+        seconds = reading.read(folder).columns["cpu_seconds"].max()  # of process 0, for all seeds
         before = float(summary["env_steps"]), float(seconds) / len(agents)
         label = f"{folder.name}, in context"
         lines.append(Line(kind, label, _ends(kind), scores, *before, True))

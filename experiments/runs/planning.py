@@ -29,7 +29,7 @@ def show_population(config: PopulationConfig, envs: tuple[str, ...], num_steps: 
 
 def _show(plan: Callable[[int], Plan]) -> None:
     given = flags.FLAGS
-    for name in given.accelerators:
-        check_choice("accelerators", name, ACCELERATORS)
+    for name in given.accelerators or [""]:
+        check_choice(f"--accelerators={','.join(given.accelerators)}: an accelerator", name, ACCELERATORS)
     with caused_by(f"--num_devices={given.num_devices}"):
         print(describe(plan(given.num_devices or 1), given.accelerators))

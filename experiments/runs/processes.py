@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import importlib.metadata
 import json
 import os
 import secrets
@@ -19,15 +20,14 @@ from absl import flags
 from jax.experimental import multihost_utils
 
 from experiments.runs.errors import UsageError
-from frodo.earlier_versions import FORMAT
 from frodo.logs import note
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GOODBYE, FAILED = b"g", b"f"  # what a process says before it ends; one that is killed says nothing
+OF_A_PROCESS = ("process_id", "coordinator", "keep_compiled", "flagfile")  # flags that may differ between processes
 GRACE = 2.0  # seconds in which a process may tell its own error, after another one had one
 
 _others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
-_threads: list[threading.Thread] = []  # one for each of them
 _ending = threading.Lock()
 _folders: list[str] = []  # temporary ones of this process
 
@@ -43,7 +43,7 @@ def define_process_flags() -> None:
 
 
 def num_devices() -> int:
-    """Return over how many devices --num_devices has a batch split: of several processes over all, 0 for no split."""
+    """Return over how many devices a batch is split: --num_devices, else all of several processes, else 0."""
     return flags.FLAGS.num_devices or (jax.device_count() if jax.process_count() > 1 else 0)
 
 
@@ -95,10 +95,10 @@ def join() -> None:
 
 
 def _check_same() -> None:
-    """Raise a UsageError in all processes where they were started in different ways, naming the first difference."""
-    names = [name for name in flags.FLAGS if flags.FLAGS[name].present and name != "process_id"]
-    given = {f"--{name}": flags.FLAGS[name].value for name in names}
-    own = json.dumps({"version of frodo-rl": FORMAT, "version of jax": jax.__version__} | given, default=str)
+    """Raise a UsageError in all processes where their flags or versions differ, naming the first difference."""
+    versions = {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax")}
+    given = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
+    own = json.dumps(versions | given, default=str)
     text = np.frombuffer(own.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(len(text)))
     padded = np.zeros(max(sizes), np.uint8)
@@ -109,8 +109,8 @@ def _check_same() -> None:
         for name in first | other:
             if first.get(name) != other.get(name):
                 raise UsageError(
-                    f"{name} is {first.get(name, 'not given')} in process 0 and {other.get(name, 'not given')} in "
-                    f"process {number}: start all processes of a run in the same way"
+                    f"{name} is {first.get(name)} in process 0 and {other.get(name)} in process {number}: expected "
+                    "the same in all processes of a run"
                 )
 
 
@@ -139,17 +139,16 @@ def _connect(host: str) -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
             other.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        thread = threading.Thread(target=_end_with, args=(other,), daemon=True)
-        thread.start()
-        _threads.append(thread)
-    atexit.register(_leave)
+        last = threading.Thread(target=_end_with, args=(other,), daemon=True)
+        last.start()
+    atexit.register(_leave, last)
 
 
-def _leave() -> None:
+def _leave(thread: threading.Thread) -> None:
     """Say goodbye; what process 0 does alone at the end, the others wait for, as JAX would not for long."""
     _say(GOODBYE)
     if jax.process_index():
-        _threads[0].join()
+        thread.join()
 
 
 def _listen(host: str, num_others: int) -> socket.socket:

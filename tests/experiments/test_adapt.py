@@ -58,6 +58,8 @@ def test_a_room_from_training_to_the_figure_and_the_test_again(start, tmp_path):
     np.testing.assert_allclose(line.scores[1], expected, rtol=1e-5, atol=1e-6)
     assert line.kind == "easy" and line.is_in_context and list(line.steps) == list(range(12, 97, 12))
     assert line.steps_before == summary["env_steps"] and line.scores.shape == (2, 8)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        assert 2 * line.seconds_before == max(float(row["cpu_seconds"]) for row in csv.DictReader(file))
     with pytest.raises(UsageError, match="there is no rule room among --envs, such as toy/rule_room/main"):
         in_context.check([str(tmp_path)], ["toy/catch"])
     with pytest.raises(UsageError, match="its agent sees .*, rooms of the kind visible show"):

@@ -144,7 +144,7 @@ def test_processes_that_were_started_in_different_ways_all_say_so(tmp_path):
     both = [run(tmp_path / "run", 10, 1, *one) for one in own]
     for said, process in zip(end_of(both, 120), both, strict=True):
         assert process.returncode == 2 and not (tmp_path / "run").exists()
-        assert said[-1].startswith("error: --seeds is 0 in process 0 and 1 in process 1: start all")
+        assert said[-1].startswith("error: --seeds is 0 in process 0 and 1 in process 1: expected")
 
 
 @pytest.mark.long

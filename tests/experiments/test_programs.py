@@ -64,7 +64,7 @@ MISTAKES = [
     (["online", "--num_processes=2"], "--process_id=0: with --num_processes=2, give --coordinator=host:port"),
     (["online", "--num_processes=2", "--coordinator=host"], "--coordinator=host: give host:port, such as"),
     (["discover", "--num_devices=2"], "--num_devices=2: it is of --plan; a run has --config.num_devices"),
-    (["online", "--plan", "--accelerators=H10"], "accelerators is 'H10', expected one of H100, A100, TPU v3 core"),
+    (["online", "--plan", "--accelerators=H10"], "--accelerators=H10: an accelerator is 'H10', expected one of H100,"),
     (["online", "--plan", "--num_devices=-3"], "--num_devices=-3: give a non-negative integer"),
     (["online", "--plan", "--num_devices=3"], "batch_size is 32, expected a multiple of the 3 devices"),
     (["discover", "--plan", "--num_devices=5"], "--num_devices=5: there are 5 devices for 4 agents"),

@@ -16,6 +16,7 @@ from frodo.learner import build_learner
 from frodo.online import make_online_program
 from frodo.plan import Plan, Share, advice, describe, plan_online, plan_population
 from frodo.program_costs import Costs, costs_of_compiled
+from meta.experience import apart
 from tests.frodo.test_population import tiny
 
 SMALL = {"batch_size": 4, "unroll": 2, "validation_unroll": 3, "num_updates": 2}
@@ -63,7 +64,7 @@ def test_a_plan_online_is_that_of_the_program_that_runs_and_of_its_loops_unrolle
 def test_a_plan_of_a_population_is_that_of_the_programs_that_run(monkeypatch):
     monkeypatch.setattr(plan, "_update", lambda *arguments: Costs(1.0, 1.0))
     envs = ("toy/grid_world/1", "toy/grid_world/2", "bsuite/catch/0")
-    with tiny(*envs) as population:
+    with tiny(*envs, num_updates=2, stride=1) as population:
         planned = plan_population(population._config, envs, 1, 7)
         state = population.init()
         (group,) = population._groups
@@ -71,14 +72,15 @@ def test_a_plan_of_a_population_is_that_of_the_programs_that_run(monkeypatch):
         (host,) = population._hosts
         learner = build_learner(population._config, host.environment.num_actions, False)
         acted = plan._trajectories(population._config, learner.setup.agent, seen("bsuite/catch/0"), True)
-        of_host, replay = state.hosts[0], state.hosts[0].lifetime.replay
-        others = of_host._replace(lifetime=of_host.lifetime._replace(replay=()))
-        learn = host.functions.learn.lower(replay, state.meta_params, others, *acted).compile()
+        experience, lifetime = apart(state.hosts[0].lifetime)
+        others = state.hosts[0]._replace(lifetime=lifetime)
+        learn = host.functions.learn.lower(experience, state.meta_params, others, *acted).compile()
     pure, on_host = planned.shares
     close(pure.step, of_group)
     one, told = costs_of_compiled(learn), on_host.step
     assert told.flops > one.flops and told.arguments == one.arguments
     assert told.temporary == pytest.approx(one.temporary, rel=0.1)
+    assert told.outputs - told.aliased == one.outputs - one.aliased and told.aliased == one.aliased > 0
     assert (pure.num_agents, pure.num_on_device, on_host.num_agents) == (2, 2, 1)
     assert pure.checkpoint == num_bytes(state.groups[0]) and on_host.checkpoint == num_bytes(state.hosts[0])
     assert planned.flops == pure.step.flops + on_host.step.flops
@@ -104,7 +106,7 @@ def test_devices_share_agents_and_batches(monkeypatch):
     assert (twice.num_on_device, twice.step.flops) == (2, 2 * host.step.flops)
     acted = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(arguments[2][3:]))
     assert twice.step.arguments == 10 + twice.checkpoint // 2 + acted
-    assert planned.told == 2 * 4 * pure.num_meta_params  # a sum for those in pure environments, and one for the others
+    assert planned.told == 4 * 4 * pure.num_meta_params  # a sum of those in pure environments, and one of each device
     with pytest.raises(ValueError, match="there are 8 devices for 7 agents, expected at most as many"):
         plan_population(config, envs, 8, 1)
     half = plan_online(small_online(), 2, 1)

@@ -57,13 +57,36 @@ def test_on_the_host_a_new_agent_learns_from_what_it_acted_itself():
 
 
 def test_agents_on_the_host_with_as_many_actions_share_what_is_compiled():
-    with tiny("bsuite/catch/0", "bsuite/catch/1", "bsuite/bandit/0", num_devices=1) as population:
+    envs = ("bsuite/catch/0", "bsuite/catch/1", "bsuite/bandit/0")
+    with tiny(*envs, num_devices=1, num_updates=2, stride=1) as population:
         state = population.init()
         population.start(state)
         population.step(state)
+    for host in state.hosts:  # the experience was changed in place, what acts was not
+        assert host.lifetime.window.trajectories.reward.is_deleted()
+        assert not any(x.is_deleted() for x in jax.tree.leaves(host.lifetime.acting))
     first, second, other = (host.functions for host in population._hosts)
     assert first is second and first is not other
     assert first.learn._cache_size() == 1  # type: ignore[attr-defined]
+
+
+def test_all_agents_on_the_host_begin_to_learn_before_the_first_is_waited_for(monkeypatch):
+    order = []
+    for name in ("_learn_on_host", "_end_on_host"):
+        monkeypatch.setattr(Population, name, recorded(order, name, getattr(Population, name)))
+    with tiny("bsuite/catch/0", "bsuite/catch/1") as population:
+        state = population.init()
+        population.start(state)
+        population.step(state)
+    assert order == 2 * ["_learn_on_host"] + 2 * ["_end_on_host"]
+
+
+def recorded(order, name, fn):
+    def call(*args):
+        order.append(name)
+        return fn(*args)
+
+    return call
 
 
 def test_one_optimiser_for_all_moves_by_its_learning_rate():
