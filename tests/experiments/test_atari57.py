@@ -47,15 +47,17 @@ def test_a_job_has_its_own_runs_and_goes_on_or_begins(start, tmp_path, monkeypat
     seen = []
 
     def train(config, options, **others):
-        seen.append((config.env, config.rule.name, options.steps, options.resume))
+        seen.append((config.env, config.rule.name, options.steps, options.resume, options.num_devices))
         make_run(tmp_path / others["name"], 1.0)
         return {"env_steps": 1, "steps_per_cpu_second": 1.0, "human_normalised": [1.0], "return": [2.0]}
 
     monkeypatch.setattr(training, "train", train)
-    done = start("experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", f"--out={tmp_path}")
+    done = start(
+        "experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", "--num_devices=3", f"--out={tmp_path}"
+    )
     assert done.returncode == 0, done.stderr
     assert [env for env, *_ in seen] == ["atari/Amidar", "atari/Freeway", "atari/Robotank"]
-    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False}
+    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False, 3}
     assert set(json.loads((tmp_path / "shard_2_of_20.json").read_text())) == {"Amidar", "Freeway", "Robotank"}
 
 
