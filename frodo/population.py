@@ -282,7 +282,8 @@ class Population:
             actor.renew(setup.acting_params(agent.lifetime.acting))
         else:
             actor.params = setup.acting_params(agent.lifetime.acting)
-        metrics = output.metrics | {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
+        of_episodes: dict[str, Any] = {"episodes": len(acted.returns), "return_sum": sum(acted.returns)}
+        metrics = output.metrics | of_episodes
         one = AgentResults(output.is_over, output.is_finite, metrics)
         return agent, (output.update, output.weight), jax.tree.map(lambda x: np.asarray(x)[None], one)
 

@@ -53,8 +53,9 @@ class LifetimeState(NamedTuple):
 
 def apart(state: LifetimeState) -> tuple[Any, LifetimeState]:
     """Return the experience, which no actor reads, so that learning may change it in place, and the state without."""
-    window, trajectories = state.window, ()
-    if isinstance(window, Window):
+    window: Any = state.window
+    trajectories: Any = ()
+    if isinstance(state.window, Window):
         window, trajectories = window._replace(trajectories=()), window.trajectories
     return (state.replay, trajectories, state.kept), state._replace(replay=(), window=window, kept=())
 
