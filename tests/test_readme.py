@@ -79,7 +79,7 @@ def test_a_plan_of_the_docs_is_asked_for_as_it_stands(start, command, monkeypatc
     asked = []
     for name in ("plan_online", "plan_population"):
         monkeypatch.setattr(planning, name, lambda *args: asked.append(args))
-    monkeypatch.setattr(planning, "describe", lambda plan: "a plan")
+    monkeypatch.setattr(planning, "describe", lambda plan, accelerators: "a plan")
     done = start(*arguments(command))
     assert (done.returncode, done.stdout) == (0, "a plan\n"), done.stderr
     ((_, *_, num_devices, num_steps),) = asked
