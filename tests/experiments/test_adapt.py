@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -104,14 +107,23 @@ def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_te
 
 
 @pytest.mark.long
-def test_over_two_devices_it_adapts_as_on_one(start, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+def test_over_two_devices_it_adapts_as_on_one(tmp_path):
     args = ["--env=toy/bandit/2", "--trials=2", "--steps=1000", *SMALL, "--config.batch_size=8", "--test_trials=2"]
+    command = [sys.executable, "-m", "experiments.adapt", *args, "--test_tasks=64"]
+
+    def adapt(name, *more):
+        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
+        arguments = [*command, f"--out={tmp_path / name}", *more]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+
+    refused = adapt("three", "--num_devices=3")
+    assert refused.returncode == 2 and "num_devices is 3, expected at most the 2 there are" in refused.stderr
     for name, *more in (("one",), ("two", "--num_devices=2")):
-        done = start("experiments.adapt", *args, "--test_tasks=64", f"--out={tmp_path / name}", *more)
+        done = adapt(name, *more)
         assert done.returncode == 0, done.stderr
-    one, two = ((tmp_path / name / "k_shot.csv").read_text() for name in ("one", "two"))
-    assert one == two
+    one, two = (rows(tmp_path / name) for name in ("one", "two"))
+    for x, y in zip(one, two, strict=True):
+        np.testing.assert_allclose([float(v) for v in x.values()], [float(v) for v in y.values()], rtol=1e-5)
 
 
 def test_what_is_possible_in_a_bandit():
