@@ -110,7 +110,8 @@ def test_devices_share_agents_and_batches(monkeypatch):
     with pytest.raises(ValueError, match="there are 8 devices for 7 agents, expected at most as many"):
         plan_population(config, envs, 8, 1)
     half = plan_online(small_online(), 2, 1)
-    assert arguments[-1][2].action.shape == (1, 2, 2)
+    num_told = (2 * 2 + (small_online().gradient_mode == "mixed")) * half.shares[0].num_params
+    assert arguments[-1][2].action.shape == (1, 2, 2) and half.told == 4 * (num_told + half.shares[0].num_meta_params)
     assert half.env_steps == small_online().num_env_steps(is_meta=True)  # those of the whole batch
     with pytest.raises(ValueError, match="batch_size is 4, expected a multiple of the 3 devices"):
         plan_online(small_online(), 3, 1)
