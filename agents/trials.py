@@ -23,6 +23,7 @@ def play(
     *,
     num_trials: int,
     num_episodes: int,
+    is_forgetful: bool = False,
 ) -> Array:
     """Play episodes of tasks, and return the return of each trial, [num_tasks, num_episodes, num_trials].
 
@@ -31,6 +32,7 @@ def play(
       environment: of one trial.
       tasks: states at the start of a trial, [num_tasks, ...].
       key: of the actions, and of what `Trials` draws.
+      is_forgetful: as of `Trials`: each trial begins with an empty memory.
     """
     trials, num_tasks = Trials(environment, num_trials), len(jax.tree.leaves(tasks)[0])
     tasks = jax.tree.map(lambda x: jnp.repeat(x, num_episodes, axis=0), tasks)
@@ -38,13 +40,14 @@ def play(
     begin = lambda task: trials.begin(trials.initial_state(first_key), task)
 
     def step(carry):  # where an episode is over while others go on, what follows is no trial of it, and is not counted
-        key, state, core_state = carry
+        key, state, is_first, core_state = carry
         key, action_key = jax.random.split(key)
-        observation, is_first = agent.prepare(jax.vmap(trials.observe)(state)), state.action < 0
+        observation = agent.prepare(jax.vmap(trials.observe)(state))
         action, _, core_state = acting.act(agent, policy, params, action_key, observation, is_first, core_state)
-        return key, jax.vmap(trials.transition)(state, action)[0], core_state
+        new = jax.vmap(trials.transition)(state, action)[0]
+        return key, new, is_forgetful & (new.trial > state.trial), core_state
 
     states = jax.vmap(begin)(tasks)
-    start = key, states, agent.initial_state(len(states.trial))
-    _, states, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[1].trial < num_trials), step, start)
+    start = key, states, states.action < 0, agent.initial_state(len(states.trial))
+    _, states, *_ = jax.lax.while_loop(lambda carry: jnp.any(carry[1].trial < num_trials), step, start)
     return states.stats.return_sum.reshape(num_tasks, num_episodes, num_trials)

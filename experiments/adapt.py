@@ -161,7 +161,7 @@ def main(argv: list[str]) -> None:
     match = re.fullmatch(r"(?:([1-9]\d*)-)?([1-9]\d*)", FLAGS.trials)
     if not match or int(match[1] or 1) > int(match[2]):
         raise UsageError(f"--trials={FLAGS.trials}: give a positive integer, or from 1 to 6 trials as 1-6")
-    env = f"trials/{FLAGS.trials}/{FLAGS.env}"
+    env = f"trials/{FLAGS.trials}/{'forgetful/' * FLAGS.forgetful}{FLAGS.env}"
     with caused_by("--rule"):
         configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen
         preset = configure(env, FLAGS.rule)
@@ -176,6 +176,7 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/rule_room/main", "Environment of one trial, written in JAX.")
     flags.DEFINE_string("trials", "4", "Trials of an episode in training; 1-6 for a number that is drawn.")
+    flags.DEFINE_boolean("forgetful", False, "Reset the memory at the end of each trial, in training and test.")
     flags.DEFINE_string("rule", "impala", f"Rule: {', '.join(RULES)}, {settings.DISCOVERED}.")
     flags.DEFINE_string("test_env", "", "Environment of the test; that of training if not given.")
     flags.DEFINE_string("test_trials", "1,2,4,8", "Numbers of trials that are tested.")

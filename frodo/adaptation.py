@@ -43,6 +43,7 @@ def returns_by_trial(
     *,
     num_trials: int,
     num_episodes: int = 1,
+    is_forgetful: bool = False,
 ) -> Array:
     """Play whole episodes of given tasks, and return the mean return of each trial, [num_tasks, num_trials].
 
@@ -58,6 +59,7 @@ def returns_by_trial(
       key: of the actions.
       num_trials: of an episode, also other than in training.
       num_episodes: of each task, from an empty memory.
+      is_forgetful: whether trials begin with an empty memory, too, as in `Trials` of that name.
     Raises:
       ValueError: if there is no trial.
     """
@@ -71,5 +73,6 @@ def returns_by_trial(
         key,
         num_trials=num_trials,
         num_episodes=num_episodes,
+        is_forgetful=is_forgetful,
     )
     return jnp.mean(returns, axis=1)

@@ -45,6 +45,7 @@ class Accelerator(NamedTuple):
 
 _KNOWN = (
     Accelerator("H100", 989e12, 67e12, 80e9),  # NVIDIA's data sheet, SXM; bf16 is half of what it gives with sparsity
+    Accelerator("H200", 989e12, 67e12, 141e9),  # NVIDIA's data sheet, SXM
     Accelerator("A100", 312e12, 19.5e12, 80e9),  # NVIDIA's data sheet, SXM, 80 GB
     # https://cloud.google.com/tpu/docs/v3: a chip of 123 TFLOP/s and 32 GiB is two cores, each a device of its own.
     Accelerator("TPU v3 core", 61.5e12, None, 16 * 2**30),
@@ -138,14 +139,14 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
         state = jax.eval_shape(program.init, _key())
         step, of_learner = costs_of(lambda state: program.run(state, 1), state, donated=0), state.learner
     else:
-        of_learner = jax.eval_shape(learner.init, _key(), _batch(config, environment))
+        of_learner = jax.eval_shape(learner.init, _key(), batch_shape(config, environment))
         parts = of_learner._replace(lifetime=of_learner.lifetime._replace(replay=()))
 
         def learn(replay, state, trajectories, validation):
             state = state._replace(lifetime=state.lifetime._replace(replay=replay))
             return learner.learn(state, trajectories, validation)
 
-        state, trajectories = of_learner, _trajectories(config, learner.setup.agent, environment, learner.is_meta)
+        state, trajectories = of_learner, trajectory_shapes(config, learner.setup.agent, environment, learner.is_meta)
         step = costs_of(learn, of_learner.lifetime.replay, parts, *trajectories, donated=0)
         step = _with_acting(step, config, learner.setup, environment, of_learner.agent.params, learner.is_meta)
     update = _update(config, learner.setup, environment, of_learner.meta_params, of_learner.lifetime.agent)
@@ -200,15 +201,18 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         start = jax.eval_shape(lambda key: acting.init_actor(program, setup.agent, key, config.batch_size), _key())
         state = jax.eval_shape(agent.init, _key(), meta_params, start)
         states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), state)
-        group_step = make_group_step(agent, make_mesh(1, jax.devices(), AXIS), config.vmap_agents)
+        group_step = make_group_step(agent, make_mesh(1, jax.devices("cpu"), AXIS), config.vmap_agents)
         step = costs_of(group_step, meta_params, states, donated=1)
     else:
         agent = make_agent(config, setup, environment)
         num = min(len(names), -(-num_hosts // num_devices))
-        prepared = jax.eval_shape(setup.agent.prepare, _batch(config, environment))
+        prepared = jax.eval_shape(setup.agent.prepare, batch_shape(config, environment))
         state = jax.eval_shape(agent.init, _key(), meta_params, prepared)
         experience, lifetime = apart(state.lifetime)
-        others, trajectories = state._replace(lifetime=lifetime), _trajectories(config, setup.agent, environment, True)
+        others, trajectories = (
+            state._replace(lifetime=lifetime),
+            trajectory_shapes(config, setup.agent, environment, True),
+        )
         step = costs_of(make_host_learn(agent), experience, meta_params, others, *trajectories, donated=0)
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
         step = step._replace(  # all are begun before the first one ends
@@ -289,7 +293,7 @@ def _with_acting(
         prepared = setup.agent.prepare(observation)
         return acting.act(setup.agent, setup.rule.policy, params, key, prepared, is_first, core_state)
 
-    one = costs_of(act, params, _key(), _batch(config, environment), is_first, core_state)
+    one = costs_of(act, params, _key(), batch_shape(config, environment), is_first, core_state)
     all_of = one.times(config.num_env_steps(is_meta) // config.batch_size)
     return step._replace(flops=step.flops + all_of.flops, moved=step.moved + all_of.moved)
 
@@ -297,22 +301,24 @@ def _with_acting(
 def _update(config: AgentConfig, setup: Setup, environment: Environment | Seen, meta_params: Any, state: Any) -> Costs:
     """Return what one update of θ costs, with what is replayed."""
     size = config.replay.batch_size if config.replay.capacity else config.batch_size
-    one = _trajectory(setup.agent, _batch(config, environment, size), config.unroll, environment.num_actions, (1,))
+    one = trajectory_shape(
+        setup.agent, batch_shape(config, environment, size), config.unroll, environment.num_actions, (1,)
+    )
     step = make_agent_step(setup, config.gradient_mode)
     return costs_of(lambda meta_params, state, one: step(meta_params, state, one, None), meta_params, state, one)
 
 
-def _trajectories(
+def trajectory_shapes(
     config: AgentConfig, agent: Agent, environment: Seen, is_meta: bool
 ) -> tuple[Trajectory, Trajectory | None]:
     """Return the shapes of what an actor hands over for a step."""
-    schedule, observation = config.schedule(is_meta), _batch(config, environment)
-    of_length = lambda length, *num: _trajectory(agent, observation, length, environment.num_actions, num)
+    schedule, observation = config.schedule(is_meta), batch_shape(config, environment)
+    of_length = lambda length, *num: trajectory_shape(agent, observation, length, environment.num_actions, num)
     validation = of_length(schedule.num_validation_steps) if schedule.num_validation_steps else None
     return of_length(schedule.num_steps, schedule.num_trajectories), validation
 
 
-def _trajectory(agent: Agent, observation: Any, length: int, num_actions: int, leading: tuple[int, ...]) -> Any:
+def trajectory_shape(agent: Agent, observation: Any, length: int, num_actions: int, leading: tuple[int, ...]) -> Any:
     """Return the shapes of trajectories [*leading, T, B, ...]."""
     empty = lambda x: acting.empty_trajectory(agent, agent.prepare(x), length, num_actions)
     return jax.tree.map(
@@ -329,7 +335,7 @@ def _environment(name: str) -> Environment | Seen:
     return environment
 
 
-def _batch(config: AgentConfig, environment: Environment | Seen, size: int = 0) -> jax.ShapeDtypeStruct:
+def batch_shape(config: AgentConfig, environment: Environment | Seen, size: int = 0) -> jax.ShapeDtypeStruct:
     """Return the shape of observations of a batch, as the environment shows them."""
     dtype = environment.observation_dtype if isinstance(environment, Seen) else jnp.float32
     return jax.ShapeDtypeStruct((size or config.batch_size, *environment.observation_shape), dtype)

@@ -59,11 +59,14 @@ _Computation = dict[str, _Instruction]  # by name, in order; the last one is the
 def costs_of(fn: Callable[..., Any], *arguments: Any, donated: int | tuple[int, ...] = ()) -> Costs:
     """Compile a function for arguments of which only shapes and dtypes count, and say what a call costs.
 
-    Nothing is allocated. CPUs compile it without optimising its instructions, which changes no product and no memory.
+    Nothing is allocated. It is compiled for the CPU, whatever else is there: the products of accelerators are calls of
+    libraries, in which no FLOPs can be counted. That is without optimising instructions, which changes no product and
+    no memory.
     """
     options: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    lowered = jax.jit(fn, donate_argnums=donated).lower(*arguments)
-    return costs_of_compiled(lowered.compile(compiler_options=options if jax.default_backend() == "cpu" else {}))
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        lowered = jax.jit(fn, donate_argnums=donated).lower(*arguments)
+    return costs_of_compiled(lowered.compile(compiler_options=options))
 
 
 def costs_of_compiled(compiled: jax.stages.Compiled) -> Costs:

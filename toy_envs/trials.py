@@ -37,7 +37,8 @@ class TrialsState(NamedTuple):
 class Trials(base.Environment[TrialsState]):
     """Episodes of `num_trials` trials of one task, each of which is an episode of a pure environment.
 
-    With `min_trials`, the number of an episode's trials is drawn, from it to `num_trials`, uniformly.
+    With `min_trials`, the number of an episode's trials is drawn, from it to `num_trials`, uniformly. If forgetful, the
+    observation that follows a trial is a first one after all, so that no memory outlasts a trial: an ablation.
 
     A task is what the environment's `initial_state` draws, and its `restart` keeps. Where a trial ends, by termination
     or by time, the environment restarts, and the episode goes on: neither does the discount become 0 there nor is the
@@ -55,6 +56,7 @@ class Trials(base.Environment[TrialsState]):
     environment: base.Environment
     num_trials: int
     min_trials: int | None = None  # None for `num_trials` in every episode
+    is_forgetful: bool = False
 
     def __post_init__(self):
         if self.num_trials < 1:
@@ -117,6 +119,12 @@ class Trials(base.Environment[TrialsState]):
     def is_last_trial(self, observation: base.Array) -> base.Array:
         """Return whether the trial is the last one of its episode, bool [...], of observations [..., n]."""
         return observation[..., math.prod(self.environment.observation_shape)] == 1
+
+    def step(self, state: TrialsState, action: base.Array) -> tuple[TrialsState, base.TimeStep]:
+        new, shown = super().step(state, action)
+        if self.is_forgetful:
+            shown = shown._replace(is_first=shown.is_first | (new.trial != state.trial))
+        return new, shown
 
     def observe(self, state: TrialsState) -> base.Array:
         num_left = state.num_trials - state.trial

@@ -62,7 +62,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       that is another one after every so many steps of a lifetime (`toy_envs.changing`).
     - `trials/<trials>/<environment>`, as `trials/4/toy/rule_room/main`: a pure environment in episodes of so many
       trials of one task (`toy_envs.trials`), or, as `trials/1-6/...`, of a number that is drawn. One that changes does
-      so within the episode: it begins with the task.
+      so within the episode: it begins with the task. `trials/4/forgetful/...` resets the memory at each trial's end.
 
     Args:
       name: as above.
@@ -93,9 +93,10 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and _is_plain(found[3]):
         with _named(name):
             return Changing(_make_pure(found[3]), found[1], int(found[2]))
-    if suite == "trials" and (found := re.fullmatch(r"(?:(\d+)-)?(\d+)/(.+)", rest)) and _is_plain(found[3]):
-        with _named(name):
-            return Trials(_make_pure(found[3]), int(found[2]), int(found[1]) if found[1] else None)
+    if suite == "trials" and (found := re.fullmatch(r"(?:(\d+)-)?(\d+)/(forgetful/)?(.+)", rest)):
+        if _is_plain(found[4]):
+            with _named(name):
+                return Trials(_make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
     raise _unknown_name(name)
 
 

@@ -31,6 +31,7 @@ from frodo.online import make_online_program
 from meta.distillation import Teacher
 from meta.lifetime import AgentState, clip_rewards
 from toy_envs.base import Environment
+from toy_envs.trials import Trials
 
 
 class LoadedAgent(NamedTuple):
@@ -99,8 +100,13 @@ def load_teacher(config: OnlineConfig) -> Teacher | None:
 def play_trials(
     agents: Sequence[LoadedAgent], environment: Environment, tasks: Any, num_trials: int, num_episodes: int
 ) -> np.ndarray:
-    """Let the agents of a run play tasks (`frodo.returns_by_trial`), [num_agents, num_tasks, num_trials]."""
-    how = dict(num_trials=num_trials, num_episodes=num_episodes)
+    """Let the agents of a run play tasks (`frodo.returns_by_trial`), [num_agents, num_tasks, num_trials].
+
+    They forget at the end of a trial if they do so where they were trained.
+    """
+    trained_in = make_environment(agents[0].config.env, 1, 0)
+    assert isinstance(trained_in, Trials)
+    how: dict[str, Any] = dict(num_trials=num_trials, num_episodes=num_episodes, is_forgetful=trained_in.is_forgetful)
     learner, key = agents[0].learner, jax.random.key(0)
     run = jax.jit(lambda params: returns_by_trial(learner, params, environment, tasks, key, **how))
     return np.stack([run(one.learner.setup.acting_params(one.agent)) for one in agents])

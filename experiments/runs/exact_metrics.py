@@ -100,7 +100,8 @@ def _of_environment(
         def by_trial(state: OnlineState) -> dict[str, Any]:
             trial, k = environment.environment, environment.num_trials
             tasks, key = held_out_tasks(trial, num_tasks), jax.random.key(0)
-            found = returns_by_trial(learner, _acting(learner, state), trial, tasks, key, num_trials=k).mean(axis=0)
+            how: dict[str, Any] = dict(num_trials=k, is_forgetful=environment.is_forgetful)
+            found = returns_by_trial(learner, _acting(learner, state), trial, tasks, key, **how).mean(axis=0)
             return {f"trial_{i + 1}": found[i] for i in range(k)}
 
         return by_trial

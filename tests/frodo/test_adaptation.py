@@ -39,22 +39,25 @@ def play_by_hand(learner, params, trials, task):
         action = jnp.argmax(predictions["policy"][0])
         _, reward, terminated, truncated = transition(state.state, action)
         returns[number] += reward
-        number, is_first, length = number + int(terminated | truncated), False, length + 1
+        is_over = bool(terminated | truncated)
+        number, is_first, length = number + is_over, is_over and trials.is_forgetful, length + 1
         state = trials.transition(state, action)[0]
     return length, returns
 
 
-def test_whole_episodes_are_those_of_a_plain_loop_and_memory_lasts_over_trials():
+@pytest.mark.parametrize("forgets", [False, True])
+def test_whole_episodes_are_those_of_a_plain_loop_and_memory_lasts_over_trials(forgets):
     environment = Corridors()
-    learner, params = make(environment, policy=lambda predictions: 1e9 * predictions["policy"])
+    first_of_best = lambda predictions: 1e9 * predictions["policy"] - 1e3 * jnp.arange(2)
+    learner, params = make(environment, policy=first_of_best)
     tasks = jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), 6))
     tasks = tasks._replace(episode=jnp.arange(-3, 3))
     play = lambda params, tasks: returns_by_trial(
-        learner, params, environment, tasks, KEY, num_trials=3, num_episodes=2
+        learner, params, environment, tasks, KEY, num_trials=3, num_episodes=2, is_forgetful=forgets
     )
     found = jax.jit(play)(params, tasks)
     plain = [
-        play_by_hand(learner, params, Trials(environment, 3), jax.tree.map(lambda x, i=i: x[i], tasks))
+        play_by_hand(learner, params, Trials(environment, 3, None, forgets), jax.tree.map(lambda x, i=i: x[i], tasks))
         for i in range(6)
     ]
     lengths, returns = zip(*plain, strict=True)

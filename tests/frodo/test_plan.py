@@ -71,7 +71,7 @@ def test_a_plan_of_a_population_is_that_of_the_programs_that_run(monkeypatch):
         of_group = costs_of_compiled(group.step.lower(state.meta_params, state.groups[0]).compile())
         (host,) = population._hosts
         learner = build_learner(population._config, host.environment.num_actions, False)
-        acted = plan._trajectories(population._config, learner.setup.agent, seen("bsuite/catch/0"), True)
+        acted = plan.trajectory_shapes(population._config, learner.setup.agent, seen("bsuite/catch/0"), True)
         experience, lifetime = apart(state.hosts[0].lifetime)
         others = state.hosts[0]._replace(lifetime=lifetime)
         learn = host.functions.learn.lower(experience, state.meta_params, others, *acted).compile()

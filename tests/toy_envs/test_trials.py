@@ -118,3 +118,9 @@ def test_time_left_of_the_other_toys():
 def test_no_trial_is_refused():
     with pytest.raises(ValueError, match="^num_trials is 0, expected at least 1$"):
         Trials(Corridors(), 0)
+
+
+def test_forgetful_trials_begin_as_episodes_do_and_are_otherwise_the_same():
+    kept, forgetful = (step_through(Trials(Corridors(), 2, is_forgetful=forgets), ACTIONS) for forgets in (False, True))
+    np.testing.assert_array_equal(forgetful.is_first, np.isin(np.arange(13), [0, *TRIAL_ENDS]))
+    check_equal(kept._replace(is_first=forgetful.is_first), forgetful)

@@ -29,6 +29,7 @@ def test_toys_are_pure_environments():
 
 def test_trials_of_pure_environments():
     assert make_environment("trials/4/toy/rule_room/main/16", 64, 0) == Trials(RuleRoom("main", 16), 4)
+    assert make_environment("trials/1-3/forgetful/toy/catch", 1, 0) == Trials(Catch(), 3, 1, is_forgetful=True)
     changing = make_environment("trials/3/changing/actions/7/toy/bandit/2", 1, 0)
     assert changing == Trials(Changing(Bandit(2), "actions", 7), 3) and changing.horizon == 30
     assert make_environment("trials/2/toy/rule_room/mixed", 1, 0).horizon == 32
