@@ -14,6 +14,7 @@ from toy_envs.grid_worlds import NUM_WORLDS, GridWorld
 from toy_envs.random_walk import RandomWalk
 from toy_envs.rule_room import KINDS, RuleRoom
 
+_KINDS = "|".join((*KINDS, "mixed"))
 # Patterns of names, and functions that make the environment from what is variable in a name, or raise a ValueError.
 TOYS: dict[str, Callable[..., Environment]] = {
     r"catch": Catch,
@@ -21,9 +22,9 @@ TOYS: dict[str, Callable[..., Environment]] = {
     r"random_walk": RandomWalk,
     r"grid_world/(\d{1,3})": GridWorld,
     r"bandit/(\d{1,3})": Bandit,
-    r"rule_room/(\w+)": RuleRoom,
-    r"rule_room/(\w+)/(\d{1,10}|held_out)": RuleRoom,
-    r"rule_room/(\w+)/(\d{1,10}|held_out)/(\d{1,10})": RuleRoom,
+    rf"rule_room/({_KINDS})": RuleRoom,
+    rf"rule_room/({_KINDS})/(\d{{1,10}}|held_out)": RuleRoom,
+    rf"rule_room/({_KINDS})/(\d{{1,10}}|held_out)/(\d{{1,10}})": RuleRoom,
 }
 
 
@@ -31,17 +32,21 @@ def examples() -> list[str]:
     """Return names of toys, for hints."""
     plain = [name for name in TOYS if name == re.escape(name)]
     rooms = [
-        f"rule_room/{kind}{pool}" for kind in (*KINDS, "mixed") for pool in ("", "/4096", "/held_out", "/held_out/0")
+        f"rule_room/{kind}{pool}" for kind in _KINDS.split("|") for pool in ("", "/4096", "/held_out", "/held_out/0")
     ]
     return [*plain, "catch/8x8", *(f"grid_world/{index}" for index in range(NUM_WORLDS)), "bandit/2", *rooms]
 
 
 def make(name: str) -> Environment | None:
-    """Make the toy of that name; None if there is none."""
+    """Make the toy of that name; None if no name is like it.
+
+    Raises:
+      ValueError: where a number in the name is none that it can have.
+    """
     for pattern, make_toy in TOYS.items():
         if match := re.fullmatch(pattern, name):
             try:
                 return make_toy(*(int(part) if part.isdigit() else part for part in match.groups()))
-            except ValueError:
-                return None
+            except ValueError as error:
+                raise ValueError(f"toy/{name}: {error}") from None
     return None

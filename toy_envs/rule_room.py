@@ -149,8 +149,12 @@ class RuleRoom(base.Environment[RuleRoomState]):
     def task(self, task_id: base.Array) -> Task:
         """Return the task of that number, which is below 2³²."""
         _, *uniform = _draws(task_id)
-        number = self.kind_number(task_id)
-        kind = jax.tree.map(lambda *values: jnp.array(values)[number], *(KINDS[name] for name in self.shares))
+        kinds = [KINDS[name] for name in self.shares]
+        if len(kinds) > 1:
+            number = self.kind_number(task_id)
+            kind = jax.tree.map(lambda *values: jnp.array(values)[number], *kinds)
+        else:
+            kind = jax.tree.map(jnp.asarray, kinds[0])
 
         start, *homes = _distinct(uniform[: 1 + NUM_OBJECTS], SIZE**2)
         num_pairs = kind.num_objects * (kind.num_objects - 1) // 2

@@ -33,6 +33,7 @@ _SMALL_AGENT = (
     "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.validation_unroll=16 "
     "--config.network.hidden=64,64"
 )
+_TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
 _TWO_AGENTS = "--envs=toy/catch,toy/catch"
 
 # So long that there are ten rows of metrics after compilation, and no longer.
@@ -50,6 +51,13 @@ BENCHMARKS = {
     "pong_impala": Benchmark("IMPALA on Atari", STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
     "disco103": Benchmark(
         "the published rule", UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4"
+    ),
+    "trials": Benchmark("an LSTM in trials of rule rooms", STEPS, "online", f"{_TRIALS} --steps=1e6"),
+    "trials_transformer": Benchmark(
+        "a transformer there",
+        STEPS,
+        "online",
+        f"{_TRIALS} --config.network.core_kind=transformer --config.network.core=64 --steps=3e5",
     ),
     "population_scalar": Benchmark(
         "discovery of a scalar rule", META_STEP, "discover", f"--rule=frodo {_TWO_AGENTS} --steps=100"

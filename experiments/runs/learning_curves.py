@@ -14,6 +14,7 @@ from experiments.runs.options import RunOptions
 from frodo import logs
 from frodo.config import OnlineConfig
 from toy_envs.catch import Catch
+from toy_envs.rule_room import MIXED
 
 TITLES = {
     "return": "mean episode return",
@@ -64,9 +65,12 @@ def drawn_together(results: reading.Results) -> dict[str, tuple[str, dict[str, s
     """Return what is drawn in one figure, by its name: the vertical axis, and the columns with their labels.
 
     Figures 5 and 6 of Co-Reyes et al. 2021: what an agent expects at the start beside what its policy gets from there,
-    and which cases of a program's maxima are active.
+    and which cases of a program's maxima are active. And the kinds of tasks that a curriculum chooses.
     """
-    figures = {}
+    figures: dict[str, tuple[str, dict[str, str]]] = {}
+    shares = {f"share_{kind}": f"{kind}, of all tasks {share:.0%}" for kind, share in MIXED.items()}
+    if shares.keys() <= results.columns.keys():
+        figures["shares"] = "share of the episodes that are learned from", shares
     if "start_q" in results.columns:
         labels = {"start_q": "Q(s, 0)", "start_return": "return of the greedy policy, discounted"}
         figures["start_q"] = (

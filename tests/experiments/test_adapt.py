@@ -100,6 +100,11 @@ def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_te
     done = start("experiments.adapt", *args, *taught, "--resume")
     assert done.returncode == 2 and "--resume: teacher was" in done.stderr
 
+    others = ["--env=toy/bandit/3", *args[1:], *taught[:2], f"--out={tmp_path / 'other'}"]
+    done = start("experiments.adapt", *others)
+    assert done.returncode == 2 and "error: the teacher sees other observations than those of" in done.stderr
+    assert "Traceback" not in done.stderr
+
     teacher.rename(tmp_path / "gone")
     assert load(student).agent.params["heads"]["linear"]["w"].shape[1] == 5
     done = start("experiments.adapt", *args, *taught, "--resume")
@@ -155,3 +160,9 @@ def test_tasks_without_a_solution_have_no_score():
     np.testing.assert_allclose(found["return"], returns[:, 0] / 2)
     np.testing.assert_allclose(found["score"], [[0.4, 0.8], [0.2, 0.2]])
     assert set(k_shot.statistics(returns, np.array([]))) == {"return"}
+
+
+def test_a_pool_without_tasks_is_refused_in_a_line(start, tmp_path):
+    done = start("experiments.adapt", "--env=toy/rule_room/main/0", f"--out={tmp_path / 'run'}")
+    assert done.returncode == 2 and "toy/rule_room/main/0: pool is 0, expected 1 to 2³¹ tasks" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -80,6 +80,8 @@ def test_best_return():
 
 
 def test_names_and_what_is_refused():
-    assert names.make("bandit/5") == Bandit(5) and names.make("bandit/0") is None
+    assert names.make("bandit/5") == Bandit(5)
+    with pytest.raises(ValueError, match="^toy/bandit/0: "):
+        names.make("bandit/0")
     with pytest.raises(ValueError, match="^arms and pulls are 2 and 0, expected at least 1 of each$"):
         Bandit(2, 0)

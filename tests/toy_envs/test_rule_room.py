@@ -203,9 +203,11 @@ def test_names():
     assert names.make("rule_room/pre_solved/256") == RuleRoom("pre_solved", 256)
     assert names.make("rule_room/mixed/held_out") == RuleRoom("mixed", "held_out")
     assert names.make("rule_room/main/held_out/7") == RuleRoom("main", "held_out", 7)
-    assert names.make("rule_room/main/held_out/1000") is names.make("rule_room/main/16/16") is None
     assert all(names.make(name) is not None for name in names.examples())
-    assert names.make("rule_room/maine") is names.make("rule_room/main/0") is names.make("rule_room/main/all") is None
+    assert names.make("rule_room/maine") is names.make("rule_room/main/all") is None
+    for bad, why in (("0", "pool is 0"), ("held_out/1000", "number is 1000"), ("16/16", "number is 16")):
+        with pytest.raises(ValueError, match=f"^toy/rule_room/main/{bad}: {why}, expected"):
+            names.make(f"rule_room/main/{bad}")
     assert Trials(RuleRoom("main"), 4).observation_shape == (104,)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from experiments.results.reading import Results
 from experiments.runs.learning_curves import drawn_together
+from toy_envs.rule_room import MIXED
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,10 @@ from experiments.runs.learning_curves import drawn_together
         (
             ["case_1", "case_2", "start_return", "start_q"],
             {"start_q": ["start_q", "start_return"], "cases": ["case_1", "case_2"]},
+        ),
+        (
+            ["share_main", "share_chain", "share_easy", "share_medium", "share_pre_solved", "share_impossible"],
+            {"shares": [f"share_{kind}" for kind in MIXED]},
         ),
     ],
 )
