@@ -59,7 +59,7 @@ def returns_by_trial(
       key: of the actions.
       num_trials: of an episode, also other than in training.
       num_episodes: of each task, from an empty memory.
-      is_forgetful: whether trials begin with an empty memory, too, as in `Trials` of that name.
+      is_forgetful: whether trials begin with an empty memory, too; as of the `Trials` of the agent's training.
     Raises:
       ValueError: if there is no trial.
     """

@@ -1,5 +1,6 @@
 """Seeds, or the agents of a population, shared out over devices and processes."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,21 @@ def quick_to_compile() -> dict[str, Any]:
     if jax.default_backend() != "cpu" or jax.__version_info__ >= (0, 11):
         return {}
     return {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+
+
+def cpu_devices() -> list[jax.Device]:
+    """Return the CPU's devices, for which programs can be compiled wherever that is.
+
+    Raises:
+      ValueError: if JAX was told to leave them out.
+    """
+    try:
+        return jax.local_devices(backend="cpu")
+    except RuntimeError:
+        raise ValueError(
+            f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')}, expected one with cpu, such as cuda,cpu: what a "
+            "program costs is what the compiler for CPUs says"
+        ) from None
 
 
 def shared_out(fn: Callable[[Any], Any], num: int, among: Sequence[jax.Device] = ()) -> Callable[[Any], Any]:

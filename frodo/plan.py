@@ -21,7 +21,7 @@ from agents.networks import Agent
 from agents.types import Trajectory
 from frodo import logs
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
-from frodo.devices import make_mesh, mesh_size
+from frodo.devices import cpu_devices, make_mesh, mesh_size
 from frodo.learner import build_learner
 from frodo.online import check_divided, make_online_program
 from frodo.population import make_agent, make_host_learn
@@ -201,7 +201,7 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         start = jax.eval_shape(lambda key: acting.init_actor(program, setup.agent, key, config.batch_size), _key())
         state = jax.eval_shape(agent.init, _key(), meta_params, start)
         states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), state)
-        group_step = make_group_step(agent, make_mesh(1, jax.devices("cpu"), AXIS), config.vmap_agents)
+        group_step = make_group_step(agent, make_mesh(1, cpu_devices(), AXIS), config.vmap_agents)
         step = costs_of(group_step, meta_params, states, donated=1)
     else:
         agent = make_agent(config, setup, environment)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from frodo.devices import cpu_devices
+
 _COMPUTATION = re.compile(r"^(ENTRY )?%([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.+?) ([a-z][a-z\-]*)\((.*)$")
 _SHAPE = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]")
@@ -60,11 +62,10 @@ def costs_of(fn: Callable[..., Any], *arguments: Any, donated: int | tuple[int, 
     """Compile a function for arguments of which only shapes and dtypes count, and say what a call costs.
 
     Nothing is allocated. It is compiled for the CPU, whatever else is there: the products of accelerators are calls of
-    libraries, in which no FLOPs can be counted. That is without optimising instructions, which changes no product and
-    no memory.
+    libraries, in which no FLOPs can be counted. Instructions are not optimised, which changes no product and no memory.
     """
     options: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.default_device(cpu_devices()[0]):
         lowered = jax.jit(fn, donate_argnums=donated).lower(*arguments)
     return costs_of_compiled(lowered.compile(compiler_options=options))
 

@@ -93,8 +93,6 @@ def check_curriculum(config: CurriculumConfig, environment: Any, lengths: Mappin
     named = f"curriculum.kind is {config.kind!r}"
     if not isinstance(environment, Trials) or environment.horizon is None:
         raise ValueError(f"{named}, expected {UNIFORM!r}: the environment is none of trials of known length")
-    if environment.is_forgetful:
-        raise ValueError(f"{named}, expected {UNIFORM!r}: trials are forgetful, and begin as episodes do")
     for name, length in lengths.items():
         if length != environment.horizon:
             raise ValueError(

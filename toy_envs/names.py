@@ -38,10 +38,10 @@ def examples() -> list[str]:
 
 
 def make(name: str) -> Environment | None:
-    """Make the toy of that name; None if no name is like it.
+    """Make the toy of that name; None if it has the form of none.
 
     Raises:
-      ValueError: where a number in the name is none that it can have.
+      ValueError: if a number in the name is out of range.
     """
     for pattern, make_toy in TOYS.items():
         if match := re.fullmatch(pattern, name):

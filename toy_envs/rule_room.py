@@ -153,8 +153,8 @@ class RuleRoom(base.Environment[RuleRoomState]):
         if len(kinds) > 1:
             number = self.kind_number(task_id)
             kind = jax.tree.map(lambda *values: jnp.array(values)[number], *kinds)
-        else:
-            kind = jax.tree.map(jnp.asarray, kinds[0])
+        else:  # a sum over no numbers, as an index, crashes JAX 0.11's compiler for several CPU devices
+            kind = jax.tree.map(lambda value: jnp.asarray(np.array(value)), kinds[0])
 
         start, *homes = _distinct(uniform[: 1 + NUM_OBJECTS], SIZE**2)
         num_pairs = kind.num_objects * (kind.num_objects - 1) // 2

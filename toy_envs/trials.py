@@ -38,7 +38,8 @@ class Trials(base.Environment[TrialsState]):
     """Episodes of `num_trials` trials of one task, each of which is an episode of a pure environment.
 
     With `min_trials`, the number of an episode's trials is drawn, from it to `num_trials`, uniformly. If forgetful, the
-    observation that follows a trial is a first one after all, so that no memory outlasts a trial: an ablation.
+    observation that follows a trial is marked as a first one, where agents reset their memory: an ablation. It still
+    shows the last action and reward, and `transition`, which marks nothing, is the same.
 
     A task is what the environment's `initial_state` draws, and its `restart` keeps. Where a trial ends, by termination
     or by time, the environment restarts, and the episode goes on: neither does the discount become 0 there nor is the

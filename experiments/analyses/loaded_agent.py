@@ -16,7 +16,7 @@ import numpy as np
 
 from agents import acting
 from agents.environments.host import HostEnvironment
-from agents.environments.names import make_environment
+from agents.environments.names import is_pure, make_environment
 from agents.host_acting import actor_keys
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.runs.checkpoints import Checkpoints
@@ -94,6 +94,8 @@ def load_teacher(config: OnlineConfig) -> Teacher | None:
         return None
     with caused_by("distillation.teacher"):
         loaded = load(Path(config.distillation.teacher))
+        if _forgets(loaded.config) != _forgets(config):
+            raise UsageError(f"{config.distillation.teacher}: either both agents forget at the end of a trial, or none")
     return loaded.learner.setup.teacher(loaded.agent)
 
 
@@ -104,12 +106,17 @@ def play_trials(
 
     They forget at the end of a trial if they do so where they were trained.
     """
-    trained_in = make_environment(agents[0].config.env, 1, 0)
-    assert isinstance(trained_in, Trials)
-    how: dict[str, Any] = dict(num_trials=num_trials, num_episodes=num_episodes, is_forgetful=trained_in.is_forgetful)
+    forgets = _forgets(agents[0].config)
+    how: dict[str, Any] = dict(num_trials=num_trials, num_episodes=num_episodes, is_forgetful=forgets)
     learner, key = agents[0].learner, jax.random.key(0)
     run = jax.jit(lambda params: returns_by_trial(learner, params, environment, tasks, key, **how))
     return np.stack([run(one.learner.setup.acting_params(one.agent)) for one in agents])
+
+
+def _forgets(config: OnlineConfig) -> bool:
+    """Say whether an agent's memory is reset at the end of each trial."""
+    environment = make_environment(config.env, 1, 0) if is_pure(config.env) else None
+    return isinstance(environment, Trials) and environment.is_forgetful
 
 
 def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tuple[Trajectory, np.ndarray]:

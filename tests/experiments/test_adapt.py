@@ -105,6 +105,9 @@ def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_te
     assert done.returncode == 2 and "error: the teacher sees other observations than those of" in done.stderr
     assert "Traceback" not in done.stderr
 
+    done = start("experiments.adapt", *args, "--forgetful", *taught[:2], f"--out={tmp_path / 'other'}")
+    assert done.returncode == 2 and "either both agents forget at the end of a trial, or none" in done.stderr
+
     teacher.rename(tmp_path / "gone")
     assert load(student).agent.params["heads"]["linear"]["w"].shape[1] == 5
     done = start("experiments.adapt", *args, *taught, "--resume")
@@ -160,6 +163,26 @@ def test_tasks_without_a_solution_have_no_score():
     np.testing.assert_allclose(found["return"], returns[:, 0] / 2)
     np.testing.assert_allclose(found["score"], [[0.4, 0.8], [0.2, 0.2]])
     assert set(k_shot.statistics(returns, np.array([]))) == {"return"}
+
+
+def test_who_forgets_in_training_forgets_in_the_test(start, tmp_path):
+    args = ["--env=toy/rule_room/easy", "--trials=2", "--forgetful", "--steps=400", *SMALL, f"--out={tmp_path}"]
+    done = start("experiments.adapt", *args, "--test_trials=3", "--test_tasks=40", "--test_episodes=2")
+    assert done.returncode == 0, done.stderr
+    one, room = load(tmp_path), RuleRoom("easy")
+    play = lambda forgets: returns_by_trial(
+        one.learner,
+        one.agent.params,
+        room,
+        held_out_tasks(room, 40),
+        jax.random.key(0),
+        num_trials=3,
+        num_episodes=2,
+        is_forgetful=forgets,
+    ).mean(axis=0)
+    found = json.loads((tmp_path / "summary.json").read_bytes())["test"]["3"]["return"][0]
+    np.testing.assert_allclose(play(True), found, rtol=1e-5)
+    assert np.any(play(True) != play(False))
 
 
 def test_a_pool_without_tasks_is_refused_in_a_line(start, tmp_path):

@@ -5,15 +5,18 @@ import os
 import re
 import subprocess
 
+import jax
+import numpy as np
 import pytest
 
 from experiments import benchmark
-from experiments.benchmarks import cases, processes, revisions, tables
+from experiments.benchmarks import cases, planned, processes, revisions, tables
 from experiments.benchmarks.cases import STEPS, UPDATE, Benchmark
 from experiments.benchmarks.tables import OTHER, THIS
 from experiments.runs import compiled_programs
 from experiments.runs.errors import RunError, UsageError
 from frodo import files
+from frodo.program_costs import costs_of
 
 TINY = Benchmark(
     "a tiny run", STEPS, "online", "--env=toy/random_walk --config.rule.lstm=4 --config.num_updates=1 --steps=1e4"
@@ -292,3 +295,11 @@ def test_the_arguments_are_understood(start, name, tmp_path):
     case = cases.BENCHMARKS[name]
     done = start(f"experiments.{case.program}", *case.arguments.split(), f"--out={tmp_path}")
     assert (done.returncode, done.stdout) == (2, "") and "--overwrite replaces" in done.stderr, done.stderr
+
+
+def test_a_plan_is_shown_beside_its_program():
+    product = lambda x: x @ x
+    arguments = planned.random_arrays((jax.ShapeDtypeStruct((64, 64), np.float32),))
+    found = planned.row(planned.Program(costs_of(product, *arguments), product, arguments))
+    assert found["FLOP planned"] == found["compiled"] == "524k"  # 2 · 64³
+    assert found["arguments, MB: planned"] == found["there"] == "0.0" and float(found["ms"]) > 0

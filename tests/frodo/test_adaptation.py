@@ -46,15 +46,14 @@ def play_by_hand(learner, params, trials, task):
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_whole_episodes_are_those_of_a_plain_loop_and_memory_lasts_over_trials(forgets):
+def test_whole_episodes_are_those_of_a_plain_loop_and_memory_lasts_as_long_as_said(forgets):
     environment = Corridors()
     first_of_best = lambda predictions: 1e9 * predictions["policy"] - 1e3 * jnp.arange(2)
     learner, params = make(environment, policy=first_of_best)
     tasks = jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), 6))
     tasks = tasks._replace(episode=jnp.arange(-3, 3))
-    play = lambda params, tasks: returns_by_trial(
-        learner, params, environment, tasks, KEY, num_trials=3, num_episodes=2, is_forgetful=forgets
-    )
+    how = dict(num_trials=3, num_episodes=2)
+    play = lambda params, tasks: returns_by_trial(learner, params, environment, tasks, KEY, **how, is_forgetful=forgets)
     found = jax.jit(play)(params, tasks)
     plain = [
         play_by_hand(learner, params, Trials(environment, 3, None, forgets), jax.tree.map(lambda x, i=i: x[i], tasks))
@@ -63,6 +62,8 @@ def test_whole_episodes_are_those_of_a_plain_loop_and_memory_lasts_over_trials(f
     lengths, returns = zip(*plain, strict=True)
     assert len(set(lengths)) > 1, "some are over while others go on"
     np.testing.assert_array_equal(found, np.array(returns))
+    other = jax.jit(lambda: returns_by_trial(learner, params, environment, tasks, KEY, **how, is_forgetful=not forgets))
+    assert np.any(found != other())
 
 
 def test_with_the_same_parameters_and_key_it_is_the_same_again():

@@ -61,6 +61,7 @@ def test_a_plan_online_is_that_of_the_program_that_runs_and_of_its_loops_unrolle
     assert share.step.flops == pytest.approx(costs_of_compiled(unrolled).flops, rel=0.1)
 
 
+@pytest.mark.long
 def test_a_plan_of_a_population_is_that_of_the_programs_that_run(monkeypatch):
     monkeypatch.setattr(plan, "_update", lambda *arguments: Costs(1.0, 1.0))
     envs = ("toy/grid_world/1", "toy/grid_world/2", "bsuite/catch/0")
@@ -136,10 +137,20 @@ def made(config, num_on_device=1, arguments=0, temporary=0) -> Plan:
     return Plan(config, 1, [share], 100, 3600, 0)
 
 
+def test_without_the_cpu_there_is_no_plan(monkeypatch):
+    def unknown(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(jax, "local_devices", unknown)
+    with pytest.raises(ValueError, match="^JAX_PLATFORMS is cuda, expected one with cpu, such as cuda,cpu"):
+        program_costs.costs_of(lambda x: x, 1.0)
+
+
 def test_hours_are_those_of_the_peak_and_of_the_utilisation():
     config = presets.small_population("frodo")
     assert made(config).hours(1e12) == pytest.approx(1.0)
-    h100, *_, v5e = describe(made(config)).splitlines()[-4:]
+    h100, *_, v5e = describe(made(config)).splitlines()[-5:]
     assert h100.split() == ["H100", *("0.00101", "0.00337", "0.0149", "0.0498"), "fits"]
     assert v5e.split() == ["TPU", "v5e", "0.00508", "0.0169", "-", "-", "fits"]
 

@@ -221,20 +221,13 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
             "^curriculum.kind is 'plr' and replay.capacity is 8, expected one of the two",
         ),
         ({"kind": "plr", "capacity": 9}, {"unroll": 35}, "room", "^unroll is 35, expected 36: with a curriculum a"),
-        ({"kind": "no_op"}, {}, "forgetful", "^curriculum.kind is 'no_op', expected 'uniform': trials are forgetful"),
         ({"kind": "no_op"}, {}, "corridors", "^curriculum.kind is 'no_op', expected another one: the environment has"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(curriculum_settings, others, env, message):
     with pytest.raises(ValueError, match=message) as error:
         frodo.discover_online(
-            {
-                "room": ROOM,
-                "forgetful": dataclasses.replace(ROOM, is_forgetful=True),
-                "corridors": Trials(OfKnownLength(), 2),
-                "catch": Catch(),
-                "changing": CHANGING,
-            }[env],
+            {"room": ROOM, "corridors": Trials(OfKnownLength(), 2), "catch": Catch(), "changing": CHANGING}[env],
             "impala",
             num_steps=1,
             key=jax.random.key(0),

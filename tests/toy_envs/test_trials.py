@@ -120,7 +120,7 @@ def test_no_trial_is_refused():
         Trials(Corridors(), 0)
 
 
-def test_forgetful_trials_begin_as_episodes_do_and_are_otherwise_the_same():
+def test_forgetful_trials_are_marked_at_their_start_and_otherwise_the_same():
     kept, forgetful = (step_through(Trials(Corridors(), 2, is_forgetful=forgets), ACTIONS) for forgets in (False, True))
     np.testing.assert_array_equal(forgetful.is_first, np.isin(np.arange(13), [0, *TRIAL_ENDS]))
     check_equal(kept._replace(is_first=forgetful.is_first), forgetful)

@@ -25,6 +25,7 @@ def test_a_table_says_by_how_much_methods_differ_from_the_first(capsys):
     assert "-1.5000 ± 1.2421" in second  # t(2) = 4.3027, times 0.5 / √3
 
 
+@pytest.mark.long
 def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     config = small_catch()
     steps = 100 * 4 * 20

@@ -46,7 +46,7 @@ def small_muesli():
 
 
 @pytest.mark.parametrize(
-    "make", [small_catch, small_trials, *(pytest.param(x, marks=LONG) for x in (presets.random_walk, small_muesli))]
+    "make", [small_catch, *(pytest.param(x, marks=LONG) for x in (small_trials, presets.random_walk, small_muesli))]
 )
 def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path, monkeypatch):
     config = make()
