@@ -209,10 +209,8 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         prepared = jax.eval_shape(setup.agent.prepare, batch_shape(config, environment))
         state = jax.eval_shape(agent.init, _key(), meta_params, prepared)
         experience, lifetime = apart(state.lifetime)
-        others, trajectories = (
-            state._replace(lifetime=lifetime),
-            trajectory_shapes(config, setup.agent, environment, True),
-        )
+        others = state._replace(lifetime=lifetime)
+        trajectories = trajectory_shapes(config, setup.agent, environment, True)
         step = costs_of(make_host_learn(agent), experience, meta_params, others, *trajectories, donated=0)
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
         step = step._replace(  # all are begun before the first one ends

@@ -14,7 +14,8 @@ from toy_envs.grid_worlds import NUM_WORLDS, GridWorld
 from toy_envs.random_walk import RandomWalk
 from toy_envs.rule_room import KINDS, RuleRoom
 
-_KINDS = "|".join((*KINDS, "mixed"))
+_ROOMS = (*KINDS, "mixed")
+_KINDS = "|".join(_ROOMS)
 # Patterns of names, and functions that make the environment from what is variable in a name, or raise a ValueError.
 TOYS: dict[str, Callable[..., Environment]] = {
     r"catch": Catch,
@@ -31,9 +32,7 @@ TOYS: dict[str, Callable[..., Environment]] = {
 def examples() -> list[str]:
     """Return names of toys, for hints."""
     plain = [name for name in TOYS if name == re.escape(name)]
-    rooms = [
-        f"rule_room/{kind}{pool}" for kind in _KINDS.split("|") for pool in ("", "/4096", "/held_out", "/held_out/0")
-    ]
+    rooms = [f"rule_room/{kind}{pool}" for kind in _ROOMS for pool in ("", "/4096", "/held_out", "/held_out/0")]
     return [*plain, "catch/8x8", *(f"grid_world/{index}" for index in range(NUM_WORLDS)), "bandit/2", *rooms]
 
 

@@ -144,17 +144,15 @@ class RuleRoom(base.Environment[RuleRoomState]):
 
     def kind_number(self, task_id: base.Array) -> base.Array:
         """Return the place in `shares` of the kind of the task of that number."""
+        if len(self.shares) == 1:  # a sum over no numbers, as an index, crashes JAX 0.11 on several CPU devices
+            return jnp.zeros((), jnp.int32)
         return jnp.sum(_draws(task_id)[0] >= np.cumsum(list(self.shares.values()))[:-1].astype(np.float32))
 
     def task(self, task_id: base.Array) -> Task:
         """Return the task of that number, which is below 2³²."""
         _, *uniform = _draws(task_id)
-        kinds = [KINDS[name] for name in self.shares]
-        if len(kinds) > 1:
-            number = self.kind_number(task_id)
-            kind = jax.tree.map(lambda *values: jnp.array(values)[number], *kinds)
-        else:  # a sum over no numbers, as an index, crashes JAX 0.11's compiler for several CPU devices
-            kind = jax.tree.map(lambda value: jnp.asarray(np.array(value)), kinds[0])
+        number = self.kind_number(task_id)
+        kind = jax.tree.map(lambda *values: jnp.array(values)[number], *(KINDS[name] for name in self.shares))
 
         start, *homes = _distinct(uniform[: 1 + NUM_OBJECTS], SIZE**2)
         num_pairs = kind.num_objects * (kind.num_objects - 1) // 2
