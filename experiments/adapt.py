@@ -60,6 +60,7 @@ def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) ->
     folder = folder_of(options, "adapt", name)
     agents = [loaded_agent.load(folder, seed) for seed in options.seeds]
     tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
+    logs.note("test: what is possible in these tasks")
     known = k_shot.references(test.environment, tasks, test.nums_trials)
     found = {}
     for k in test.nums_trials:

@@ -296,7 +296,11 @@ class Evolution:
           on_chunk: called after each chunk of steps with the number of scores that are there.
         Returns:
           scores [programs, tasks, seeds].
+        Raises:
+          ValueError: a seed is above 65,535, where the draws of another task begin.
         """
+        if max(seeds) >= 2**16:
+            raise ValueError(f"a seed is {max(seeds)}: expected numbers up to {2**16 - 1}")
         scores = np.full((len(programs), len(self._tasks), len(seeds)), np.nan)
         for i, program in enumerate(programs):
             for task in range(len(self._tasks)):

@@ -120,8 +120,8 @@ def start(main: Callable[[list[str]], Any]) -> None:
     """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
 
     Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError or
-    ImportError), 1 for the disk, or where another process of the run is gone. Of several processes, one that fails in
-    another way ends at once, too, after its traceback.
+    ImportError), 1 for the disk, for a device that is lost or full, or where another process of the run is gone. Of
+    several processes, one that fails in another way ends at once, too, after its traceback.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -136,9 +136,12 @@ def start(main: Callable[[list[str]], Any]) -> None:
                 _raise(error)
             _fail(error, 2)
         except jax.errors.JaxRuntimeError as error:
-            if not processes.is_of_another(error):
+            why = str(error).partition("\n")[0]
+            if processes.is_of_another(error):
+                processes.end_without_another(why)
+            if not errors.run_is_open or FLAGS.verbosity > logging.WARNING:
                 _raise(error)
-            processes.end_without_another(str(error).partition("\n")[0])
+            _fail(f"JAX: {why}; --resume goes on from the last checkpoint, --verbosity=0 shows where it was", 1)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
         except Exception as error:

@@ -56,7 +56,7 @@ def join() -> None:
     this machine's loopback listens there alone.
 
     Raises:
-      UsageError: if the arguments do not go together, or process 0 cannot be reached.
+      UsageError: if the arguments do not go together, or process 0 cannot listen or be reached.
     """
     given = flags.FLAGS
     coordinator, num_processes, process_id = given.coordinator, given.num_processes, given.process_id
@@ -85,6 +85,11 @@ def join() -> None:
     how = {"initialization_timeout": given.timeout + 60, "heartbeat_timeout_seconds": given.timeout}
     if host in LOOPBACK:
         how["coordinator_bind_address"] = coordinator
+    if process_id == 0:
+        try:
+            _listen(host, int(port)).close()
+        except (OSError, OverflowError) as error:  # JAX itself would crash
+            raise UsageError(f"--coordinator={coordinator}: give a port that is free here: {error}") from None
     jax.distributed.initialize(coordinator, num_processes, process_id, **how)
     try:
         _connect(host)
@@ -95,8 +100,12 @@ def join() -> None:
 
 
 def _check_same() -> None:
-    """Raise a UsageError in all processes where their flags or versions differ, naming the first difference."""
-    versions = {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax")}
+    """Raise a UsageError in all processes where flags, versions or devices differ, naming the first difference."""
+    versions = {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax", "jaxlib")}
+    versions |= {
+        "number of devices": jax.local_device_count(),
+        "JAX_DEFAULT_MATMUL_PRECISION": jax.config.jax_default_matmul_precision,
+    }
     given = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
     own = json.dumps(versions | given, default=str)
     text = np.frombuffer(own.encode(), np.uint8)
@@ -119,7 +128,7 @@ def _connect(host: str) -> None:
     num_others = jax.process_count() - 1
     if not num_others:
         return
-    server = _listen(host, num_others) if jax.process_index() == 0 else None
+    server = _listen(host) if jax.process_index() == 0 else None
     found = np.array([server.getsockname()[1] if server else 0, secrets.randbits(31)], np.int32)
     port, token = (int(x) for x in multihost_utils.broadcast_one_to_all(found))
     password = token.to_bytes(4, "big")
@@ -151,13 +160,12 @@ def _leave(thread: threading.Thread) -> None:
         thread.join()
 
 
-def _listen(host: str, num_others: int) -> socket.socket:
+def _listen(host: str, port: int = 0) -> socket.socket:
     if host in LOOPBACK:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, 0), family=family, backlog=num_others)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=num_others, dualstack_ipv6=True)
-    return socket.create_server(("", 0), backlog=num_others)
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 def _end_with(other: socket.socket) -> None:

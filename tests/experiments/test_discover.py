@@ -190,6 +190,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(start, tmp_path, arguments, me
     assert not (tmp_path / "run").exists()
 
 
+def test_a_coordinator_whose_port_is_taken_is_said_so(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        arguments = ["--num_processes=2", f"--coordinator={address}", "--process_id=0", "--timeout=60"]
+        command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", *arguments]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert output.returncode == 2 and "Traceback" not in output.stderr, output.stderr
+    assert f"error: --coordinator={address}: give a port that is free here: " in output.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_processes_that_do_not_come_up_are_said_so(tmp_path):
     arguments = ["--num_processes=2", "--coordinator=127.0.0.1:1", "--process_id=1", "--timeout=1"]
     command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", *arguments]

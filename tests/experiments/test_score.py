@@ -63,6 +63,7 @@ def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
         (["--formula=dqn", "--finalists=none.csv"], "--finalists=none.csv: give a finalists.csv"),
         (["--formula=dqn", "--envs=envpool/CartPole-v1"], "envpool/CartPole-v1 is stepped on the host"),
         (["--formula=dqn", "--seeds=1,1"], "--seeds=1,1: seed 1 is given more than once"),
+        (["--formula=dqn", "--seeds=0,65536"], "a seed is 65536: expected numbers up to 65535"),
         (["--formula=dqn", "--config.lane.capacity=0"], "lane.capacity is 0"),
     ],
 )

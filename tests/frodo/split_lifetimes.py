@@ -59,7 +59,8 @@ def config_of(rule):
         replay = ReplayConfig(capacity=64, batch_size=8, fresh=0.0)
         own = presets.for_rule("toy/catch", rule)
         return own.replace(**TINY | {"unroll": 1, "replay": replay}, rule=own.rule.replace(target_period=2))
-    config = presets.for_rule("toy/catch", rule).replace(**TINY)
+    base, _, is_replaying = rule.partition("_")
+    config = presets.for_rule("toy/catch", base).replace(**TINY)
     if rule == "impala":
         return config.replace(replay=ReplayConfig(16, 8, 0.5))
     if rule == "ppo":
@@ -67,10 +68,12 @@ def config_of(rule):
     if rule == "frodo":  # with a window, whose trajectories are kept
         tiny = config.rule.replace(lstm=3)
         return config.replace(rule=tiny, validation_unroll=4, num_updates=2, stride=1, gradient_mode="mixed")
-    tiny = config.rule.replace(lstm=3, lifetime_lstm=0, prediction_size=3, max_value=2)
+    tiny = config.rule.replace(lstm=3, lifetime_lstm=2, prediction_size=3, max_value=2)
     outer = dataclasses.replace(config.outer, value_hidden=(3,))
     network = dataclasses.replace(TINY["network"], action_model=3)
     others = dict(validation_unroll=4, num_updates=1, replay=ReplayConfig(), gradient_mode="reverse")
+    if is_replaying:  # as DiscoRL's discovery: a sliding window, of trajectories that are replayed in part
+        others |= dict(num_updates=2, stride=1, replay=ReplayConfig(16, 8, 0.5))
     return config.replace(rule=tiny, outer=outer, network=network, **others)
 
 

@@ -49,8 +49,8 @@ def test_eight_devices_give_the_lifetime_of_one(rule, split):
 
 
 @pytest.mark.long
-def test_eight_devices_give_the_lifetime_of_one_with_programs_memories_and_curricula_and_others_on_a_host(tmp_path):
-    names = ("dqn", *ADAPTING, *(f"{rule}_host" for rule in RULES))
+def test_eight_devices_give_the_lifetime_of_one_with_programs_replay_memories_and_curricula_and_on_a_host(tmp_path):
+    names = ("dqn", "disco_replaying", *ADAPTING, *(f"{rule}_host" for rule in RULES))
     run_on_eight(tmp_path, *names)
     for name in names:
         check(tmp_path, name)

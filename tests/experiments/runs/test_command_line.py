@@ -13,6 +13,7 @@ from frodo.rules import RULES
 
 FLAGS_ONLY = """
 import dataclasses, sys
+import jax
 from typing import Literal
 from experiments.runs import command_line, errors
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,9 @@ class Config:
 def main(argv):
     config, options = command_line.parse_options(argv, Config(num_seeds=5))
     print(config, options)
+    if options.out == "device":
+        errors.run_is_open = True
+        raise jax.errors.JaxRuntimeError("INTERNAL: a device is lost\\nand more")
     if options.out == "bug":
         errors.run_is_open = True
         raise ValueError("a bug")
@@ -108,6 +112,14 @@ def assert_one_line(result, error):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     assert error in result.stderr
+
+
+def test_a_device_that_is_lost_ends_a_run_in_one_line(start):
+    done = start(FLAGS_ONLY, "--out=device")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("error: JAX: INTERNAL: a device is lost; --resume goes on from the last checkpoint")
+    with pytest.raises(RuntimeError, match="and more"):
+        start(FLAGS_ONLY, "--out=device", "--verbosity=0")
 
 
 def test_a_bug_keeps_its_traceback(start):
