@@ -85,25 +85,26 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         finalists = best[: config.num_finalists]
         seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
-        cpu_seconds, num_steps = run.cpu_seconds(), sum(record.num_steps for record in search.records)
+        per_cpu_hour = search.counts["evaluated"] / run.cpu_seconds() * 3600
         trainings = Progress(len(finalists) * len(tasks) * len(seeds), unit="trainings")
 
         def on_chunk(num: int) -> None:
             trainings.update(num)
             _stop_if_interrupted(run, search, end)
 
-        again = search.rescore([record.program for record in finalists], seeds, on_chunk)
+        again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
         write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
         first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
         winner = finalists[first]
-        rule_of(config, winner, num_steps, cpu_seconds).save(run.folder / "rule.npz")
+        num_steps += sum(record.num_steps for record in search.records)
+        rule_of(config, winner, num_steps, run.cpu_seconds()).save(run.folder / "rule.npz")
         language = config.kind.language
         summary = {
             "formula": to_formula(language, winner.program),
             "score": winner.score,
             **{f"score/{env}": float(np.mean(again[first, i])) for i, env in enumerate(config.envs)},
             **search.counts,
-            "programs_per_cpu_hour": search.counts["evaluated"] / cpu_seconds * 3600,
+            "programs_per_cpu_hour": per_cpu_hour,
             **(nearest_to_td(search) if config.language == "losses" else {}),
         }
         run.finish(summary)
@@ -204,7 +205,7 @@ def write_finalists(
 
 
 def rule_of(config: EvolveConfig, record: Record, num_steps: int, cpu_seconds: float) -> Rule:
-    """Return a program as a rule, with the agents of the search, and what the search cost, without its finalists."""
+    """Return a program as a rule, with the agents of the search, and what the search cost, its finalists included."""
     formula = to_formula(config.kind.language, record.program)
     if config.language == "targets":
         found = Rule("target_program", config.target_lane.agent(formula))

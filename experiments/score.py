@@ -34,15 +34,15 @@ def score(
     """Return scores, [programs, environments, seeds]."""
     search = Evolution([task_of(env) for env in envs], config, seed=0)
     progress = Progress(len(programs) * len(envs) * len(seeds), unit="trainings")
-    return search.rescore(programs, seeds, progress.update)
+    return search.rescore(programs, seeds, progress.update)[0]
 
 
 def read_finalists(path: str) -> list[str]:
     """Return the formulas of a file that `evolve` wrote, finalists.csv or programs.csv, each once."""
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
-            return list(dict.fromkeys(row["formula"] for row in csv.DictReader(file)))
-    except (OSError, KeyError, UnicodeDecodeError, csv.Error):
+            return list(dict.fromkeys(row["formula"].strip() for row in csv.DictReader(file)))
+    except (OSError, KeyError, AttributeError, UnicodeDecodeError, csv.Error):  # a row that ends early has None
         raise UsageError(f"--finalists={path}: give a finalists.csv or programs.csv of `evolve`") from None
 
 

@@ -287,7 +287,7 @@ class Evolution:
 
     def rescore(
         self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[int], None] = lambda num: None
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, int]:
         """Evaluate programs in all tasks, by the lanes of a search that is idle.
 
         Args:
@@ -295,13 +295,13 @@ class Evolution:
             the search had.
           on_chunk: called after each chunk of steps with the number of scores that are there.
         Returns:
-          scores [programs, tasks, seeds].
+          scores [programs, tasks, seeds], and the environment steps of all agents.
         Raises:
           ValueError: a seed is above 65,535, where the draws of another task begin.
         """
         if max(seeds) >= 2**16:
             raise ValueError(f"a seed is {max(seeds)}: expected numbers up to {2**16 - 1}")
-        scores = np.full((len(programs), len(self._tasks), len(seeds)), np.nan)
+        scores, num_steps = np.full((len(programs), len(self._tasks), len(seeds)), np.nan), 0
         for i, program in enumerate(programs):
             for task in range(len(self._tasks)):
                 for seed in seeds:
@@ -309,8 +309,9 @@ class Evolution:
         while not self.is_idle:
             for job, outcome in self._evaluator.run(-np.inf):
                 scores[job.record, job.task, list(seeds).index(job.seed)] = outcome.score
+                num_steps += outcome.num_steps
             on_chunk(int(np.sum(np.isfinite(scores))))
-        return scores
+        return scores, num_steps
 
     def _propose(self) -> None:
         self.counts["proposals"] += 1

@@ -88,7 +88,9 @@ def test_the_rule_is_the_best_program_and_is_read_by_its_file(whole):
     folder, summary = whole
     rule = load_rule(folder / "rule.npz")
     assert rule.config.rule.settings.formula == summary["formula"]
-    assert rule.origin.envs == ("toy/catch/5x5",) and rule.origin.env_steps > 12 * 40
+    with (folder / "programs.csv").open(newline="") as file:
+        in_the_search = sum(int(row["env_steps"]) for row in csv.DictReader(file))
+    assert rule.origin.envs == ("toy/catch/5x5",) and rule.origin.env_steps > in_the_search > 12 * 40
     assert rule.config.network.hidden == (8,) and rule.config.replay.batch_size == 8
     parse(LOSSES, summary["formula"])
 

@@ -50,7 +50,15 @@ def test_a_program_prints_and_keeps_the_scores_of_a_search(start, tmp_path):
         found = np.array([float(row["score"]) for row in csv.DictReader(file)]).reshape(2, 1, 2)
     search = Evolution([task_of("toy/catch/5x5")], CONFIG, 0)
     programs = [parse(LOSSES, x) for x in (FORMULAS["dqn"], "(Q(s)[a] - r)**2")]
-    np.testing.assert_allclose(found, search.rescore(programs, (7, 8)), rtol=1e-6)
+    np.testing.assert_allclose(found, search.rescore(programs, (7, 8))[0], rtol=1e-6)
+
+
+def test_a_file_of_finalists_with_a_row_that_ends_early_is_refused(start, tmp_path):
+    short = tmp_path / "finalists.csv"
+    short.write_text("number,formula\n1\n")
+    done = start("experiments.score", f"--finalists={short}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"--finalists={short}: give a finalists.csv" in done.stderr
 
 
 @pytest.mark.parametrize(

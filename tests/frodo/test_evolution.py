@@ -364,13 +364,13 @@ def test_finalists_are_scored_by_the_lanes_of_the_search(found):
     more.restore(jax.device_get(lanes), told)
     programs = [parse(LOSSES, FORMULAS[name]) for name in ("dqn", "dqn_reg")]
     chunks = []
-    scores = more.rescore(programs, [5, 6], chunks.append)
+    scores, num_steps = more.rescore(programs, [5, 6], chunks.append)
     assert scores.shape == (2, 2, 2) and np.all(np.isfinite(scores)) and len(chunks) >= 4 and chunks[-1] == 8
     evaluator = make_evaluator(TASKS, CONFIG, 0)
     evaluator.submit(Job(0, 1, 6), programs[0])
     while not evaluator.is_idle:
         ended = evaluator.run(-np.inf)
-    assert scores[0, 1, 1] == ended[0][1].score
+    assert scores[0, 1, 1] == ended[0][1].score and num_steps > 4 * ended[0][1].num_steps
 
 
 TARGET_CONFIG = EvolutionConfig(

@@ -109,6 +109,15 @@ def test_every_operator_is_that_of_the_paper_in_both_evaluations(name, formula):
     check_agreement([program], transition, interpreted(stack([program]), transition), 1e-5)
 
 
+def test_every_operator_agrees_in_float64():
+    with jax.enable_x64(True):
+        transition = random_transition(dtype="float64")
+        programs = [parse(LOSSES, formula) for _, formula in one_of_each()]
+        found = interpreted(stack(programs), transition)
+        assert found[0].dtype == np.float64
+        check_agreement(programs, transition, found, 1e-9)
+
+
 def check_agreement(programs, transition, found, tolerance):
     """Compare losses and gradients with those of straight code: to the mean size of losses, and the largest entry."""
     values, gradients = found
