@@ -1,7 +1,8 @@
 """How fast agents learn by programs as data, beside DQN that is written by hand: python -m experiments.benchmarks.lanes
 
 Prints updates of agents per CPU second, side by side in one process, each the median of several turns that alternate:
-lanes with the program of DQN, the lanes of a search with random programs, and a hand-written DQN with the same agents.
+lanes with the program of DQN, both kinds of lanes of a search with random programs, and a hand-written DQN with the
+same agents.
 """
 
 import statistics
@@ -19,7 +20,7 @@ from agents.environments.names import make_environment
 from frodo.logs import table
 from frodo.program_lanes import BASIC, fits
 from meta.lanes import LaneConfig, Lanes, make_lanes
-from meta.program_evaluation import Instructions, assemble, has_gradient, registers_of
+from meta.program_evaluation import LISTS, Instructions, assemble, has_gradient, registers_of
 from meta.program_generation import random_program
 from meta.program_language import FORMULAS, LOSSES, Program, parse
 from toy_envs.base import Environment
@@ -87,12 +88,12 @@ def stack(programs: list[Program], lists: tuple) -> Instructions:
     return jax.tree.map(lambda *x: np.stack(x), *(assemble(LOSSES, one, registers_of(lists)) for one in programs))
 
 
-def random_programs(num: int) -> list[Program]:
-    """Programs as a search from `Q(s)[a]` has them in its lanes for two networks: those with a gradient."""
+def random_programs(num: int, is_basic: bool) -> list[Program]:
+    """Programs as a search from `Q(s)[a]` has them in its lanes, for two networks or for all: those with a gradient."""
     rng, start, found = np.random.default_rng(0), parse(LOSSES, "Q(s)[a]"), list[Program]()
     while len(found) < num:
         program = random_program(LOSSES, rng, start)
-        if fits(program, BASIC, has_draws=False) and has_gradient(program):
+        if fits(program, BASIC, has_draws=False) == is_basic and has_gradient(program):
             found.append(program)
     return found
 
@@ -129,7 +130,10 @@ def main(argv: list[str]) -> None:
         cases = {
             "DQN by hand": turn(by_hand(environment, config), dqn),
             "lanes, DQN": turn(lanes, dqn),
-            "lanes, random programs": turn(lanes, stack(random_programs(NUM_LANES), BASIC)),
+            "lanes, random programs": turn(lanes, stack(random_programs(NUM_LANES, True), BASIC)),
+            "lanes for all programs": turn(
+                make_lanes(environment, config), stack(random_programs(NUM_LANES, False), LISTS)
+            ),
         }
         seconds = [{name: again() for name, (again, _) in cases.items()} for _ in range(NUM_TURNS)]
         for name, (_, compilation) in cases.items():
