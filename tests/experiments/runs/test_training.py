@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agents.environments.host import HostEnvironment, first_step
+from agents.environments.names import make_environment
 from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
@@ -16,6 +17,7 @@ from experiments.runs import in_jax, on_host, training
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.run import Run
 from frodo import presets
+from frodo.config import make_setup
 from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
 
 LONG = pytest.mark.long
@@ -176,6 +178,66 @@ def test_actors_take_turns_and_no_step_is_lost_also_where_a_run_goes_on(tmp_path
     assert [int(row["env_steps"]) for row in logged] == [20 * i for i in range(1, 8)]
     assert all(0 <= float(row[name]) <= 1.01 for row in logged for name in ("learner_waiting", "actors_waiting"))
     assert loaded_agent.load(tmp_path).seed == 0
+
+
+class Recorded(HostEnvironment):
+    """Keeps the actions that it was given, and all that it has shown."""
+
+    def __init__(self, environment, seed):
+        self._environment, self.seed, self.actions, self.shown = environment, seed, [], []
+        self.observation_shape, self.observation_dtype = environment.observation_shape, environment.observation_dtype
+        self.num_actions, self.num_envs = environment.num_actions, environment.num_envs
+
+    def _shown(self, step):
+        self.shown.append(step.observation.copy())
+        return step
+
+    def reset(self):
+        return self._shown(self._environment.reset())
+
+    def step(self, actions):
+        self.actions.append(np.array(actions))
+        return self._shown(self._environment.step(actions))
+
+    def close(self):
+        self._environment.close()
+
+
+@pytest.mark.long
+def test_two_actors_hand_all_frames_of_pong_to_the_learner_in_order_each_from_its_own_seed(tmp_path, monkeypatch):
+    config = presets.for_rule("atari/Pong", "impala")
+    network = dataclasses.replace(config.network, hidden=(8,))
+    config = config.replace(batch_size=2, unroll=5, num_actors=2, network=network)
+    made, handed = [], []
+
+    class Watched(HostActor):
+        def get(self):
+            acted = super().get()
+            handed.append(np.asarray(acted.trajectories.observation)[:, :-1])  # [M, T, B, ...]
+            return acted
+
+    def make(name, num_envs, seed):
+        made.append(Recorded(make_environment(name, num_envs, seed), seed))
+        return made[-1]
+
+    monkeypatch.setattr(on_host, "HostActor", Watched)
+    per_iteration = 2 * 5 * config.num_updates
+    train = lambda: training.train(
+        config, options(tmp_path, 8 * per_iteration, (0,)), experiment="e", name="n", make=make
+    )
+    assert train()["env_steps"] == 8 * per_iteration
+    actors = [one for one in made if one.actions]
+    assert len(actors) == 2 and actors[0].seed != actors[1].seed
+    prepare = make_setup(config, 6).agent.prepare
+    for number, actor in enumerate(actors):
+        own = np.concatenate([x.reshape(-1, *x.shape[2:]) for x in handed[number::2]])
+        assert len(own) == 4 * per_iteration // 2
+        np.testing.assert_array_equal(own, [prepare(x) for x in actor.shown[: len(own)]])
+        again = make_environment("atari/Pong", 2, actor.seed)
+        steps = [again.reset(), *(again.step(actions) for actions in actor.actions[: len(own) - 1])]
+        np.testing.assert_array_equal(own, [prepare(step.observation) for step in steps])
+        again.close()
+    assert np.any(actors[0].shown[-1] != actors[1].shown[-1])
 
 
 @pytest.mark.parametrize(
