@@ -62,8 +62,8 @@ def pong(precision: str) -> Program:
     return _planned(learner.learn, state, *trajectories)
 
 
-def small(precision: str) -> Program:
-    config, environment = _with_precision(presets.small_population("frodo"), precision), Catch(8, 8)
+def small(precision: str, rule: str = "frodo") -> Program:
+    config, environment = _with_precision(presets.small_population(rule), precision), Catch(8, 8)
     agent = make_agent(config, setup := make_setup(config, environment.num_actions), environment)
     meta_params = setup.rule.random_meta_params(key := jax.random.key(0), 2)
     actor = acting.init_actor(environment, setup.agent, key, config.batch_size)
@@ -89,6 +89,7 @@ def disco(precision: str) -> Program:
 PROGRAMS = {
     "pong": (pong, "Pong, FRODO, the learner's step"),
     "small": (small, "`small` with the scalar rule, a meta-step of the agent on Catch"),
+    "small_disco": (lambda precision: small(precision, "disco"), "`small` with π, y and z, the same"),
     "disco": (disco, "`disco103`, an update of an agent on Atari"),
 }
 

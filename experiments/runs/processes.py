@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -101,13 +101,11 @@ def join() -> None:
 
 def _check_same() -> None:
     """Raise a UsageError in all processes where flags, versions or devices differ, naming the first difference."""
-    versions = {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax", "jaxlib")}
-    versions |= {
-        "number of devices": jax.local_device_count(),
-        "JAX_DEFAULT_MATMUL_PRECISION": jax.config.jax_default_matmul_precision,
-    }
-    given = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
-    own = json.dumps(versions | given, default=str)
+    told: dict[str, Any] = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
+    told |= {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax", "jaxlib")}
+    told["number of devices"] = jax.local_device_count()
+    told["JAX_DEFAULT_MATMUL_PRECISION"] = jax.config.read("jax_default_matmul_precision")
+    own = json.dumps(told, default=str)
     text = np.frombuffer(own.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(len(text)))
     padded = np.zeros(max(sizes), np.uint8)

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from experiments.benchmarks import kills
 from experiments.runs.checkpoints import Checkpoints
 from tests.experiments.runs.small_runs import rows
 
@@ -31,14 +32,8 @@ def arguments(folder, iterations):
     return [*TINY, f"--steps={iterations * ITERATION}", f"--out={folder}"]
 
 
-SAVING_OFTEN = (
-    "import runpy, experiments.runs.run as run; run.SAVE_SECONDS = 0.5; "
-    "runpy.run_module('experiments.online', run_name='__main__', alter_sys=True)"
-)
-
-
-def run(folder, iterations, num_devices, *others, program=("-m", "experiments.online")):
-    command = [sys.executable, *program, *arguments(folder, iterations), *others]
+def run(folder, iterations, num_devices, *others):
+    command = [sys.executable, "-m", "experiments.online", *arguments(folder, iterations), *others]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -113,28 +108,14 @@ def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path
 
 @pytest.mark.long
 def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_path):
-    iterations = 800
-
-    def both(folder, *others):
-        shared = [coordinator(), "--num_processes=2", *others]
-        own = [[*shared, f"--process_id={i}"] for i in range(2)]
-        return [run(tmp_path / folder, iterations, 1, *one, program=("-c", SAVING_OFTEN)) for one in own]
-
-    ended(*both("whole"))
-    checkpoints = lambda: {path.name for path in (tmp_path / "killed" / "checkpoints").glob("*") if path.name.isdigit()}
-    for killed, more in ((0, ()), (1, ("--resume",))):
-        before, end = checkpoints(), time.monotonic() + 240
-        stopped = both("killed", *more)
-        while not checkpoints() - before and time.monotonic() < end:
+    def until_it_is_saved_again(folder):
+        saved = lambda: {path.name for path in (folder / "checkpoints").glob("*") if path.name.isdigit()}
+        before, end = saved(), time.monotonic() + 240
+        while not saved() - before and time.monotonic() < end:
             time.sleep(0.05)
-        stopped[killed].kill()
-        end_of(stopped, 20)
-        assert len(rows(tmp_path / "killed")) < len(rows(tmp_path / "whole"))
-    ended(*both("killed", "--resume"))
-    clocks = ("seconds", "cpu_seconds", "peak_memory_mb")
-    of = lambda folder: [{k: v for k, v in row.items() if k not in clocks} for row in rows(tmp_path / folder)]
-    assert of("killed") == of("whole")
-    assert state(tmp_path / "killed", iterations) == state(tmp_path / "whole", iterations)
+
+    found, is_same = kills.run(tmp_path, 800, [until_it_is_saved_again] * 2)
+    assert is_same and [one.victim for one in found] == [0, 1] and all(one.seconds < 20 for one in found)
 
 
 @pytest.mark.long
