@@ -300,7 +300,7 @@ class Evolution:
           ValueError: a seed is above 65,535, where the draws of another task begin.
         """
         if max(seeds) >= 2**16:
-            raise ValueError(f"a seed is {max(seeds)}: expected numbers up to {2**16 - 1}")
+            raise ValueError(f"seeds go up to {max(seeds)}, expected numbers up to {2**16 - 1}")
         scores, num_steps = np.full((len(programs), len(self._tasks), len(seeds)), np.nan), 0
         for i, program in enumerate(programs):
             for task in range(len(self._tasks)):

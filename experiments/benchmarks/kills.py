@@ -25,12 +25,23 @@ from experiments.runs.folders import has_checkpoint
 from frodo.logs import table
 
 ITERATION = 8 * 2 * 4  # environment steps
-SETTINGS = ("batch_size=8", "unroll=4", "num_updates=1", "validation_unroll=4", "rule.lstm=3", "network.hidden=4")
+TINY = (
+    "--env=toy/catch/4x3",
+    "--rule=frodo",
+    "--config.batch_size=8",
+    "--config.unroll=4",
+    "--config.num_updates=1",
+    "--config.validation_unroll=4",
+    "--config.rule.lstm=3",
+    "--config.network.hidden=4",
+)
 SAVING_OFTEN = (
     "import runpy, experiments.runs.run as run; run.SAVE_SECONDS = 0.5; "
     "runpy.run_module('experiments.online', run_name='__main__', alter_sys=True)"
 )
+ENDS = ("another process of the run is gone", "not all of 2 processes came up")
 CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb")
+PATIENCE = 600.0  # seconds for a whole run
 
 
 class Kill(NamedTuple):
@@ -49,13 +60,17 @@ class Kill(NamedTuple):
     end: str
 
 
-def pair(folder: Path, num_iterations: int, *others: str) -> list[subprocess.Popen]:
-    """Start both processes of a run."""
+def coordinator() -> str:
+    """Return a flag with a port that is free here."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        coordinator = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
-    arguments = ["--env=toy/catch/4x3", "--rule=frodo", f"--steps={num_iterations * ITERATION}", f"--out={folder}"]
-    arguments += [*(f"--config.{x}" for x in SETTINGS), coordinator, "--num_processes=2", "--timeout=20", *others]
+        return f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
+
+
+def pair(folder: Path, num_iterations: int) -> list[subprocess.Popen]:
+    """Start both processes of a run, which goes on from its last checkpoint, if it has one."""
+    arguments = [*TINY, f"--steps={num_iterations * ITERATION}", f"--out={folder}", coordinator()]
+    arguments += ["--num_processes=2", "--timeout=20", "--resume" if has_checkpoint(folder) else "--overwrite"]
     start = lambda i: subprocess.Popen(
         [sys.executable, "-c", SAVING_OFTEN, *arguments, f"--process_id={i}"],
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
@@ -68,30 +83,37 @@ def pair(folder: Path, num_iterations: int, *others: str) -> list[subprocess.Pop
 
 def finish(processes: Sequence[subprocess.Popen]) -> None:
     """Wait for the end of a run; RuntimeError if it fails."""
-    for process in processes:
-        said = process.communicate()[1]
-        if process.returncode:
-            raise RuntimeError(said)
+    try:
+        for process in processes:
+            said = process.communicate(timeout=PATIENCE)[1]
+            if process.returncode:
+                raise RuntimeError(said)
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def kill(processes: Sequence[subprocess.Popen], victim: int, folder: Path) -> Kill:
-    """Kill one process, and see how the other ends; RuntimeError if it does not, within a minute."""
+    """Kill one process, and see how the other ends; RuntimeError if both had ended, or if it does not in a minute."""
     steps = last_step(folder)
+    if any(process.poll() is not None for process in processes):
+        raise RuntimeError("the run was over before the kill; give more --iterations")
     processes[victim].kill()
     begun, other = time.monotonic(), processes[1 - victim]
     try:
         said = other.communicate(timeout=60)[1].splitlines()
     except subprocess.TimeoutExpired:
-        other.kill()
         raise RuntimeError(f"process {1 - victim} did not end") from None
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     seconds = time.monotonic() - begun
-    processes[victim].communicate()
-    if other.returncode == 0:
-        raise RuntimeError("the run was over before the kill; give more --iterations")
     if other.returncode == -signal.SIGABRT:
         return Kill(victim, steps, seconds, "aborted by JAX")
     errors = [line for line in said if line.startswith("error: ")]
-    return Kill(victim, steps, seconds, "one line" if len(errors) == 1 else f"{len(errors)} lines of errors")
+    found = [end for end in ENDS if len(errors) == 1 and end in errors[0]]
+    return Kill(victim, steps, seconds, f"a line: {found[0]}" if found else "\n".join(said))
 
 
 def last_step(folder: Path) -> int:
@@ -107,7 +129,7 @@ def end_of(folder: Path, num_iterations: int) -> tuple[list[str], bytes]:
     lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
     kept = [i for i, name in enumerate(lines[0]) if name not in CLOCKS]
     rows = [",".join(line[i] for i in kept) for line in lines]
-    return rows, Checkpoints(folder / "checkpoints", is_reader=True)._read(num_iterations * ITERATION)[0]
+    return rows, Checkpoints(folder / "checkpoints", is_reader=True).read(num_iterations * ITERATION)[0]
 
 
 def run(folder: Path, num_iterations: int, waits: Sequence[Callable[[Path], None]]) -> tuple[list[Kill], bool]:
@@ -121,10 +143,10 @@ def run(folder: Path, num_iterations: int, waits: Sequence[Callable[[Path], None
     finish(pair(folder / "whole", num_iterations))
     killed, kills = folder / "killed", list[Kill]()
     for number, wait in enumerate(waits):
-        processes = pair(killed, num_iterations, "--resume" if has_checkpoint(killed) else "--overwrite")
+        processes = pair(killed, num_iterations)
         wait(killed)
         kills.append(kill(processes, number % 2, killed))
-    finish(pair(killed, num_iterations, "--resume"))
+    finish(pair(killed, num_iterations))
     return kills, end_of(killed, num_iterations) == end_of(folder / "whole", num_iterations)
 
 

@@ -78,7 +78,7 @@ class Checkpoints:
         damaged: list[tuple[int, str]] = []
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
-                data, index = self._read(step)
+                data, index = self.read(step)
             except Exception as error:  # noqa: BLE001 - whatever Orbax, tensorstore or JSON make of damaged files
                 damaged.append((step, f"checkpoint {self.folder / str(step)} is damaged ({_first_line(error)})"))
                 continue
@@ -90,7 +90,8 @@ class Checkpoints:
             return state, step, index["metadata"]
         raise UsageError("; ".join(reason for _, reason in damaged) or f"{self.folder} holds no checkpoint")
 
-    def _read(self, step: int) -> tuple[bytes, dict]:
+    def read(self, step: int) -> tuple[bytes, dict]:
+        """Return the bytes of a checkpoint's state, and what says how they lie; ValueError if they are damaged."""
         with _quiet():
             restored = self._manager.restore(step, args=ocp.args.StandardRestore())
         data, text = (np.asarray(restored[name]).tobytes() for name in ("state", "index"))

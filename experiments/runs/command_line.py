@@ -139,9 +139,11 @@ def start(main: Callable[[list[str]], Any]) -> None:
             why = str(error).partition("\n")[0]
             if processes.is_of_another(error):
                 processes.end_without_another(why)
-            if not errors.run_is_open or FLAGS.verbosity > logging.WARNING:
-                _raise(error)
-            _fail(f"JAX: {why}; --resume goes on from the last checkpoint, --verbosity=0 shows where it was", 1)
+            if why.startswith("RESOURCE_EXHAUSTED"):
+                _fail(f"JAX: {why}; --plan of online and discover says how much memory a run needs", 1)
+            if why.startswith(("UNAVAILABLE", "ABORTED", "DATA_LOSS")) or "CUDA_ERROR" in why:
+                _fail(f"JAX: {why}; a device seems to be lost: --resume goes on from the last checkpoint", 1)
+            _raise(error)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
         except Exception as error:

@@ -1,6 +1,7 @@
 """The processes that do one run together: they find each other, and where one is gone, the others end."""
 
 import atexit
+import collections
 import contextlib
 import importlib.metadata
 import json
@@ -68,7 +69,7 @@ def join() -> None:
             "number below --num_processes to each process"
         )
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UsageError(f"--coordinator={coordinator}: give host:port, such as 10.0.0.1:8476")
     host = host.strip("[]")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -88,9 +89,13 @@ def join() -> None:
     if process_id == 0:
         try:
             _listen(host, int(port)).close()
-        except (OSError, OverflowError) as error:  # JAX itself would crash
+        except OSError as error:  # JAX itself would crash, as it still does if another program is faster now
             raise UsageError(f"--coordinator={coordinator}: give a port that is free here: {error}") from None
     jax.distributed.initialize(coordinator, num_processes, process_id, **how)
+    counts = collections.Counter(device.process_index for device in jax.devices())
+    if len(set(counts.values())) > 1:  # what processes tell each other would already fail
+        found = ", ".join(f"{counts[i]} in process {i}" for i in sorted(counts))
+        raise UsageError(f"number of devices is {found}: expected the same in all processes of a run")
     try:
         _connect(host)
     except OSError as error:
@@ -100,11 +105,10 @@ def join() -> None:
 
 
 def _check_same() -> None:
-    """Raise a UsageError in all processes where flags, versions or devices differ, naming the first difference."""
+    """Raise a UsageError in all processes where flags, versions or precision differ, naming the first difference."""
     told: dict[str, Any] = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
     told |= {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax", "jaxlib")}
-    told["number of devices"] = jax.local_device_count()
-    told["JAX_DEFAULT_MATMUL_PRECISION"] = jax.config.read("jax_default_matmul_precision")
+    told["JAX_DEFAULT_MATMUL_PRECISION"] = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     own = json.dumps(told, default=str)
     text = np.frombuffer(own.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(len(text)))

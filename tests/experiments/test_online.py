@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,20 +11,9 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import kills
+from experiments.benchmarks.kills import ITERATION, TINY, coordinator
 from experiments.runs.checkpoints import Checkpoints
 from tests.experiments.runs.small_runs import rows
-
-TINY = [
-    "--env=toy/catch/4x3",
-    "--rule=frodo",
-    "--config.batch_size=8",
-    "--config.unroll=4",
-    "--config.num_updates=1",
-    "--config.validation_unroll=4",
-    "--config.rule.lstm=3",
-    "--config.network.hidden=4",
-]
-ITERATION = 8 * 2 * 4  # environment steps
 
 
 def arguments(folder, iterations):
@@ -36,12 +24,6 @@ def run(folder, iterations, num_devices, *others):
     command = [sys.executable, "-m", "experiments.online", *arguments(folder, iterations), *others]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def coordinator():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
 
 
 def ended(*processes):
@@ -56,7 +38,7 @@ def numbers(folder):
 
 def state(folder, iterations=6):
     checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
-    return checkpoints._read(iterations * ITERATION)[0]
+    return checkpoints.read(iterations * ITERATION)[0]
 
 
 @pytest.mark.long
@@ -115,17 +97,34 @@ def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_pat
             time.sleep(0.05)
 
     found, is_same = kills.run(tmp_path, 800, [until_it_is_saved_again] * 2)
-    assert is_same and [one.victim for one in found] == [0, 1] and all(one.seconds < 20 for one in found)
+    assert is_same
+    for one in found:
+        assert one.steps < 800 * ITERATION and one.seconds < 20
+        assert one.end in ("a line: another process of the run is gone", "aborted by JAX")
 
 
 @pytest.mark.long
-def test_processes_that_were_started_in_different_ways_all_say_so(tmp_path):
-    address = coordinator()
-    own = [[address, "--num_processes=2", f"--process_id={i}", f"--seeds={i}"] for i in range(2)]
-    both = [run(tmp_path / "run", 10, 1, *one) for one in own]
+@pytest.mark.parametrize(
+    ("devices", "seeds", "precisions", "message"),
+    [
+        ((1, 1), (0, 1), (None, None), "--seeds is 0 in process 0 and 1 in process 1"),
+        ((1, 3), (0, 0), (None, None), "number of devices is 1 in process 0, 3 in process 1"),
+        ((1, 1), (0, 0), (None, "float32"), "JAX_DEFAULT_MATMUL_PRECISION is None in process 0 and float32 in proc"),
+    ],
+)
+def test_processes_that_were_started_in_different_ways_all_say_so(
+    devices, seeds, precisions, message, tmp_path, monkeypatch
+):
+    address, both = coordinator(), []
+    for i in range(2):
+        with monkeypatch.context() as patch:
+            if precisions[i]:
+                patch.setenv("JAX_DEFAULT_MATMUL_PRECISION", precisions[i])
+            own = address, "--num_processes=2", f"--process_id={i}", f"--seeds={seeds[i]}"
+            both.append(run(tmp_path / "run", 10, devices[i], *own))
     for said, process in zip(end_of(both, 120), both, strict=True):
-        assert process.returncode == 2 and not (tmp_path / "run").exists()
-        assert said[-1].startswith("error: --seeds is 0 in process 0 and 1 in process 1: expected")
+        assert process.returncode == 2 and not (tmp_path / "run").exists(), said
+        assert said[-1].startswith(f"error: {message}")
 
 
 @pytest.mark.long

@@ -71,7 +71,7 @@ def test_a_file_of_finalists_with_a_row_that_ends_early_is_refused(start, tmp_pa
         (["--formula=dqn", "--finalists=none.csv"], "--finalists=none.csv: give a finalists.csv"),
         (["--formula=dqn", "--envs=envpool/CartPole-v1"], "envpool/CartPole-v1 is stepped on the host"),
         (["--formula=dqn", "--seeds=1,1"], "--seeds=1,1: seed 1 is given more than once"),
-        (["--formula=dqn", "--seeds=0,65536"], "a seed is 65536: expected numbers up to 65535"),
+        (["--formula=dqn", "--seeds=0,65536"], "seeds go up to 65536, expected numbers up to 65535"),
         (["--formula=dqn", "--config.lane.capacity=0"], "lane.capacity is 0"),
     ],
 )

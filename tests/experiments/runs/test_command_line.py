@@ -33,9 +33,8 @@ class Config:
 def main(argv):
     config, options = command_line.parse_options(argv, Config(num_seeds=5))
     print(config, options)
-    if options.out == "device":
-        errors.run_is_open = True
-        raise jax.errors.JaxRuntimeError("INTERNAL: a device is lost\\nand more")
+    if options.out.isupper():
+        raise jax.errors.JaxRuntimeError(f"{options.out}: it is said\\nin two lines")
     if options.out == "bug":
         errors.run_is_open = True
         raise ValueError("a bug")
@@ -114,12 +113,19 @@ def assert_one_line(result, error):
     assert error in result.stderr
 
 
-def test_a_device_that_is_lost_ends_a_run_in_one_line(start):
-    done = start(FLAGS_ONLY, "--out=device")
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [("UNAVAILABLE", "a device seems to be lost: --resume goes on"), ("RESOURCE_EXHAUSTED", "--plan of online")],
+)
+def test_a_device_that_is_lost_or_full_is_said_in_one_line(start, status, hint):
+    done = start(FLAGS_ONLY, f"--out={status}")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert done.stderr.startswith("error: JAX: INTERNAL: a device is lost; --resume goes on from the last checkpoint")
-    with pytest.raises(RuntimeError, match="and more"):
-        start(FLAGS_ONLY, "--out=device", "--verbosity=0")
+    assert done.stderr.startswith(f"error: JAX: {status}: it is said; {hint}")
+
+
+def test_other_errors_of_jax_keep_their_traceback(start):
+    with pytest.raises(RuntimeError, match="in two lines"):
+        start(FLAGS_ONLY, "--out=INVALID_ARGUMENT")
 
 
 def test_a_bug_keeps_its_traceback(start):
