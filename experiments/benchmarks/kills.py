@@ -169,6 +169,6 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_integer("kills", 10, "How often it is killed.")
     flags.DEFINE_integer("seed", 0, "Of the random moments.")
-    flags.DEFINE_integer("iterations", 5_000, "Of the run.")
-    flags.DEFINE_float("longest", 30.0, "Seconds after the start at which a process is killed at the latest.")
+    flags.DEFINE_integer("iterations", 10_000, "Of the run.")
+    flags.DEFINE_float("longest", 40.0, "Seconds after the start at which a process is killed at the latest.")
     app.run(main)
