@@ -109,6 +109,8 @@ def kill(processes: Sequence[subprocess.Popen], victim: int, folder: Path) -> Ki
             process.kill()
             process.wait()
     seconds = time.monotonic() - begun
+    if other.returncode == 0:
+        raise RuntimeError("the run was over before the kill; give more --iterations")
     if other.returncode == -signal.SIGABRT:
         return Kill(victim, steps, seconds, "aborted by JAX")
     errors = [line for line in said if line.startswith("error: ")]
@@ -169,6 +171,6 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_integer("kills", 10, "How often it is killed.")
     flags.DEFINE_integer("seed", 0, "Of the random moments.")
-    flags.DEFINE_integer("iterations", 10_000, "Of the run.")
+    flags.DEFINE_integer("iterations", 20_000, "Of the run.")
     flags.DEFINE_float("longest", 40.0, "Seconds after the start at which a process is killed at the latest.")
     app.run(main)

@@ -139,10 +139,11 @@ def start(main: Callable[[list[str]], Any]) -> None:
             why = str(error).partition("\n")[0]
             if processes.is_of_another(error):
                 processes.end_without_another(why)
-            if why.startswith("RESOURCE_EXHAUSTED"):
+            if why.startswith("RESOURCE_EXHAUSTED") or "CUDA_ERROR_OUT_OF_MEMORY" in why:
                 _fail(f"JAX: {why}; --plan of online and discover says how much memory a run needs", 1)
             if why.startswith(("UNAVAILABLE", "ABORTED", "DATA_LOSS")) or "CUDA_ERROR" in why:
-                _fail(f"JAX: {why}; a device seems to be lost: --resume goes on from the last checkpoint", 1)
+                lost = "a device or another process" if processes.are_several() else "a device"
+                _fail(f"JAX: {why}; {lost} seems to be lost: --resume goes on from the last checkpoint", 1)
             _raise(error)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
