@@ -132,11 +132,13 @@ def start(main: Callable[[list[str]], Any]) -> None:
         except (DiskError, RunError) as error:
             _fail(error, 1)
         except (ValueError, ImportError) as error:  # envpool misses a system library, say
+            if processes.is_of_another(error):
+                processes.end_without_another(_first_line(error))
             if errors.run_is_open and not isinstance(error, UsageError):
                 _raise(error)
             _fail(error, 2)
         except jax.errors.JaxRuntimeError as error:
-            why = str(error).partition("\n")[0]
+            why = _first_line(error)
             if processes.is_of_another(error):
                 processes.end_without_another(why)
             if why.startswith("RESOURCE_EXHAUSTED") or "CUDA_ERROR_OUT_OF_MEMORY" in why:
@@ -167,6 +169,10 @@ def not_both(one: str, other: str) -> None:
     """Refuse two given flags of which one would be ignored."""
     if FLAGS[one].present and FLAGS[other].present:
         raise UsageError(f"--{one}={FLAGS[one].value}: give it or --{other}, which names the rule itself")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _fail(message: Any, code: int) -> typing.NoReturn:

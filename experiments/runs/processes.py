@@ -207,9 +207,12 @@ def are_several() -> bool:
     return bool(_others)
 
 
-def is_of_another(error: jax.errors.JaxRuntimeError) -> bool:
-    """Say whether an error of JAX is that another process of the run did not answer; Gloo joins those on CPUs."""
-    return "Gloo" in str(error)
+def is_of_another(error: Exception) -> bool:
+    """Say whether an error is that another process of the run did not answer; Gloo joins those on CPUs.
+
+    JAX raises it, or NumPy as a ValueError where it was to copy what did not come.
+    """
+    return are_several() and "Gloo" in str(error)
 
 
 def end_without_another(why: str = "") -> NoReturn:

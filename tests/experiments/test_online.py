@@ -88,6 +88,38 @@ def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path
         assert both[1 - killed].returncode == 1 and any(line.startswith(GONE) for line in last)
 
 
+LOSING_ITS_DEVICE = """
+import pathlib, jax, frodo.devices as devices
+agree, checkpoints = devices.agree, pathlib.Path({folder!r}, "checkpoints")
+def lose(*votes):
+    if any(path.name.isdigit() for path in checkpoints.glob("*")):
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: it fell off the bus")
+    return agree(*votes)
+devices.agree = lose
+"""
+
+
+@pytest.mark.long
+def test_where_a_device_of_one_process_is_lost_the_other_ends_too_and_one_alone_can_go_on(tmp_path):
+    address = coordinator()
+    codes = [kills.SAVING_OFTEN, LOSING_ITS_DEVICE.format(folder=str(tmp_path)) + kills.SAVING_OFTEN]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *arguments(tmp_path, 3000), address, "--num_processes=2", f"--process_id={i}"],
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i, code in enumerate(codes)
+    ]
+    other, loser = end_of(both, 240)
+    assert (both[0].returncode, both[1].returncode) == (1, 1), other + loser
+    assert loser[-1].startswith("error: JAX: UNAVAILABLE: it fell off the bus; a device or another process seems to be")
+    assert other[-1].startswith(GONE)
+    ended(run(tmp_path, 3000, 1, "--resume"))
+    assert int(rows(tmp_path)[-1]["env_steps"]) == 3000 * ITERATION
+
+
 @pytest.mark.long
 def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_path):
     def until_it_is_saved_again(folder):
