@@ -118,16 +118,16 @@ def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list
 def learned(label: str, kind: str, runs: Mapping[str, reading.Results], before: Mapping[str, Any]) -> Line:
     """Return the line of a method from its run in each room; `before` is its row of `report._costs`.
 
-    It begins at random play, with no step, and is straight from there to the first row of metrics.csv.
+    A row of metrics.csv is the mean since the row before, so it stands in the middle of these steps; what was had
+    before the middle of the first row is not known.
     """
-    last = min(float(run.columns[reading.X].max()) for run in runs.values())
-    steps = np.geomspace(_ends(kind)[0], last, 100)
-    scores = []
-    for env, run in runs.items():
-        curve = reading.curve(run, "return")
-        x, random = np.append(0, curve.x), reference_scores(env)[0]
-        returns = np.array([np.interp(steps, x, np.append(random, y)) for y in curve.y])
-        scores.append(normalised(env, returns))
+    curves = {env: reading.curve(run, "return") for env, run in runs.items()}
+    middles = {env: (np.append(0, one.x[:-1]) + one.x) / 2 for env, one in curves.items()}
+    first, last = max(x[0] for x in middles.values()), min(one.x[-1] for one in curves.values())
+    steps = np.geomspace(first, last, 100)
+    scores = [
+        normalised(env, np.array([np.interp(steps, middles[env], y) for y in one.y])) for env, one in curves.items()
+    ]
     number = lambda name: float("nan") if before[name] is None else float(before[name])
     return Line(kind, label, steps, np.mean(scores, axis=0), number("env steps before"), number("CPU s before"), False)
 
@@ -157,7 +157,9 @@ def rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
         ends = _ends(line.kind)
         places = {"trial 1": ends[0], f"trial {NUM_TRIALS}": ends[-1]} | {f"{quantity(x)} steps": x for x in AT}
         for name, steps in places.items():
-            is_known = line.is_in_context or steps <= 1.01 * line.steps[-1]  # what adapts keeps what it had at the end
+            is_known = (
+                line.is_in_context or line.steps[0] <= steps <= 1.01 * line.steps[-1]
+            )  # what adapts stays as it is
             for which, y in zip(("", "± "), plots.mean_and_interval(line.scores), strict=True):
                 row[which + name] = float(np.interp(steps, line.steps, y)) if is_known else np.nan
         found.append(row)
