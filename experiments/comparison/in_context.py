@@ -157,9 +157,8 @@ def rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
         ends = _ends(line.kind)
         places = {"trial 1": ends[0], f"trial {NUM_TRIALS}": ends[-1]} | {f"{quantity(x)} steps": x for x in AT}
         for name, steps in places.items():
-            is_known = (
-                line.is_in_context or line.steps[0] <= steps <= 1.01 * line.steps[-1]
-            )  # what adapts stays as it is
+            # What adapts stays as it was at the end.
+            is_known = line.is_in_context or line.steps[0] <= steps <= 1.01 * line.steps[-1]
             for which, y in zip(("", "± "), plots.mean_and_interval(line.scores), strict=True):
                 row[which + name] = float(np.interp(steps, line.steps, y)) if is_known else np.nan
         found.append(row)

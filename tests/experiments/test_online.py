@@ -20,8 +20,8 @@ def arguments(folder, iterations):
     return [*TINY, f"--steps={iterations * ITERATION}", f"--out={folder}"]
 
 
-def run(folder, iterations, num_devices, *others):
-    command = [sys.executable, "-m", "experiments.online", *arguments(folder, iterations), *others]
+def run(folder, iterations, num_devices, *others, program=("-m", "experiments.online")):
+    command = [sys.executable, *program, *arguments(folder, iterations), *others]
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -104,12 +104,7 @@ def test_where_a_device_of_one_process_is_lost_the_other_ends_too_and_one_alone_
     address = coordinator()
     codes = [kills.SAVING_OFTEN, LOSING_ITS_DEVICE.format(folder=str(tmp_path)) + kills.SAVING_OFTEN]
     both = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, *arguments(tmp_path, 3000), address, "--num_processes=2", f"--process_id={i}"],
-            env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        run(tmp_path, 3000, 1, address, "--num_processes=2", f"--process_id={i}", program=("-c", code))
         for i, code in enumerate(codes)
     ]
     other, loser = end_of(both, 240)
