@@ -220,7 +220,11 @@ def _dqn(config: EvolveConfig, formula: str) -> AgentConfig:
     lane = config.in_tasks(len(config.envs))[0].lane
     agent = presets.dqn(config.envs[0], "program").agent_only()
     rule = agent.rule.replace(
-        formula=formula, discount=lane.discount, epsilon=lane.epsilon, target_period=lane.target_period
+        formula=formula,
+        discount=lane.discount,
+        ends=lane.ends,
+        epsilon=lane.epsilon,
+        target_period=lane.target_period,
     )
     return agent.replace(
         rule=rule,

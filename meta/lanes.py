@@ -18,8 +18,8 @@ import optax
 
 from agents.networks import NetworkConfig, make_agent
 from agents.types import Array, Params, PredictionSpec
-from agents.validation import check_fractions, check_positive
-from meta.program_evaluation import LISTS, Draws, Instructions, ListName, Transition, draw, features, interpret
+from agents.validation import check_choice, check_fractions, check_positive
+from meta.program_evaluation import ENDS, LISTS, Draws, Instructions, ListName, Transition, draw, features, interpret
 from meta.program_language import LOSSES
 from toy_envs.base import Environment
 
@@ -31,6 +31,7 @@ class LaneConfig:
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 1e-4  # of Adam
     discount: float = 0.99  # γ
+    ends: str = "gamma"  # what is 0 after a terminal step, or "values": Q and Q_targ at s_next
     epsilon: float = 0.05  # at the end of the exploration
     exploration: int = 1000  # steps over which ε falls from 1
     target_period: int = 100  # updates from one copy of Q to the next
@@ -44,6 +45,7 @@ class LaneConfig:
         check_positive(self, "learning_rate", "exploration", "target_period")
         check_positive(self, "capacity", "batch_size", "num_episodes", "max_steps")
         check_fractions(self, "discount", "epsilon")
+        check_choice("ends", self.ends, ENDS)
         if not all(size > 0 for size in self.hidden):
             raise ValueError(f"hidden is {self.hidden}, expected positive integers")
 
@@ -141,7 +143,8 @@ def make_lanes(
                 flat(batch.state),
                 flat(batch.next_state),
             )
-            return jnp.mean(interpret(instructions, draws, features(transition), num))
+            told = transition.told_ends(config.ends, config.discount)
+            return jnp.mean(interpret(instructions, draws, features(told), num))
 
         updates, opt_state = optimizer.update(jax.grad(loss)(lane.params), lane.opt_state)
         return optax.apply_updates(lane.params, updates), opt_state

@@ -51,6 +51,7 @@ def _arithmetic(name: str, x: Array, y: Array) -> Array:
 
 ListName = tuple[str, str]  # a network and the state that it sees
 NETWORKS = ("Q", "QTarget")
+ENDS = ("gamma", "values")  # what tells a loss of a terminal step, by being 0
 LISTS: tuple[ListName, ...] = (("Q", "s"), ("Q", "s_next"), ("QTarget", "s"), ("QTarget", "s_next"))
 Feature = Any  # an expression: a name of an input, or an operator and its arguments
 
@@ -84,6 +85,17 @@ class Transition(NamedTuple):
     gamma: Array
     state: Array
     next_state: Array
+
+    def told_ends(self, ends: str, discount: float) -> "Transition":
+        """Return it with ends told as `ends` says, of ENDS, where γ is `discount` times 0 after a terminal step, or 1.
+
+        By "values" Q and Q_targ at s_next are 0 after a terminal step, and γ is the discount everywhere.
+        """
+        if ends == "gamma":
+            return self
+        is_end = self.gamma == 0
+        lists = {name: jnp.where(is_end[:, None] & (name[1] == "s_next"), 0.0, x) for name, x in self.lists.items()}
+        return self._replace(lists=lists, gamma=jnp.full_like(self.gamma, discount))
 
     @property
     def inputs(self) -> Mapping[str, Array]:

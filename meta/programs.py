@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from agents.action_values import epsilon_greedy_logits
 from agents.rule import UpdateRule, masked_means
 from agents.types import Array, PredictionSpec
-from agents.validation import check_fractions
-from meta.program_evaluation import Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
+from agents.validation import check_choice, check_fractions
+from meta.program_evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
 from meta.program_language import FORMULAS, LOSSES, Program, compact, parse_setting
 
 MOST_MAXIMA = 2  # that cases are told apart by
@@ -25,12 +25,14 @@ MOST_MAXIMA = 2  # that cases are told apart by
 class ProgramConfig:
     formula: str = FORMULAS["dqn"]  # of the loss of a transition (`meta.program_language`)
     discount: float = 0.99  # γ
+    ends: str = "gamma"  # what is 0 after a terminal step, or "values": Q and Q_targ at s_next
     epsilon: float = 0.05  # of the ε-greedy policy, when exploration is over
     target_period: int = 100  # updates from one hard copy of the agent's parameters to the next
 
     def validate(self) -> None:
         parse_loss("formula", self.formula)
         check_fractions(self, "discount", "epsilon")
+        check_choice("ends", self.ends, ENDS)
         if self.target_period < 1:
             raise ValueError(f"target_period is {self.target_period}, expected an integer of at least 1")
 
@@ -100,7 +102,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
             gamma=config.discount * flat(trajectory.discount),
             state=at["s"](observation),
             next_state=at["s_next"](observation),
-        )
+        ).told_ends(config.ends, config.discount)
         key, draw_key = jax.random.split(rule_state) if is_random else ((), jax.random.key(0))
         draws = draw(draw_key, LOSSES.max_nodes)
         given = meta_params["program"]["constants"] if constants else None

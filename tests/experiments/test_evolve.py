@@ -26,7 +26,9 @@ from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, parse
 
 ROOT = Path(__file__).parents[2]
-LANE = LaneConfig(hidden=(8,), learning_rate=3e-3, exploration=50, capacity=100, batch_size=8, num_episodes=20)
+LANE = LaneConfig(
+    hidden=(8,), learning_rate=3e-3, ends="values", exploration=50, capacity=100, batch_size=8, num_episodes=20
+)
 CONFIG = EvolveConfig(
     population_size=10,
     tournament_size=4,
@@ -92,7 +94,16 @@ def test_the_rule_is_the_best_program_and_is_read_by_its_file(whole):
         in_the_search = sum(int(row["env_steps"]) for row in csv.DictReader(file))
     assert rule.origin.envs == ("toy/catch/5x5",) and rule.origin.env_steps > in_the_search > 12 * 40
     assert rule.config.network.hidden == (8,) and rule.config.replay.batch_size == 8
+    assert rule.config.rule.settings.ends == "values"
     parse(LOSSES, summary["formula"])
+
+
+def test_agents_are_trained_by_what_was_found(whole, start, tmp_path):
+    arguments = [f"--rule={whole[0] / 'rule.npz'}", "--env=toy/catch/5x5", "--seeds=0,1", "--steps=2000"]
+    done = start("experiments.evaluate", f"--out={tmp_path}", *arguments)
+    assert done.returncode == 0, done.stderr
+    last = rows(tmp_path / "metrics.csv")[-1]
+    assert int(last["env_steps"]) == 2000 and -1 <= float(last["return"]) <= 1
 
 
 def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, tmp_path, monkeypatch):

@@ -135,13 +135,14 @@ def test_a_search_by_outputs_evaluates_what_its_gradient_alone_would_not_tell_ap
 
 
 @pytest.mark.long
-def test_a_search_is_the_same_on_one_device_and_on_eight(found):
+@pytest.mark.parametrize("of", ["TASKS", "TASKS[:1], EIGHT_TARGETS, num_programs=10"])
+def test_a_search_is_the_same_on_one_device_and_on_eight(of):
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
-    code = "from tests.frodo.test_evolution import *; print(jax.device_count(), text_of(search(TASKS)))"
+    code = f"from tests.frodo.test_evolution import *; print(jax.device_count(), text_of(search({of})))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"XLA_FLAGS": flags}, cwd=ROOT, capture_output=True, text=True
     )
-    assert done.stdout.strip() == f"8 {text_of(found)}", done.stderr
+    assert done.stdout.strip() == f"8 {text_of(eval(f'search({of})'))}", done.stderr
 
 
 @pytest.mark.long
@@ -383,6 +384,7 @@ TARGET_CONFIG = EvolutionConfig(
     chunk=512,
     target_lane=TargetLaneConfig(hidden=(8,), learning_rate=0.1, batch_size=4, unroll=4, budget=1500),
 )
+EIGHT_TARGETS = dataclasses.replace(TARGET_CONFIG, num_lanes=8)
 
 
 def test_targets_are_searched_for_too_and_programs_as_data_learn_as_their_formulas_do():

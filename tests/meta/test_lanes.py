@@ -156,6 +156,27 @@ def test_actions_are_random_at_first_and_greedy_then():
     np.testing.assert_allclose(is_greedy, 1 - shares * 2 / 3, atol=0.08)
 
 
+def test_a_lane_is_told_of_ends_by_gamma_or_by_values():
+    """Where each episode is one step, nothing follows: with values 0 there, (max Q_targ(s′) − Q(s)[a])² is Q(s)[a]²."""
+
+    class Once(Counting):
+        def transition(self, state, action):
+            return state + 1, jnp.ones(()), jnp.ones((), bool), jnp.zeros((), bool)
+
+    def learned(formula, ends):
+        lanes = make_lanes(Once(), dataclasses.replace(CONFIG, ends=ends, num_episodes=20))
+        return lanes.run(one(instructions([formula]), 0), 20, lanes.init(jax.random.key(0)), 12).params
+
+    bootstrap, to_zero = "(Q(s)[a] - max(Q_targ(s_next)))**2", "(Q(s)[a] - (r - r * 1))**2"
+    assert trees_equal(learned(bootstrap, "values"), learned(to_zero, "values"))
+    assert not trees_equal(learned(bootstrap, "gamma"), learned(to_zero, "gamma"))
+    assert not trees_equal(learned("(Q(s)[a] - gamma)**2", "values"), learned("(Q(s)[a] - gamma)**2", "gamma"))
+
+
+def trees_equal(one, other):
+    return all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True))
+
+
 def test_a_lane_does_not_depend_on_the_others():
     quiet = instructions([FORMULAS["dqn"], FORMULAS["dqn_reg"]])
     wild = instructions([FORMULAS["dqn"], "exp(100 * Q(s)[a]) * exp(100 * max(Q(s_next)))"])
@@ -180,6 +201,17 @@ def test_a_lane_whose_parameters_are_not_finite_is_over():
     after = functions()[1](instructions([FORMULAS["dqn"]] * 2), 20, lanes._replace(params=broken), 4)
     np.testing.assert_array_equal(after.is_finite, [True, False])
     np.testing.assert_array_equal(after.is_over, [False, True])
+
+
+def test_a_lane_that_diverges_is_over_and_the_one_beside_it_goes_on():
+    lanes = make_lanes(ENVIRONMENT, dataclasses.replace(CONFIG, learning_rate=1e38))
+    first = jax.vmap(lanes.init)(jax.random.split(jax.random.key(0), 2))
+    programs = instructions([FORMULAS["dqn"], "0 * Q(s)[a]"])  # no gradient: whatever the rate, nothing is moved
+    after = jax.vmap(lanes.run, in_axes=(0, None, 0, None))(programs, 20, first, 12)
+    np.testing.assert_array_equal(after.is_finite, [False, True])
+    np.testing.assert_array_equal(after.is_over, [True, False])
+    assert after.num_steps[0] < 12 == after.num_steps[1]
+    assert trees_equal(one(after.params, 1), one(first.params, 1))
 
 
 def test_a_version_for_fewer_lists_learns_the_same():

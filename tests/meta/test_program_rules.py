@@ -65,6 +65,16 @@ def test_losses_of_transitions_and_nothing_is_bootstrapped_from_after_the_end(na
     assert ends > 1
 
 
+def test_without_gamma_values_tell_of_the_end():
+    config = ProgramConfig("(Q(s)[a] - (r + max(Q_targ(s_next))))**2", GAMMA, ends="values")
+    trajectory, predictions, slow = drawn()
+    found = loss_of(program(config), trajectory, predictions, slow, {})
+    for t, b in np.argwhere(trajectory.valid):
+        y = trajectory.reward[t, b] + (trajectory.discount[t, b] > 0) * max(slow["q"][t + 1, b])
+        expected = (predictions["q"][t, b, trajectory.action[t, b]] - y) ** 2
+        np.testing.assert_allclose(found[t, b], expected, rtol=1e-12)
+
+
 def test_steps_whose_successor_is_unknown_have_no_gradient():
     rule = program(ProgramConfig())
     trajectory, predictions, slow = drawn()

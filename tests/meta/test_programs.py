@@ -155,6 +155,13 @@ def test_no_random_program_has_a_loss_or_a_gradient_that_is_not_finite(scale):
         assert np.all(np.isfinite(x))
 
 
+def test_no_straight_code_has_a_loss_or_a_gradient_that_is_not_finite():
+    transition = random_transition(scale=1e4)
+    for program in random_programs(100, seed=2):
+        value, gradients = straight(program, transition)
+        assert all(np.all(np.isfinite(x)) for x in (value, *gradients.values())), to_formula(LOSSES, program)
+
+
 def test_gradients_that_would_overflow_are_clipped_where_they_arise():
     program = parse(LOSSES, "q = Q(s)[a]; c = exp(100); 1 / (c * (c * q)) - 1 / (c * (c * (2 * q)))")
     transition = random_transition()
@@ -183,6 +190,25 @@ def test_losses_of_the_paper(formula, by_hand):
     expected = by_hand(q, transition.reward[0] + 0.9 * best, best)
     found = evaluate(LOSSES, parse(LOSSES, formula), transition, DRAWS)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+
+
+def test_values_can_tell_of_ends_and_what_multiplies_them_by_gamma_does_not_notice():
+    transition = random_transition()  # γ is 0.9, or 0 after a terminal step
+    is_end = np.asarray(transition.gamma == 0)
+    assert 0 < np.sum(is_end) < len(is_end)
+    assert transition.told_ends("gamma", 0.9) is transition
+    told = transition.told_ends("values", 0.9)
+    np.testing.assert_allclose(told.gamma, 0.9)
+    for name, values in transition.lists.items():
+        expected = np.where(is_end[:, None], 0.0, values) if name[1] == "s_next" else values
+        np.testing.assert_array_equal(told.lists[name], expected)
+    loss = lambda formula, transition: evaluate(LOSSES, parse(LOSSES, formula), transition, DRAWS)
+    for formula in FORMULAS.values():
+        np.testing.assert_allclose(loss(formula, told), loss(formula, transition), rtol=1e-6)
+    q = np.take_along_axis(transition.lists["Q", "s"], transition.action[:, None], axis=-1)[:, 0]
+    best = np.where(is_end, 0.0, np.max(transition.lists["QTarget", "s_next"], axis=-1))
+    found = loss("(Q(s)[a] - (r + max(Q_targ(s_next))))**2", told)
+    np.testing.assert_allclose(found, (q - (transition.reward + best)) ** 2, rtol=1e-5)
 
 
 def test_double_dqn_takes_the_action_that_is_best_for_q_and_the_copy_s_value_of_it():
