@@ -10,8 +10,8 @@ A formula is the same as text, in Python's syntax:
     (Q(s)[a] - (r + gamma * max(Q_targ(s_next))))**2
     y = r + gamma * max(Q_targ(s_next)); (Q(s)[a] - y)**2 + 0.1 * Q(s)[a]
 
-`Q_targ` is the slowly moving copy of Q, `s_next` the state that follows; `gamma` is 0 after a terminal step. Equal
-parts are one node. `(x - y)**2` is the paper's L2Distance, `x * y` its DotProduct.
+`Q_targ` is the slowly moving copy of Q, `s_next` the state that follows; `gamma` is 0 after a terminal step, or values
+at `s_next` are. Equal parts are one node. `(x - y)**2` is the paper's L2Distance, `x * y` its DotProduct.
 """
 
 import ast
