@@ -25,6 +25,7 @@ from frodo.logs import note
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GOODBYE, FAILED = b"g", b"f"  # what a process says before it ends; one that is killed says nothing
+ALIVE = b"a"  # what it says until then, four times in the timeout
 OF_A_PROCESS = ("process_id", "coordinator", "keep_compiled", "flagfile")  # flags that may differ between processes
 GRACE = 2.0  # seconds in which a process may tell its own error, after another one had one
 
@@ -53,8 +54,8 @@ def join() -> None:
 
     Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
     killed later, the others end at once with one line and exit code 1, unless after process 0 JAX is faster, and aborts
-    them with a message of its own. Where no answer comes any more, JAX aborts them within the timeout. A coordinator on
-    this machine's loopback listens there alone.
+    them with a message of its own. Where one says nothing any more, they end so after the timeout. A coordinator on this
+    machine's loopback listens there alone.
 
     Raises:
       UsageError: if the arguments do not go together, or process 0 cannot listen or be reached.
@@ -83,7 +84,8 @@ def join() -> None:
     deadline = threading.Timer(given.timeout, give_up)
     deadline.daemon = True
     deadline.start()
-    how = {"initialization_timeout": given.timeout + 60, "heartbeat_timeout_seconds": given.timeout}
+    later = given.timeout + 60  # by when this module's own lines have been said
+    how = {"initialization_timeout": later, "heartbeat_timeout_seconds": later}
     if host in LOOPBACK:
         how["coordinator_bind_address"] = coordinator
     if process_id == 0:
@@ -97,7 +99,7 @@ def join() -> None:
         found = ", ".join(f"{counts[i]} in process {i}" for i in sorted(counts))
         raise UsageError(f"number of devices is {found}: expected the same in all processes of a run")
     try:
-        _connect(host)
+        _connect(host, given.timeout)
     except OSError as error:
         raise UsageError(f"--coordinator={coordinator}: process 0 cannot be reached there: {error}") from None
     deadline.cancel()
@@ -125,7 +127,7 @@ def _check_same() -> None:
                 )
 
 
-def _connect(host: str) -> None:
+def _connect(host: str, timeout: float) -> None:
     """Connect every process with process 0: the system closes the connections of a process that is killed."""
     num_others = jax.process_count() - 1
     if not num_others:
@@ -145,14 +147,18 @@ def _connect(host: str) -> None:
     else:
         _others.append(socket.create_connection((host, port)))
         _others[0].sendall(password)
+    threading.Thread(target=_say_alive, args=(timeout / 4,), daemon=True).start()
     for other in _others:
-        other.settimeout(None)
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            other.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        other.settimeout(timeout)
         last = threading.Thread(target=_end_with, args=(other,), daemon=True)
         last.start()
     atexit.register(_leave, last)
+
+
+def _say_alive(seconds: float) -> None:
+    while True:
+        _say(ALIVE)
+        time.sleep(seconds)
 
 
 def _leave(thread: threading.Thread) -> None:
@@ -171,11 +177,15 @@ def _listen(host: str, port: int = 0) -> socket.socket:
 
 
 def _end_with(other: socket.socket) -> None:
-    """Wait until another process ends; unless it says goodbye, end, too."""
-    try:
-        said = other.recv(1)
-    except OSError:
-        said = b""
+    """Wait until another process ends, or says nothing for the timeout; unless it says goodbye, end, too."""
+    said = ALIVE
+    while said == ALIVE:
+        try:
+            said = other.recv(1)
+        except TimeoutError:
+            end_without_another(f"it has said nothing for {other.gettimeout():.0f} s")
+        except OSError:
+            said = b""
     if said == GOODBYE:
         return
     if said == FAILED:

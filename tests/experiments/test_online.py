@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -57,9 +58,15 @@ def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_proce
     assert sum(int(row["episodes"]) for row in rows(tmp_path / "run")) > 0
 
 
-def two(folder):
+def two(folder, *others):
     address = coordinator()
-    return [run(folder, 10**6, 1, address, "--num_processes=2", f"--process_id={i}") for i in range(2)]
+    return [run(folder, 10**6, 1, address, "--num_processes=2", f"--process_id={i}", *others) for i in range(2)]
+
+
+def until_it_runs(folder, seconds=120):
+    end = time.monotonic() + seconds
+    while not (folder / "metrics.csv").exists() and time.monotonic() < end:
+        time.sleep(0.2)
 
 
 def end_of(processes, timeout):
@@ -78,14 +85,29 @@ GONE = "error: another process of the run is gone; start all of them with --resu
 @pytest.mark.parametrize("killed", [0, 1], ids=["the coordinator", "another"])
 def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path, killed):
     both = two(tmp_path)
-    end = time.monotonic() + 120
-    while not (tmp_path / "metrics.csv").exists() and time.monotonic() < end:
-        time.sleep(0.2)
+    until_it_runs(tmp_path)
     both[killed].kill()
     said = end_of(both, 20)[1 - killed]
     if killed != 0 or both[1].returncode != -signal.SIGABRT:  # after process 0, JAX may be faster
         last = said if killed == 0 else said[-1:]  # after process 0, lines of JAX may follow
         assert both[1 - killed].returncode == 1 and any(line.startswith(GONE) for line in last)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stopped", [0, 1], ids=["the coordinator", "another"])
+def test_where_one_process_hangs_the_other_ends_within_the_timeout(tmp_path, stopped):
+    """It still has its connections, as behind a network that is silent, and says nothing."""
+    both = two(tmp_path, "--timeout=10")
+    until_it_runs(tmp_path)
+    both[stopped].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        *_, last = both[1 - stopped].communicate(timeout=90)[1].splitlines()
+        assert both[1 - stopped].returncode == 1 and time.monotonic() - began < 20
+        assert last.startswith(GONE) and last.endswith("(it has said nothing for 10 s)")
+    finally:
+        for process in both:
+            process.kill()
 
 
 LOSING_ITS_DEVICE = """
@@ -152,6 +174,19 @@ def test_processes_that_were_started_in_different_ways_all_say_so(
     for said, process in zip(end_of(both, 120), both, strict=True):
         assert process.returncode == 2 and not (tmp_path / "run").exists(), said
         assert said[-1].startswith(f"error: {message}")
+
+
+@pytest.mark.long
+def test_processes_of_two_versions_say_so(tmp_path):
+    other = "import importlib.metadata as m; real = m.version; m.version = lambda x: real(x) + '.1' * (x == 'jax'); "
+    address = coordinator()
+    both = [
+        run(tmp_path / "run", 10, 1, address, "--num_processes=2", f"--process_id={i}", program=("-c", code))
+        for i, code in enumerate((kills.SAVING_OFTEN, other + kills.SAVING_OFTEN))
+    ]
+    for said, process in zip(end_of(both, 120), both, strict=True):
+        assert process.returncode == 2 and not (tmp_path / "run").exists(), said
+        assert said[-1].startswith(f"error: version of jax is {jax.__version__} in process 0 and {jax.__version__}.1 in")
 
 
 @pytest.mark.long
