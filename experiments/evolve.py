@@ -182,7 +182,7 @@ def write_programs(path: Path, envs: Sequence[str], search: Evolution) -> None:
             "score": x.score,
             "env_steps": x.num_steps,
             "is_finite": x.is_finite,
-            **{f"score/{env}": float(np.mean(x.scores[i])) if x.scores.get(i) else None for i, env in enumerate(envs)},
+            **{f"score/{env}": float(np.median(x.scores[i])) if x.scores.get(i) else None for i, env in enumerate(envs)},
             "formula": to_formula(language, x.program),
         }
         for x in search.records

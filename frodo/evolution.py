@@ -67,7 +67,7 @@ class EvolutionConfig:
     num_frozen: int = 2  # nodes of it that no mutation changes
     hurdle: float = 0.6  # the first seed's score in the first environment from which a program gets all others
     equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
-    num_seeds: int = 1  # agents of an evaluation in an environment
+    num_seeds: int = 1  # agents of an evaluation in an environment; their median counts
     num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
     num_full_lanes: int = 8  # of an environment, for all programs; with start="" most need one
     chunk: int = 1000  # steps of all lanes between two looks at them
@@ -133,7 +133,8 @@ class Record:
       number: in the order of proposals.
       parent: the number of the record whose program was varied; None for a random program.
       scores: of each task that it saw, so far a score for each seed, in the order in which they ended.
-      score: the sum over tasks of the mean scores; None until all are known.
+      score: the sum over tasks of the medians over seeds, as the mean of a few is that of the luckiest; None until all
+        are known.
       num_steps: environment steps of its agents.
       is_finite: whether the parameters of all its agents were.
       waiting: equal programs that will be members when the score is known.
@@ -424,7 +425,7 @@ class Evolution:
             self._submit(record, self._trainings[1:])
         if num_scores < len(self._trainings) and not is_cut:
             return
-        total = sum(float(np.mean(scores)) for scores in record.scores.values())
+        total = sum(float(np.median(scores)) for scores in record.scores.values())
         self.counts["evaluated"] += 1
         self.counts["cut at the hurdle"] += is_cut
         self.counts["not finite"] += not record.is_finite
