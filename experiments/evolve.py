@@ -94,7 +94,8 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
 
         again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
         write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
-        first = int(np.argmax(np.sum(np.mean(again, axis=-1), axis=-1)))
+        scores_again = np.median(again, axis=-1)
+        first = int(np.argmax(np.sum(scores_again, axis=-1)))
         winner = finalists[first]
         num_steps += sum(record.num_steps for record in search.records)
         rule_of(config, winner, num_steps, run.cpu_seconds()).save(run.folder / "rule.npz")
@@ -102,7 +103,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         summary = {
             "formula": to_formula(language, winner.program),
             "score": winner.score,
-            **{f"score/{env}": float(np.mean(again[first, i])) for i, env in enumerate(config.envs)},
+            **{f"score/{env}": float(scores_again[first, i]) for i, env in enumerate(config.envs)},
             **search.counts,
             "programs_per_cpu_hour": per_cpu_hour,
             **(nearest_to_td(search) if config.language == "losses" else {}),
@@ -119,7 +120,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
 
 def nearest_to_td(search: Evolution) -> dict[str, Any]:
     """Return the program whose gradient's direction is nearest to δ²'s, of several the best: how far, and its score."""
-    found = {x.number: round(distance_from_td(x.program), 3) for x in search.records}
+    found = {x.number: round(distance_from_td(x.program, search.config.lane.ends), 3) for x in search.records}
     nearest = min(search.records, key=lambda x: (found[x.number], -(x.score or 0)))
     formula = to_formula(LOSSES, nearest.program)
     return {"nearest_to_td": formula, "distance_from_td": found[nearest.number], "score_of_nearest": nearest.score}
@@ -182,7 +183,9 @@ def write_programs(path: Path, envs: Sequence[str], search: Evolution) -> None:
             "score": x.score,
             "env_steps": x.num_steps,
             "is_finite": x.is_finite,
-            **{f"score/{env}": float(np.median(x.scores[i])) if x.scores.get(i) else None for i, env in enumerate(envs)},
+            **{
+                f"score/{env}": float(np.median(x.scores[i])) if x.scores.get(i) else None for i, env in enumerate(envs)
+            },
             "formula": to_formula(language, x.program),
         }
         for x in search.records

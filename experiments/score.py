@@ -1,10 +1,10 @@
-"""Score programs: how well agents learn by given formulas, as a search scores them.
+"""Score programs: how well agents learn by given formulas, trained as in a search.
 
     python -m experiments.score --formula=dqn --formula=dqn_reg --formula="(Q(s)[a] - r)**2" --envs=gymnax/CartPole-v1
     python -m experiments.score --finalists=results/evolve/losses/finalists.csv --seeds=2000-2009
 
 Prints for each program the mean normalised return of all episodes of a training by environment, with the standard
-deviation over seeds; the sum of the means; and how far the direction of its gradient is from that of DQN's loss, δ²,
+deviation over seeds; the sum of the means, where a search has medians over seeds; and how far the direction of its gradient is from that of DQN's loss, δ²,
 with γ or without, on fixed transitions: .05 is 5 %. --out=DIR keeps scores.csv, the score of each seed, and a picture
 of each program, 1.png of the best.
 """
@@ -56,14 +56,14 @@ def order(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-total(scores), kind="stable")
 
 
-def rows(envs: tuple[str, ...], programs: list[Program], scores: np.ndarray) -> list[dict[str, Any]]:
+def rows(envs: tuple[str, ...], programs: list[Program], scores: np.ndarray, ends: str) -> list[dict[str, Any]]:
     """Return a row for each program, the best first."""
     sums = total(scores)
     spread = lambda x: f" ± {x.std(ddof=1):.3f}" if len(x) > 1 else ""
     return [
         {"formula": to_formula(LOSSES, programs[i])}
         | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(envs, scores[i], strict=True)}
-        | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i]):.3f}"}
+        | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i], ends):.3f}"}
         for i in order(scores)
     ]
 
@@ -72,13 +72,14 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     envs = parse_tasks(FLAGS.envs)
     formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
-    programs = [parse_loss(f"--formula={x}", x) for x in formulas]
-    if not programs:
+    if not formulas:
         raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
     config = command_line.parse_settings(argv, EvolutionConfig())
+    config.validate()
+    programs = [parse_loss(f"--formula={x}", x, config.lane.ends) for x in formulas]
     seeds = command_line.parse_seeds(FLAGS.seeds)
     scores = score(config, envs, programs, seeds)
-    print(table(rows(envs, programs, scores)))
+    print(table(rows(envs, programs, scores, config.lane.ends)))
     if FLAGS.out:
         for place, i in enumerate(order(scores), start=1):
             draw_program(Path(FLAGS.out) / f"{place}.png", LOSSES, programs[i])

@@ -45,7 +45,7 @@ COUNTED = (
     "not finite",
 )
 SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
-OWN_DRAWS = "own"  # each program has those of its trainings
+VERSION = 2  # of how programs are scored and told apart; in the first they had one draw, or means of seeds
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
 EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
@@ -150,40 +150,52 @@ class Record:
     waiting: list[Program] = dataclasses.field(default_factory=list)
 
 
-def _loss_fingerprints(program: Program) -> dict[str, Array]:
+def _loss_fingerprints(program: Program, ends: str) -> dict[str, Array]:
     instructions = assemble(LOSSES, program, registers_of(LISTS))
-    return {"gradient": fingerprint(instructions), "output": outputs(instructions)}
+    return {"gradient": fingerprint(instructions, ends), "output": outputs(instructions, ends)}
 
 
-def _target_fingerprints(program: Program) -> dict[str, Array]:
+def _target_fingerprints(program: Program, ends: str) -> dict[str, Array]:
+    del ends
     found = target_fingerprint(assembled(program))
     return {"gradient": found, "output": found}
 
 
 @functools.lru_cache(maxsize=10_000)
-def _fingerprints(language: str, program: Program) -> dict[str, np.ndarray]:
+def _fingerprints(language: str, program: Program, ends: str) -> dict[str, np.ndarray]:
     """Return what a compact program is told apart by; kept, as most mutations change nodes that nothing depends on."""
-    return jax.device_get(KINDS[language].fingerprints(program))
+    return jax.device_get(KINDS[language].fingerprints(program, ends))
+
+
+@functools.cache
+def _direction(size: int) -> np.ndarray:
+    direction = np.random.default_rng(0).normal(size=size)
+    return direction / np.sum(np.abs(direction))
 
 
 class _Rows:
-    """Vectors of one length, to look up which is nearest."""
+    """Vectors of one length, to look up which is the same as another.
+
+    They are projected on a random direction: those that differ little in all entries differ little there, so that few
+    need a look at all.
+    """
 
     def __init__(self):
-        self._rows, self._num = np.zeros((0, 0)), 0
+        self._rows: list[np.ndarray] = []
+        self._projected = np.zeros(64)
 
     def append(self, row: np.ndarray) -> None:
-        if self._num == len(self._rows):
-            more = np.zeros((max(64, self._num), len(row)), row.dtype)
-            self._rows = np.concatenate([self._rows, more]) if self._num else more
-        self._rows[self._num] = row
-        self._num += 1
+        num = len(self._rows)
+        if num == len(self._projected):
+            self._projected = np.resize(self._projected, 2 * num)
+        self._projected[num] = row @ _direction(len(row))
+        self._rows.append(row)
 
-    def nearest(self, row: np.ndarray) -> tuple[int, float]:
-        """Return the number of the nearest one, by the largest difference, and the distance; of several the first."""
-        distance = np.max(np.abs(self._rows[: self._num] - row), axis=1)
-        found = int(np.argmin(distance))
-        return found, float(distance[found])
+    def same(self, row: np.ndarray) -> int | None:
+        """Return the number of the nearest one, by the largest difference, of several the first; None from SAME on."""
+        near = np.flatnonzero(np.abs(self._projected[: len(self._rows)] - row @ _direction(len(row))) < SAME)
+        distance = [float(np.max(np.abs(self._rows[i] - row))) for i in near]
+        return int(near[np.argmin(distance)]) if distance and min(distance) < SAME else None
 
 
 class Kind(NamedTuple):
@@ -193,13 +205,14 @@ class Kind(NamedTuple):
       language: of the programs.
       formulas: known programs by name.
       pools: task, its settings -> lanes, those that fit fewest programs first.
-      fingerprints: program -> what it is told apart by, of EQUIVALENCES; "gradient" is about 0 without one.
+      fingerprints: program, what a loss is told of ends by -> what it is told apart by, of EQUIVALENCES; "gradient" is
+        about 0 without one.
     """
 
     language: Language
     formulas: Mapping[str, str]
     pools: Callable[[Task, EvolutionConfig], list[Pool]]
-    fingerprints: Callable[[Program], dict[str, Array]]
+    fingerprints: Callable[[Program, str], dict[str, Array]]
 
 
 def _loss_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
@@ -342,14 +355,12 @@ class Evolution:
         self._submit(record, self._trainings[:1])
 
     def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
-        return _fingerprints(self.config.language, compact(self._kind.language, program))
+        return _fingerprints(self.config.language, compact(self._kind.language, program), self.config.lane.ends)
 
     def _equal(self, equivalence: str, own: np.ndarray) -> Record | None:
         """Return the record that is nearest, if it counts as the same."""
-        if not self.records:
-            return None
-        nearest, distance = self._known[equivalence].nearest(own)
-        return self.records[nearest] if distance < SAME else None
+        found = self._known[equivalence].same(own)
+        return None if found is None else self.records[found]
 
     def _remember(self, own: Mapping[str, np.ndarray]) -> None:
         for name, known in self._known.items():
@@ -364,7 +375,7 @@ class Evolution:
         """Return all that the search goes on from: the lanes, and the rest as what JSON can hold."""
         evaluator = self._evaluator
         told = {
-            "draws": OWN_DRAWS,
+            "version": VERSION,
             "rng": self._rng.bit_generator.state,
             "records": [dataclasses.asdict(record) for record in self.records],
             "members": list(self.members),
@@ -379,10 +390,10 @@ class Evolution:
         """Go on from a state of a search with the same tasks and settings.
 
         Raises:
-          ValueError: if an earlier version began it, whose programs shared their draws.
+          ValueError: if an earlier version began it, which scored programs or told them apart in another way.
         """
-        if told.get("draws") != OWN_DRAWS:
-            raise ValueError("an earlier version began this search, with the same draws for all programs: begin anew")
+        if told.get("version") != VERSION:
+            raise ValueError("an earlier version began this search, and scored programs in another way: begin anew")
         self._rng.bit_generator.state = told["rng"]
         self.counts, self._hashes = collections.Counter(told["counts"]), set(told["hashes"])
         for record in told["records"]:

@@ -283,7 +283,17 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     return loaded.meta_params
 
 
-OF_ETA = ("name", "kind", "inputs", "is_relative", "base", "without", "core")  # settings without which η means nothing
+OF_ETA = (  # settings without which η means nothing
+    "name",
+    "kind",
+    "inputs",
+    "is_relative",
+    "base",
+    "without",
+    "core",
+    "formula",
+    "ends",
+)
 
 
 def _flat(config: RuleConfig) -> dict[str, Any]:

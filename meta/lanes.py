@@ -143,7 +143,7 @@ def make_lanes(
                 flat(batch.state),
                 flat(batch.next_state),
             )
-            told = transition.told_ends(config.ends, config.discount)
+            told = transition.told_ends(config.ends, config.discount, batch.discount == 0)
             return jnp.mean(interpret(instructions, draws, features(told), num))
 
         updates, opt_state = optimizer.update(jax.grad(loss)(lane.params), lane.opt_state)

@@ -86,14 +86,13 @@ class Transition(NamedTuple):
     state: Array
     next_state: Array
 
-    def told_ends(self, ends: str, discount: float) -> "Transition":
-        """Return it with ends told as `ends` says, of ENDS, where γ is `discount` times 0 after a terminal step, or 1.
+    def told_ends(self, ends: str, discount: float, is_end: Array) -> "Transition":
+        """Return it with terminal steps, [N] bool, told as `ends` says, of ENDS, where γ is 0 there and else `discount`.
 
         By "values" Q and Q_targ at s_next are 0 after a terminal step, and γ is the discount everywhere.
         """
         if ends == "gamma":
             return self
-        is_end = self.gamma == 0
         lists = {name: jnp.where(is_end[:, None] & (name[1] == "s_next"), 0.0, x) for name, x in self.lists.items()}
         return self._replace(lists=lists, gamma=jnp.full_like(self.gamma, discount))
 
@@ -268,26 +267,29 @@ def _backward(kept, cotangent):
 _interpret.defvjp(_forward, _backward)
 
 
-NUM_PROBES, PROBED_ACTIONS = 10, 3
+NUM_PROBES, PROBED_ACTIONS, PROBED_DISCOUNT = 30, 3, 0.99
 
 
-def _probe() -> tuple[Transition, Draws]:
-    """Return fixed transitions of the size that agents see, one in five terminal, and fixed draws for each of them.
+def _probe() -> tuple[Transition, Draws, Array]:
+    """Return fixed transitions of the size that agents see, fixed draws for each of them, and which are terminal.
 
-    Were they the same for all, a factor that is drawn would count as a constant.
+    A third has values around -4, a third around 0 and a third around 4, and of each three one is terminal. Were draws
+    the same for all, a factor that is drawn would count as a constant.
     """
     rng = np.random.default_rng(0)
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
+    number = np.arange(NUM_PROBES)
+    is_end, level = number % 3 == 0, 4.0 * (3 * number[:, None] // NUM_PROBES - 1)
     transition = Transition(
-        lists={name: 3 * normal(NUM_PROBES, PROBED_ACTIONS) for name in LISTS},
+        lists={name: level + 3 * normal(NUM_PROBES, PROBED_ACTIONS) for name in LISTS},
         action=jnp.asarray(rng.integers(PROBED_ACTIONS, size=NUM_PROBES)),
         reward=normal(NUM_PROBES),
-        gamma=jnp.where(jnp.arange(NUM_PROBES) % 5 == 0, 0.0, 0.99),
+        gamma=jnp.where(is_end, 0.0, PROBED_DISCOUNT),
         state=normal(NUM_PROBES, 4),
         next_state=normal(NUM_PROBES, 4),
     )
     num = (NUM_PROBES, LOSSES.max_nodes)
-    return transition, Draws(normal(*num), jnp.asarray(rng.uniform(size=num)))
+    return transition, Draws(normal(*num), jnp.asarray(rng.uniform(size=num))), jnp.asarray(is_end)
 
 
 def _on_probes(instructions: Instructions, given: Array, draws: Draws) -> Array:
@@ -296,8 +298,8 @@ def _on_probes(instructions: Instructions, given: Array, draws: Draws) -> Array:
     return jax.vmap(one, (1, 0))(given, draws)
 
 
-@jax.jit
-def fingerprint(instructions: Instructions) -> Array:
+@functools.partial(jax.jit, static_argnames="ends")
+def fingerprint(instructions: Instructions, ends: str = "gamma") -> Array:
     """Return the gradient of a program's loss to Q(s) and Q(s_next) on fixed transitions, in units of its length.
 
     Programs whose losses differ by a constant, or by a positive factor, have the same: an optimiser that divides by the
@@ -305,13 +307,15 @@ def fingerprint(instructions: Instructions) -> Array:
 
     Args:
       instructions: with the registers of all lists, `registers_of(LISTS)`.
+      ends: what the loss is told of ends by, of ENDS.
     Returns:
       [2 * NUM_PROBES * PROBED_ACTIONS].
     """
-    transition, draws = _probe()
+    transition, draws, is_end = _probe()
 
     def loss(lists):
-        return jnp.sum(_on_probes(instructions, features(transition._replace(lists=lists)), draws))
+        told = transition._replace(lists=lists).told_ends(ends, PROBED_DISCOUNT, is_end)
+        return jnp.sum(_on_probes(instructions, features(told), draws))
 
     gradient = jax.grad(loss)(transition.lists)
     flat = jnp.concatenate([gradient[name].ravel() for name in LISTS if name[0] == "Q"])
@@ -320,26 +324,26 @@ def fingerprint(instructions: Instructions) -> Array:
     return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
 
 
-def distance_from_td(program: Program) -> float:
+def distance_from_td(program: Program, ends: str = "gamma") -> float:
     """Return the distance between the directions of a loss's gradient and of δ²'s, with γ or without, the nearer one.
 
     Directions are those of `fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
     """
-    own = _direction(program)
-    return min(float(np.linalg.norm(own - other)) for other in _directions_of_td())
+    own = _direction(program, ends)
+    return min(float(np.linalg.norm(own - other)) for other in _directions_of_td(ends))
 
 
 @functools.cache
-def _directions_of_td() -> list[np.ndarray]:
-    return [_direction(parse(LOSSES, formula)) for formula in TD]
+def _directions_of_td(ends: str) -> list[np.ndarray]:
+    return [_direction(parse(LOSSES, formula), ends) for formula in TD]
 
 
-def _direction(program: Program) -> np.ndarray:
-    return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS))))
+def _direction(program: Program, ends: str) -> np.ndarray:
+    return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS)), ends))
 
 
-@jax.jit
-def outputs(instructions: Instructions) -> Array:
+@functools.partial(jax.jit, static_argnames="ends")
+def outputs(instructions: Instructions, ends: str = "gamma") -> Array:
     """Return a program's losses on fixed transitions, in units of the largest, and the logarithm of that unit.
 
     What the paper tells programs apart by (Co-Reyes et al. 2021, section 3.3: a hash of outputs); a tolerance is thus
@@ -348,16 +352,16 @@ def outputs(instructions: Instructions) -> Array:
     Returns:
       [NUM_PROBES + 1].
     """
-    transition, draws = _probe()
-    losses = _on_probes(instructions, features(transition), draws)
+    transition, draws, is_end = _probe()
+    losses = _on_probes(instructions, features(transition.told_ends(ends, PROBED_DISCOUNT, is_end)), draws)
     largest = jnp.max(jnp.abs(losses))
     unit = jnp.where(largest > 0, largest, 1.0)
     return jnp.append(losses / unit, jnp.log(unit))
 
 
-def has_gradient(program: Program) -> bool:
+def has_gradient(program: Program, ends: str = "gamma") -> bool:
     """Say whether a loss moves Q at all."""
-    return bool(np.any(fingerprint(assemble(LOSSES, program, registers_of(LISTS)))))
+    return bool(np.any(_direction(program, ends)))
 
 
 _OF_LISTS: dict[str, Callable[..., Any]] = {

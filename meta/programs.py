@@ -30,22 +30,24 @@ class ProgramConfig:
     target_period: int = 100  # updates from one hard copy of the agent's parameters to the next
 
     def validate(self) -> None:
-        parse_loss("formula", self.formula)
-        check_fractions(self, "discount", "epsilon")
         check_choice("ends", self.ends, ENDS)
+        parse_loss("formula", self.formula, self.ends)
+        check_fractions(self, "discount", "epsilon")
         if self.target_period < 1:
             raise ValueError(f"target_period is {self.target_period}, expected an integer of at least 1")
 
 
 @functools.cache
-def parse_loss(name: str, formula: str) -> Program:
+def parse_loss(name: str, formula: str, ends: str) -> Program:
     """Read the loss that a setting of this name is, or the name of one; a ValueError begins with the setting's.
+
+    Whether it has a gradient depends on what it is told of ends by.
 
     Raises:
       ValueError: if it is no formula of a loss, or Q has no gradient.
     """
     parsed = parse_setting(name, LOSSES, formula, FORMULAS)
-    if not has_gradient(parsed):
+    if not has_gradient(parsed, ends):
         raise ValueError(f"{name}: {formula!r} has no gradient to Q: nothing would be learned")
     return parsed
 
@@ -84,7 +86,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
     A step whose successor is unknown, as at a time limit, has no loss. Constants are η if it is to be learned. Metrics
     say which cases of its maxima are active, as in Figure 6 of the paper.
     """
-    parsed = compact(LOSSES, parse_loss("formula", config.formula))
+    parsed = compact(LOSSES, parse_loss("formula", config.formula, config.ends))
     lists, constants = lists_of(LOSSES, parsed), constants_of(LOSSES, parsed) if is_learned else []
     is_random = any(node.operator in ("Normal", "Uniform") for node in parsed)
 
@@ -102,7 +104,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
             gamma=config.discount * flat(trajectory.discount),
             state=at["s"](observation),
             next_state=at["s_next"](observation),
-        ).told_ends(config.ends, config.discount)
+        ).told_ends(config.ends, config.discount, flat(trajectory.discount) == 0)
         key, draw_key = jax.random.split(rule_state) if is_random else ((), jax.random.key(0))
         draws = draw(draw_key, LOSSES.max_nodes)
         given = meta_params["program"]["constants"] if constants else None

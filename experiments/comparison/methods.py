@@ -133,7 +133,8 @@ def _program(name: str, **own: str) -> Callable[[OnlineConfig, str], OnlineConfi
         of = presets.dqn(agent.env, name)
         program = of.rule.replace(**own)
         if rule:
-            program = program.replace(formula=load_rule(rule).config.rule.settings.formula)
+            found = load_rule(rule).config.rule.settings
+            program = program.replace(formula=found.formula, ends=found.ends)
             agent = agent.replace(init_meta_params=rule, is_frozen=True)
         return agent.replace(
             rule=program, exploration=of.exploration, replay=of.replay, is_acting_interleaved=of.is_acting_interleaved

@@ -31,6 +31,7 @@ GRACE = 2.0  # seconds in which a process may tell its own error, after another 
 
 _others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
 _ending = threading.Lock()
+_last_alive = 0.0  # when this process last said that it is
 _folders: list[str] = []  # temporary ones of this process
 
 
@@ -54,8 +55,8 @@ def join() -> None:
 
     Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
     killed later, the others end at once with one line and exit code 1, unless after process 0 JAX is faster, and aborts
-    them with a message of its own. Where one says nothing any more, they end so after the timeout. A coordinator on this
-    machine's loopback listens there alone.
+    them with a message of its own. Where one is stopped, or cut off from the network, they end so after the timeout; one
+    that hangs in its work is waited for. A coordinator on this machine's loopback listens there alone.
 
     Raises:
       UsageError: if the arguments do not go together, or process 0 cannot listen or be reached.
@@ -156,7 +157,9 @@ def _connect(host: str, timeout: float) -> None:
 
 
 def _say_alive(seconds: float) -> None:
+    global _last_alive
     while True:
+        _last_alive = time.monotonic()
         _say(ALIVE)
         time.sleep(seconds)
 
@@ -178,12 +181,13 @@ def _listen(host: str, port: int = 0) -> socket.socket:
 
 def _end_with(other: socket.socket) -> None:
     """Wait until another process ends, or says nothing for the timeout; unless it says goodbye, end, too."""
-    said = ALIVE
+    said, timeout = ALIVE, other.gettimeout() or 0.0
     while said == ALIVE:
         try:
             said = other.recv(1)
         except TimeoutError:
-            end_without_another(f"it has said nothing for {other.gettimeout():.0f} s")
+            if time.monotonic() - _last_alive < timeout / 2:  # else this process itself was stopped for a while
+                end_without_another(f"it has said nothing for {timeout:.0f} s")
         except OSError:
             said = b""
     if said == GOODBYE:
@@ -243,9 +247,9 @@ def end(code: int, text: str) -> NoReturn:
     try:
         note(text)
         sys.stdout.flush()
-    finally:
         _say(FAILED)
         if jax.process_index() == 0:  # JAX aborts those that live longer
             time.sleep(1.5 * GRACE)
         _remove_folders()
+    finally:
         os._exit(code)

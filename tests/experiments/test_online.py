@@ -95,7 +95,7 @@ def test_where_one_process_is_killed_the_other_ends_at_once_and_says_so(tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize("stopped", [0, 1], ids=["the coordinator", "another"])
-def test_where_one_process_hangs_the_other_ends_within_the_timeout(tmp_path, stopped):
+def test_where_one_process_is_stopped_the_other_ends_after_the_timeout(tmp_path, stopped):
     """It still has its connections, as behind a network that is silent, and says nothing."""
     both = two(tmp_path, "--timeout=10")
     until_it_runs(tmp_path)
@@ -108,6 +108,20 @@ def test_where_one_process_hangs_the_other_ends_within_the_timeout(tmp_path, sto
     finally:
         for process in both:
             process.kill()
+
+
+@pytest.mark.long
+def test_two_processes_that_were_stopped_both_go_on(tmp_path):
+    both = two(tmp_path, "--timeout=4")
+    until_it_runs(tmp_path)
+    for what, seconds in ((signal.SIGSTOP, 6), (signal.SIGCONT, 8)):
+        for process in both:
+            process.send_signal(what)
+        time.sleep(seconds)
+    assert [process.poll() for process in both] == [None, None]
+    for process in both:
+        process.kill()
+        process.communicate()
 
 
 LOSING_ITS_DEVICE = """
@@ -186,7 +200,9 @@ def test_processes_of_two_versions_say_so(tmp_path):
     ]
     for said, process in zip(end_of(both, 120), both, strict=True):
         assert process.returncode == 2 and not (tmp_path / "run").exists(), said
-        assert said[-1].startswith(f"error: version of jax is {jax.__version__} in process 0 and {jax.__version__}.1 in")
+        assert said[-1].startswith(
+            f"error: version of jax is {jax.__version__} in process 0 and {jax.__version__}.1 in"
+        )
 
 
 @pytest.mark.long

@@ -101,12 +101,53 @@ def test_records_differ_in_their_gradients_and_equal_programs_get_the_score_of_t
         (FORMULAS["dqn"], FORMULAS["dqn_reg"], False),
         (FORMULAS["dqn"], FORMULAS["double_dqn"], False),
         ("(Q(s)[a] - r)**2", "0 - (Q(s)[a] - r)**2", False),
+        *(
+            (f"(Q(s)[a] - (r + gamma * max({q}(s_next))))**2", f"m = max({q}(s_next)); {other}", False)
+            for q in ("Q", "Q_targ")
+            for other in (
+                "(Q(s)[a] - (r + gamma * abs(m)))**2",
+                "(Q(s)[a] - (r + gamma * max(m, r)))**2",
+                "(Q(s)[a] - (r + gamma * max(m, 0.2)))**2",
+            )
+        ),
     ],
 )
 def test_programs_are_equal_where_their_gradients_are_but_for_a_positive_factor(one, other, is_same):
     first, second = (fingerprint(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS))) for x in (one, other))
     assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
     assert (np.max(np.abs(first - second)) < evolution.SAME) == is_same
+
+
+@pytest.mark.parametrize(
+    "one,other,same_by",
+    [
+        ("(Q(s)[a] - r)**2", "m = max(Q_targ(s_next)); m / m * (Q(s)[a] - r)**2", "gamma"),  # m / m is 0 at ends
+        ("(Q(s)[a] - r)**2", "gamma / gamma * (Q(s)[a] - r)**2", "values"),
+    ],
+)
+def test_programs_are_told_apart_by_what_they_do_at_ends_as_they_are_told_of_them(one, other, same_by):
+    for ends in ("gamma", "values"):
+        first, second = (
+            fingerprint(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS)), ends) for x in (one, other)
+        )
+        assert (np.max(np.abs(first - second)) < evolution.SAME) == (ends == same_by)
+    lane = dataclasses.replace(LANE, ends=same_by)
+    found = Evolution([CATCH], dataclasses.replace(CONFIG, lane=lane), 0)
+    first, second = (found._fingerprints_of(parse(LOSSES, x))["gradient"] for x in (one, other))
+    assert np.max(np.abs(first - second)) < evolution.SAME
+
+
+def test_what_is_the_same_is_found_among_many():
+    rng = np.random.default_rng(0)
+    known, rows = evolution._Rows(), rng.normal(size=(200, 30)).astype(np.float32)
+    assert known.same(rows[0]) is None
+    for row in rows:
+        known.append(row)
+    for i in (0, 63, 64, 199):
+        nudge = 0.9 * evolution.SAME * rng.choice([-1, 1], 30)
+        assert known.same(rows[i] + nudge) == i and known.same(rows[i] + 1.2 * nudge) is None
+    known.append(rows[5] + 0.5 * evolution.SAME)
+    assert known.same(rows[5]) == 5 and known.same(rows[5] + 0.4 * evolution.SAME) == 200
 
 
 @pytest.mark.parametrize(
@@ -151,11 +192,11 @@ def test_a_search_that_is_stopped_twice_is_one_that_never_was(found):
     assert text_of(resumed) == text_of(found) and resumed.counts == found.counts
 
 
-def test_a_search_with_shared_draws_does_not_go_on(found):
+def test_a_search_of_an_earlier_version_does_not_go_on(found):
     _, told = found.state()
     more = Evolution(TASKS, CONFIG, 0)
-    with pytest.raises(ValueError, match="^an earlier version began this search, with the same draws for all programs"):
-        more.restore([], {name: x for name, x in told.items() if name != "draws"})
+    with pytest.raises(ValueError, match="^an earlier version began this search, and scored programs in another way"):
+        more.restore([], told | {"version": 1})
 
 
 def test_the_best_of_a_tournament_is_varied(found):
@@ -256,6 +297,7 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
         ),
         ({"max_steps": (5, 0)}, r"^max_steps is \(5, 0\), expected integers of at least 1$"),
         ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected a positive number$"),
+        ({"lane": LaneConfig(ends="value")}, "^lane.ends is 'value', expected one of gamma, values .did you mean"),
         ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected positive integers$"),
         (
             {"target_lane": TargetLaneConfig(budget=255)},

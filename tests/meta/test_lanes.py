@@ -170,7 +170,17 @@ def test_a_lane_is_told_of_ends_by_gamma_or_by_values():
     bootstrap, to_zero = "(Q(s)[a] - max(Q_targ(s_next)))**2", "(Q(s)[a] - (r - r * 1))**2"
     assert trees_equal(learned(bootstrap, "values"), learned(to_zero, "values"))
     assert not trees_equal(learned(bootstrap, "gamma"), learned(to_zero, "gamma"))
+    assert trees_equal(learned("(Q(s)[a] - gamma)**2", "values"), learned("(Q(s)[a] - 0.99)**2", "gamma"))
     assert not trees_equal(learned("(Q(s)[a] - gamma)**2", "values"), learned("(Q(s)[a] - gamma)**2", "gamma"))
+
+
+def test_after_a_time_limit_values_are_there_in_either_form():
+    def learned(ends):
+        lanes = make_lanes(Counting(), dataclasses.replace(CONFIG, ends=ends))
+        program = one(instructions(["(Q(s)[a] - (r + max(Q_targ(s_next))))**2"]), 0)
+        return lanes.run(program, 20, lanes.init(jax.random.key(0)), 12).params
+
+    assert trees_equal(learned("values"), learned("gamma"))
 
 
 def trees_equal(one, other):

@@ -73,6 +73,11 @@ def test_without_gamma_values_tell_of_the_end():
         y = trajectory.reward[t, b] + (trajectory.discount[t, b] > 0) * max(slow["q"][t + 1, b])
         expected = (predictions["q"][t, b, trajectory.action[t, b]] - y) ** 2
         np.testing.assert_allclose(found[t, b], expected, rtol=1e-12)
+    by_q = program(ProgramConfig("(Q(s)[a] - max(Q(s_next)))**2", GAMMA, ends="values"))
+    at = lambda q, t, b: loss_of(by_q, trajectory, {"q": q}, slow, {})[t, b]
+    for t, b in np.argwhere(trajectory.valid):
+        gradient = jax.grad(at)(jnp.asarray(predictions["q"]), t, b)[t + 1, b]
+        assert np.any(gradient != 0) == (trajectory.discount[t, b] > 0)
 
 
 def test_steps_whose_successor_is_unknown_have_no_gradient():
@@ -151,6 +156,8 @@ def test_a_formula_without_constants_has_no_meta_parameters():
     [
         ({"formula": "Q(s)[a] + max(s)"}, r"^formula: max\(x, y\) takes a number and a number, not a state$"),
         ({"formula": "r + 0.5"}, "^formula: 'r \\+ 0.5' has no gradient to Q"),
+        ({"ends": "time"}, "^ends is 'time', expected one of gamma, values"),
+        ({"formula": "gamma / gamma * Q(s)[a] - Q(s)[a]", "ends": "values"}, "has no gradient to Q"),
         ({"discount": 1.5}, "^discount is 1.5"),
         ({"target_period": 0}, "^target_period is 0, expected an integer of at least 1$"),
     ],

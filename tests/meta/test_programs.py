@@ -196,8 +196,8 @@ def test_values_can_tell_of_ends_and_what_multiplies_them_by_gamma_does_not_noti
     transition = random_transition()  # γ is 0.9, or 0 after a terminal step
     is_end = np.asarray(transition.gamma == 0)
     assert 0 < np.sum(is_end) < len(is_end)
-    assert transition.told_ends("gamma", 0.9) is transition
-    told = transition.told_ends("values", 0.9)
+    assert transition.told_ends("gamma", 0.9, is_end) is transition
+    told = transition.told_ends("values", 0.9, is_end)
     np.testing.assert_allclose(told.gamma, 0.9)
     for name, values in transition.lists.items():
         expected = np.where(is_end[:, None], 0.0, values) if name[1] == "s_next" else values
@@ -209,6 +209,8 @@ def test_values_can_tell_of_ends_and_what_multiplies_them_by_gamma_does_not_noti
     best = np.where(is_end, 0.0, np.max(transition.lists["QTarget", "s_next"], axis=-1))
     found = loss("(Q(s)[a] - (r + max(Q_targ(s_next))))**2", told)
     np.testing.assert_allclose(found, (q - (transition.reward + best)) ** 2, rtol=1e-5)
+    short_sighted = transition._replace(gamma=jnp.zeros_like(transition.gamma)).told_ends("values", 0.0, is_end)
+    np.testing.assert_array_equal(short_sighted.lists["QTarget", "s_next"], told.lists["QTarget", "s_next"])
 
 
 def test_double_dqn_takes_the_action_that_is_best_for_q_and_the_copy_s_value_of_it():

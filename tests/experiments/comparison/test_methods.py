@@ -193,13 +193,14 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
 
 def test_an_evolved_program_learns_as_dqn_does(tmp_path):
     config = presets.dqn("toy/catch", "program").agent_only()
-    found = Rule("program", config.replace(rule=config.rule.replace(formula="(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]")))
+    formula = "(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]"
+    found = Rule("program", config.replace(rule=config.rule.replace(formula=formula, ends="values")))
     meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
     dataclasses.replace(found, meta_params=meta_params, origin=Origin(("toy/catch",), 5, 6.0)).save(tmp_path / "x.npz")
     compared = one(methods=("dqn", "evolved"), program_rule=str(tmp_path / "x.npz"))
     assert methods.check(compared, allow_seen=False) == {}
     dqn, evolved = (compared.configure(ENVS[0], method, Program(None, (1, 1))) for method in compared.methods)
-    assert evolved.rule.settings.formula == "(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]"
+    assert (evolved.rule.settings.formula, evolved.rule.settings.ends) == (formula, "values")
     assert evolved.is_frozen and (evolved.batch_size, evolved.unroll) == (1, 1)
     same = {"rule": dqn.rule, "is_frozen": False, "init_meta_params": ""}
     assert evolved.replace(**same) == dqn
