@@ -4,9 +4,9 @@
     python -m experiments.score --finalists=results/evolve/losses/finalists.csv --seeds=2000-2009
 
 Prints for each program the mean normalised return of all episodes of a training by environment, with the standard
-deviation over seeds; the sum of the means, where a search has medians over seeds; and how far the direction of its gradient is from that of DQN's loss, δ²,
-with γ or without, on fixed transitions: .05 is 5 %. --out=DIR keeps scores.csv, the score of each seed, and a picture
-of each program, 1.png of the best.
+deviation over seeds; the sum of the means, where a search has medians over seeds; and how far the direction of its
+gradient is from that of DQN's loss, δ², with γ or without, on fixed transitions: .05 is 5 %. --out=DIR keeps
+scores.csv, the score of each seed, and a picture of each program, 1.png of the best.
 """
 
 import csv

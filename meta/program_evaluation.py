@@ -87,7 +87,7 @@ class Transition(NamedTuple):
     next_state: Array
 
     def told_ends(self, ends: str, discount: float, is_end: Array) -> "Transition":
-        """Return it with terminal steps, [N] bool, told as `ends` says, of ENDS, where γ is 0 there and else `discount`.
+        """Return it with terminal steps, [N] bool, told as `ends` says, of ENDS; γ is 0 there, and else `discount`.
 
         By "values" Q and Q_targ at s_next are 0 after a terminal step, and γ is the discount everywhere.
         """

@@ -55,8 +55,8 @@ def join() -> None:
 
     Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
     killed later, the others end at once with one line and exit code 1, unless after process 0 JAX is faster, and aborts
-    them with a message of its own. Where one is stopped, or cut off from the network, they end so after the timeout; one
-    that hangs in its work is waited for. A coordinator on this machine's loopback listens there alone.
+    them with a message of its own. Where one is stopped, or cut off from the network, they end so after the timeout;
+    one that hangs in its work is waited for. A coordinator on this machine's loopback listens there alone.
 
     Raises:
       UsageError: if the arguments do not go together, or process 0 cannot listen or be reached.

@@ -40,7 +40,7 @@ CONFIG = EvolveConfig(
     num_finalists=2,
     num_final_seeds=3,
     num_seeds=3,
-    hurdle=0.2,
+    hurdle=-1.0,
 )
 
 

@@ -108,6 +108,7 @@ def test_records_differ_in_their_gradients_and_equal_programs_get_the_score_of_t
                 "(Q(s)[a] - (r + gamma * abs(m)))**2",
                 "(Q(s)[a] - (r + gamma * max(m, r)))**2",
                 "(Q(s)[a] - (r + gamma * max(m, 0.2)))**2",
+                "(Q(s)[a] - (r + gamma * max(m, 0 - 3)))**2",
             )
         ),
     ],
