@@ -279,7 +279,7 @@ def _probe() -> tuple[Transition, Draws, Array]:
     rng = np.random.default_rng(0)
     normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
     number = np.arange(NUM_PROBES)
-    is_end, level = number % 3 == 0, 4.0 * (3 * number[:, None] // NUM_PROBES - 1)
+    is_end, level = number % 3 == 0, jnp.asarray(4.0 * (3 * number[:, None] // NUM_PROBES - 1))
     transition = Transition(
         lists={name: level + 3 * normal(NUM_PROBES, PROBED_ACTIONS) for name in LISTS},
         action=jnp.asarray(rng.integers(PROBED_ACTIONS, size=NUM_PROBES)),
