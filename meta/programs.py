@@ -25,9 +25,9 @@ MOST_MAXIMA = 2  # that cases are told apart by
 class ProgramConfig:
     formula: str = FORMULAS["dqn"]  # of the loss of a transition (`meta.program_language`)
     discount: float = 0.99  # γ
-    ends: str = "gamma"  # what is 0 after a terminal step, or "values": Q and Q_targ at s_next
     epsilon: float = 0.05  # of the ε-greedy policy, when exploration is over
     target_period: int = 100  # updates from one hard copy of the agent's parameters to the next
+    ends: str = "gamma"  # what is 0 after a terminal step, or "values": Q and Q_targ at s_next
 
     def validate(self) -> None:
         check_choice("ends", self.ends, ENDS)
