@@ -20,7 +20,7 @@ from tests.experiments.test_evolve import CONFIG
         ("(Q(s)[a] - (r + max(Q_targ(s_next))))**2", 0, 1e-6),
         (FORMULAS["dqn_reg"], 1e-3, 0.1),
         (FORMULAS["double_dqn"], 0.05, 2),
-        ("0 - (Q(s)[a] - (r + gamma * max(Q_targ(s_next))))**2", 1.8, 2),
+        ("0 - (Q(s)[a] - (r + gamma * max(Q_targ(s_next))))**2", 1.88, 2),
     ],
 )
 def test_distance_from_td(formula, low, high):
