@@ -12,7 +12,7 @@ number of trials: `return`, the mean over tasks of each trial's return, and wher
 (`experiments.results.k_shot`) `score`, `median` and `p20`, all [seeds][trials]; `optimum` [trials]; of a bandit
 `regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Beside them
 `oracle`, its mean, `one_trial_optimum`, `num_tasks`, and `num_solvable`, of which there are median and p20. --resume
-with all steps done tests anew.
+with all steps done tests anew, such as with --greedy.
 """
 
 import dataclasses
@@ -48,6 +48,7 @@ class HeldOut(NamedTuple):
     nums_trials: tuple[int, ...]
     num_tasks: int
     num_episodes: int  # of each task
+    is_greedy: bool  # in choosing actions
 
 
 def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) ->
     found = {}
     for k in test.nums_trials:
         logs.note(f"test: {k} trial{'s' * (k > 1)}")
-        returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes)
+        returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
         found[k] = k_shot.statistics(returns, known.oracle)
     summary["test"] = _summary(test, known, found)
     figure = folder / "k_shot.png"
@@ -76,7 +77,7 @@ def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) ->
 
 
 def _summary(test: HeldOut, known: k_shot.References, found: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    summary: dict[str, Any] = {"num_tasks": test.num_tasks}
+    summary: dict[str, Any] = {"num_tasks": test.num_tasks, "is_greedy": test.is_greedy}
     if known.oracle.size:
         summary |= {"num_solvable": int(np.sum(known.oracle > 0)), "oracle": float(known.oracle.mean())}
         summary["one_trial_optimum"] = known.one_trial
@@ -132,7 +133,9 @@ def parse_trials(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int) -> HeldOut:
+def parse_test(
+    env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool
+) -> HeldOut:
     """Return what is tested; a UsageError where an agent of the environment cannot be."""
     made = []
     for flag, name in (("env", env), ("test_env", test_env or env)):
@@ -152,13 +155,14 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
         k_shot.check_solvable(tested)
     with caused_by("--test_tasks"):
         jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
-    return HeldOut(tested, parse_trials(trials), num_tasks, num_episodes)
+    return HeldOut(tested, parse_trials(trials), num_tasks, num_episodes, is_greedy)
 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     join()
-    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, FLAGS.test_tasks, FLAGS.test_episodes)
+    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
+    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
     match = re.fullmatch(r"(?:([1-9]\d*)-)?([1-9]\d*)", FLAGS.trials)
     if not match or int(match[1] or 1) > int(match[2]):
         raise UsageError(f"--trials={FLAGS.trials}: give a positive integer, or from 1 to 6 trials as 1-6")
@@ -183,6 +187,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("test_trials", "1,2,4,8", "Numbers of trials that are tested.")
     flags.DEFINE_integer("test_tasks", 256, "Tasks of the test, all held out.", lower_bound=1)
     flags.DEFINE_integer("test_episodes", 8, "Episodes of each task.", lower_bound=1)
+    flags.DEFINE_boolean("greedy", False, "Take the most probable action in the test, not one drawn from the policy.")
     flags.DEFINE_integer("num_devices", 0, "Split the batch over so many, 0 for no split.", lower_bound=0)
     define_process_flags()
     command_line.define_flags(OnlineConfig(), seeds="0", steps="1e7", without=("env", "init_meta_params", "is_frozen"))

@@ -44,11 +44,12 @@ def returns_by_trial(
     num_trials: int,
     num_episodes: int = 1,
     is_forgetful: bool = False,
+    is_greedy: bool = False,
 ) -> Array:
     """Play whole episodes of given tasks, and return the mean return of each trial, [num_tasks, num_trials].
 
-    Nothing is learned but what the agent's memory keeps from trial to trial; actions are drawn from its policy. It is a
-    pure function: jit it, with all but params, tasks and key fixed.
+    Nothing is learned but what the agent's memory keeps from trial to trial. It is a pure function: jit it, with all but
+    params, tasks and key fixed.
 
     Args:
       learner: the functions of the agent and of its rule.
@@ -60,13 +61,16 @@ def returns_by_trial(
       num_trials: of an episode, also other than in training.
       num_episodes: of each task, from an empty memory.
       is_forgetful: whether trials begin with an empty memory, too; as of the `Trials` of the agent's training.
+      is_greedy: whether the most probable action is taken; else one is drawn from the policy.
     Raises:
       ValueError: if there is no trial.
     """
     setup = learner.setup
+    drawn = setup.rule.policy
+    greedy = lambda predictions: _only_the_largest(drawn(predictions))
     returns = play(
         setup.agent,
-        setup.rule.policy,
+        greedy if is_greedy else drawn,
         params,
         environment,
         tasks,
@@ -76,3 +80,8 @@ def returns_by_trial(
         is_forgetful=is_forgetful,
     )
     return jnp.mean(returns, axis=1)
+
+
+def _only_the_largest(logits: Array) -> Array:
+    """Return logits by which the first of the most probable actions is certain."""
+    return jnp.log(jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1]))

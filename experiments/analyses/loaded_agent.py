@@ -100,14 +100,20 @@ def load_teacher(config: OnlineConfig) -> Teacher | None:
 
 
 def play_trials(
-    agents: Sequence[LoadedAgent], environment: Environment, tasks: Any, num_trials: int, num_episodes: int
+    agents: Sequence[LoadedAgent],
+    environment: Environment,
+    tasks: Any,
+    num_trials: int,
+    num_episodes: int,
+    is_greedy: bool = False,
 ) -> np.ndarray:
     """Let the agents of a run play tasks (`frodo.returns_by_trial`), [num_agents, num_tasks, num_trials].
 
     They forget at the end of a trial if they do so where they were trained.
     """
     forgets = _forgets(agents[0].config)
-    how: dict[str, Any] = dict(num_trials=num_trials, num_episodes=num_episodes, is_forgetful=forgets)
+    how: dict[str, Any] = dict(num_trials=num_trials, num_episodes=num_episodes)
+    how |= dict(is_forgetful=forgets, is_greedy=is_greedy)
     learner, key = agents[0].learner, jax.random.key(0)
     run = jax.jit(lambda params: returns_by_trial(learner, params, environment, tasks, key, **how))
     return np.stack([run(one.learner.setup.acting_params(one.agent)) for one in agents])

@@ -184,6 +184,20 @@ def test_who_forgets_in_training_forgets_in_the_test(start, tmp_path):
     assert np.any(play(True) != play(False))
 
 
+def test_the_most_probable_actions_are_tested_where_that_is_asked_for(start, tmp_path):
+    args = ["--env=toy/bandit/2", "--trials=1", "--steps=400", *SMALL, f"--out={tmp_path}"]
+    args += ["--test_trials=1", "--test_tasks=40", "--test_episodes=1"]
+    assert start("experiments.adapt", *args).returncode == 0
+    one, bandit = load(tmp_path), Bandit(2)
+    tasks = held_out_tasks(bandit, 40)
+    how = dict(num_trials=1, is_greedy=True)
+    expected = returns_by_trial(one.learner, one.agent.params, bandit, tasks, jax.random.key(0), **how).mean()
+    read = lambda: json.loads((tmp_path / "summary.json").read_bytes())["test"]
+    assert not read()["is_greedy"] and read()["1"]["return"][0] != [pytest.approx(expected)]
+    assert start("experiments.adapt", *args, "--resume", "--greedy").returncode == 0
+    assert read()["is_greedy"] and read()["1"]["return"][0] == [pytest.approx(expected)]
+
+
 def test_a_pool_without_tasks_is_refused_in_a_line(start, tmp_path):
     done = start("experiments.adapt", "--env=toy/rule_room/main/0", f"--out={tmp_path / 'run'}")
     assert done.returncode == 2 and "toy/rule_room/main/0: pool is 0, expected 1 to 2³¹ tasks" in done.stderr

@@ -48,11 +48,10 @@ def play_by_hand(learner, params, trials, task):
 @pytest.mark.parametrize("forgets", [False, True])
 def test_whole_episodes_are_those_of_a_plain_loop_and_memory_lasts_as_long_as_said(forgets):
     environment = Corridors()
-    first_of_best = lambda predictions: 1e9 * predictions["policy"] - 1e3 * jnp.arange(2)
-    learner, params = make(environment, policy=first_of_best)
+    learner, params = make(environment)
     tasks = jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), 6))
     tasks = tasks._replace(episode=jnp.arange(-3, 3))
-    how = dict(num_trials=3, num_episodes=2)
+    how = dict(num_trials=3, num_episodes=2, is_greedy=True)
     play = lambda params, tasks: returns_by_trial(learner, params, environment, tasks, KEY, **how, is_forgetful=forgets)
     found = jax.jit(play)(params, tasks)
     plain = [
