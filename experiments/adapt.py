@@ -133,9 +133,7 @@ def parse_trials(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def parse_test(
-    env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool
-) -> HeldOut:
+def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool) -> HeldOut:
     """Return what is tested; a UsageError where an agent of the environment cannot be."""
     made = []
     for flag, name in (("env", env), ("test_env", test_env or env)):
