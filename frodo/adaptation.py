@@ -48,8 +48,8 @@ def returns_by_trial(
 ) -> Array:
     """Play whole episodes of given tasks, and return the mean return of each trial, [num_tasks, num_trials].
 
-    Nothing is learned but what the agent's memory keeps from trial to trial. It is a pure function: jit it, with all but
-    params, tasks and key fixed.
+    Nothing is learned but what the agent's memory keeps from trial to trial. It is a pure function: jit it, with all
+    but params, tasks and key fixed.
 
     Args:
       learner: the functions of the agent and of its rule.
