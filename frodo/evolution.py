@@ -12,28 +12,25 @@ paper, one whose outputs are.
 
 import collections
 import dataclasses
-import functools
 import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from agents.types import Array
 from agents.validation import check_choice
 from frodo.program_lanes import Evaluator, Job, Outcome, Pool, Task, loss_pools, target_pools
 from frodo.rules import with_prefix
 from frodo.target_lanes import TargetLaneConfig
+from meta import equivalence
+from meta.equivalence import EQUIVALENCES, SAME
 from meta.lanes import LaneConfig
-from meta.program_evaluation import LISTS, assemble, fingerprint, outputs, registers_of
 from meta.program_generation import mutate, random_program
 from meta.program_language import FORMULAS, LOSSES, Language, Node, Program, compact, parse_setting
 from meta.target_programs import FORMULAS as OF_TARGETS
-from meta.target_programs import TARGETS, assembled
-from meta.target_programs import fingerprint as target_fingerprint
+from meta.target_programs import TARGETS
 
 COUNTED = (
     "proposals",
@@ -44,11 +41,9 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
 VERSION = 2  # of how programs are scored and told apart; in the first they had one draw, or means of seeds
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
-EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
 
 
 class Exhausted(Exception):
@@ -150,54 +145,6 @@ class Record:
     waiting: list[Program] = dataclasses.field(default_factory=list)
 
 
-def _loss_fingerprints(program: Program, ends: str) -> dict[str, Array]:
-    instructions = assemble(LOSSES, program, registers_of(LISTS))
-    return {"gradient": fingerprint(instructions, ends), "output": outputs(instructions, ends)}
-
-
-def _target_fingerprints(program: Program, ends: str) -> dict[str, Array]:
-    del ends
-    found = target_fingerprint(assembled(program))
-    return {"gradient": found, "output": found}
-
-
-@functools.lru_cache(maxsize=10_000)
-def _fingerprints(language: str, program: Program, ends: str) -> dict[str, np.ndarray]:
-    """Return what a compact program is told apart by; kept, as most mutations change nodes that nothing depends on."""
-    return jax.device_get(KINDS[language].fingerprints(program, ends))
-
-
-@functools.cache
-def _direction(size: int) -> np.ndarray:
-    direction = np.random.default_rng(0).normal(size=size)
-    return direction / np.sum(np.abs(direction))
-
-
-class _Rows:
-    """Vectors of one length, to look up which is the same as another.
-
-    They are projected on a random direction: those that differ little in all entries differ little there, so that few
-    need a look at all.
-    """
-
-    def __init__(self):
-        self._rows: list[np.ndarray] = []
-        self._projected = np.zeros(64)
-
-    def append(self, row: np.ndarray) -> None:
-        num = len(self._rows)
-        if num == len(self._projected):
-            self._projected = np.resize(self._projected, 2 * num)
-        self._projected[num] = row @ _direction(len(row))
-        self._rows.append(row)
-
-    def same(self, row: np.ndarray) -> int | None:
-        """Return the number of the nearest one, by the largest difference, of several the first; None from SAME on."""
-        near = np.flatnonzero(np.abs(self._projected[: len(self._rows)] - row @ _direction(len(row))) < SAME)
-        distance = [float(np.max(np.abs(self._rows[i] - row))) for i in near]
-        return int(near[np.argmin(distance)]) if distance and min(distance) < SAME else None
-
-
 class Kind(NamedTuple):
     """What is searched for.
 
@@ -205,14 +152,13 @@ class Kind(NamedTuple):
       language: of the programs.
       formulas: known programs by name.
       pools: task, its settings -> lanes, those that fit fewest programs first.
-      fingerprints: program, what a loss is told of ends by -> what it is told apart by, of EQUIVALENCES; "gradient" is
-        about 0 without one.
+      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by (`meta.equivalence`).
     """
 
     language: Language
     formulas: Mapping[str, str]
     pools: Callable[[Task, EvolutionConfig], list[Pool]]
-    fingerprints: Callable[[Program, str], dict[str, Array]]
+    fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
 
 
 def _loss_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
@@ -224,8 +170,8 @@ def _target_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
 
 
 KINDS = {
-    "losses": Kind(LOSSES, FORMULAS, _loss_pools, _loss_fingerprints),
-    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, _target_fingerprints),
+    "losses": Kind(LOSSES, FORMULAS, _loss_pools, equivalence.of_loss),
+    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, equivalence.of_target),
 }
 
 
@@ -259,7 +205,7 @@ class Evolution:
         self._evaluator = make_evaluator(tasks, config, seed)
         self._start = config.parse_start()
         self._kind = config.kind
-        self._known = {name: _Rows() for name in EQUIVALENCES}
+        self._known = {name: equivalence.Rows() for name in EQUIVALENCES}
         self._hashes: set[str] = set()  # of the outputs of all proposals
         self.records: list[Record] = []
         self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
@@ -355,7 +301,7 @@ class Evolution:
         self._submit(record, self._trainings[:1])
 
     def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
-        return _fingerprints(self.config.language, compact(self._kind.language, program), self.config.lane.ends)
+        return self._kind.fingerprints(compact(self._kind.language, program), self.config.lane.ends)
 
     def _equal(self, equivalence: str, own: np.ndarray) -> Record | None:
         """Return the record that is nearest, if it counts as the same."""

@@ -17,6 +17,7 @@ from frodo.learner import build_learner
 from frodo.online import make_online_program
 from frodo.program_lanes import Evaluator, Job, Pool, Task
 from frodo.target_lanes import TargetLaneConfig
+from meta.equivalence import SAME
 from meta.lanes import LaneConfig, make_lanes
 from meta.program_evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
 from meta.program_language import FORMULAS, LOSSES, parse, to_formula
@@ -84,13 +85,13 @@ def test_the_oldest_members_go(found):
 def test_records_differ_in_their_gradients_and_equal_programs_get_the_score_of_the_first(found):
     prints = [fingerprint(assemble(LOSSES, record.program, registers_of(LISTS))) for record in found.records]
     distance = np.max(np.abs(np.array(prints)[:, None] - np.array(prints)), axis=-1)
-    assert np.min(distance + np.eye(len(prints))) >= evolution.SAME
+    assert np.min(distance + np.eye(len(prints))) >= SAME
     for program, number in found.members:
         own = fingerprint(assemble(LOSSES, program, registers_of(LISTS)))
         if number is None:
             assert not np.any(own)
         else:
-            np.testing.assert_allclose(own, prints[number], atol=evolution.SAME)
+            np.testing.assert_allclose(own, prints[number], atol=SAME)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_records_differ_in_their_gradients_and_equal_programs_get_the_score_of_t
 def test_programs_are_equal_where_their_gradients_are_but_for_a_positive_factor(one, other, is_same):
     first, second = (fingerprint(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS))) for x in (one, other))
     assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
-    assert (np.max(np.abs(first - second)) < evolution.SAME) == is_same
+    assert (np.max(np.abs(first - second)) < SAME) == is_same
 
 
 @pytest.mark.parametrize(
@@ -131,24 +132,11 @@ def test_programs_are_told_apart_by_what_they_do_at_ends_as_they_are_told_of_the
         first, second = (
             fingerprint(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS)), ends) for x in (one, other)
         )
-        assert (np.max(np.abs(first - second)) < evolution.SAME) == (ends == same_by)
+        assert (np.max(np.abs(first - second)) < SAME) == (ends == same_by)
     lane = dataclasses.replace(LANE, ends=same_by)
     found = Evolution([CATCH], dataclasses.replace(CONFIG, lane=lane), 0)
     first, second = (found._fingerprints_of(parse(LOSSES, x))["gradient"] for x in (one, other))
-    assert np.max(np.abs(first - second)) < evolution.SAME
-
-
-def test_what_is_the_same_is_found_among_many():
-    rng = np.random.default_rng(0)
-    known, rows = evolution._Rows(), rng.normal(size=(200, 30)).astype(np.float32)
-    assert known.same(rows[0]) is None
-    for row in rows:
-        known.append(row)
-    for i in (0, 63, 64, 199):
-        nudge = 0.9 * evolution.SAME * rng.choice([-1, 1], 30)
-        assert known.same(rows[i] + nudge) == i and known.same(rows[i] + 1.2 * nudge) is None
-    known.append(rows[5] + 0.5 * evolution.SAME)
-    assert known.same(rows[5]) == 5 and known.same(rows[5] + 0.4 * evolution.SAME) == 200
+    assert np.max(np.abs(first - second)) < SAME
 
 
 @pytest.mark.parametrize(
@@ -163,7 +151,7 @@ def test_what_is_the_same_is_found_among_many():
 )
 def test_programs_are_equal_by_their_outputs_as_in_the_paper_where_all_losses_are(one, other, is_same):
     first, second = (outputs(assemble(LOSSES, parse(LOSSES, x), registers_of(LISTS))) for x in (one, other))
-    assert np.all(np.isfinite(first)) and (np.max(np.abs(first - second)) < evolution.SAME) == is_same
+    assert np.all(np.isfinite(first)) and (np.max(np.abs(first - second)) < SAME) == is_same
 
 
 def test_a_search_by_outputs_evaluates_what_its_gradient_alone_would_not_tell_apart():
@@ -173,7 +161,7 @@ def test_a_search_by_outputs_evaluates_what_its_gradient_alone_would_not_tell_ap
     assert found.counts["equal outputs"] >= merged  # of those without a gradient, too
     prints = [outputs(assemble(LOSSES, record.program, registers_of(LISTS))) for record in found.records]
     distance = np.max(np.abs(np.array(prints)[:, None] - np.array(prints)), axis=-1)
-    assert np.min(distance + np.eye(len(prints))) >= evolution.SAME
+    assert np.min(distance + np.eye(len(prints))) >= SAME
 
 
 @pytest.mark.long
@@ -382,7 +370,7 @@ def test_a_loss_with_a_drawn_factor_is_another_program(factor):
     known = f"y = r + gamma * max(Q_targ(s_next)); {factor} * (Q(s)[a] - y)**2"
     program = parse(LOSSES, known)
     own, other = (fingerprint(assemble(LOSSES, x, registers_of(LISTS))) for x in (program, parse(LOSSES, TD[0])))
-    assert np.max(np.abs(own - other)) > 100 * evolution.SAME and distance_from_td(program) > 0.1
+    assert np.max(np.abs(own - other)) > 100 * SAME and distance_from_td(program) > 0.1
 
 
 @pytest.mark.parametrize("task", [0, 1])

@@ -7,8 +7,8 @@ import pytest
 
 from agents.returns import importance_ratios, lambda_returns, vtrace
 from frodo import presets
-from frodo.evolution import SAME
 from frodo.learner import build_learner
+from meta.equivalence import SAME
 from meta.program_generation import random_program
 from meta.program_language import parse, to_formula
 from meta.target_programs import FORMULAS, TARGETS, TargetProgramConfig, assembled, fingerprint, probe, target_program
