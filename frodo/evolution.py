@@ -24,8 +24,7 @@ from agents.validation import check_choice
 from frodo.program_lanes import Evaluator, Job, Outcome, Pool, Task, loss_pools, target_pools
 from frodo.rules import with_prefix
 from frodo.target_lanes import TargetLaneConfig
-from meta import equivalence
-from meta.equivalence import EQUIVALENCES, SAME
+from meta.equivalence import EQUIVALENCES, SAME, Rows, of_loss, of_target
 from meta.lanes import LaneConfig
 from meta.program_generation import mutate, random_program
 from meta.program_language import FORMULAS, LOSSES, Language, Node, Program, compact, parse_setting
@@ -170,8 +169,8 @@ def _target_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
 
 
 KINDS = {
-    "losses": Kind(LOSSES, FORMULAS, _loss_pools, equivalence.of_loss),
-    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, equivalence.of_target),
+    "losses": Kind(LOSSES, FORMULAS, _loss_pools, of_loss),
+    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, of_target),
 }
 
 
@@ -205,7 +204,7 @@ class Evolution:
         self._evaluator = make_evaluator(tasks, config, seed)
         self._start = config.parse_start()
         self._kind = config.kind
-        self._known = {name: equivalence.Rows() for name in EQUIVALENCES}
+        self._known = {name: Rows() for name in EQUIVALENCES}
         self._hashes: set[str] = set()  # of the outputs of all proposals
         self.records: list[Record] = []
         self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
