@@ -157,7 +157,7 @@ def make_lanes(
         at_random = jax.random.randint(action_key, (), 0, environment.num_actions)
         q = q_of(lane.params, state[None])[0]
         action = jnp.where(is_random, at_random, jnp.argmax(q)).astype(jnp.int32)
-        is_finite = lane.is_finite & (lane.is_over | jnp.all(jnp.isfinite(q)))  # parameters that are not make none
+        is_finite = lane.is_finite & (lane.is_over | jnp.all(jnp.isfinite(q)))  # NaN in parameters is NaN in Q
         env_state, reward, terminated, truncated = environment.transition(lane.env_state, action)
         is_end = terminated | truncated
         new = Replayed(state, action, reward, 1.0 - terminated, environment.observe(env_state))
