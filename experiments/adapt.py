@@ -39,6 +39,7 @@ from frodo.config import OnlineConfig
 from frodo.rules import RULES
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
+from toy_envs.rule_room import RuleRoom
 
 
 class HeldOut(NamedTuple):
@@ -129,7 +130,7 @@ def parse_trials(text: str) -> tuple[int, ...]:
     """Return the numbers of trials of "1,2,4,8", in order."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[1-9]\d{0,2}", part) for part in parts):
-        raise UsageError(f"--test_trials={text}: give numbers of trials from 1 on, such as 1,2,4,8")
+        raise UsageError(f"--test_trials={text}: give numbers of trials from 1 to 999, such as 1,2,4,8")
     return tuple(sorted({int(part) for part in parts}))
 
 
@@ -143,6 +144,10 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
             made.append(make_environment(name, 1, 0))
     trained, tested = made
     assert isinstance(tested, Environment)
+    if isinstance(trained, RuleRoom) and trained.pool == "held_out":
+        raise UsageError(
+            f"--env={env}: rooms that are held out are for the test, train in toy/rule_room/{trained.kind}"
+        )
     shown = lambda one: (one.observation_shape, one.num_actions)
     if shown(trained) != shown(tested):
         raise UsageError(
@@ -161,9 +166,9 @@ def main(argv: list[str]) -> None:
     join()
     how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
     test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
-    match = re.fullmatch(r"(?:([1-9]\d*)-)?([1-9]\d*)", FLAGS.trials)
+    match = re.fullmatch(r"(?:([1-9]\d{0,2})-)?([1-9]\d{0,2})", FLAGS.trials)
     if not match or int(match[1] or 1) > int(match[2]):
-        raise UsageError(f"--trials={FLAGS.trials}: give a positive integer, or from 1 to 6 trials as 1-6")
+        raise UsageError(f"--trials={FLAGS.trials}: give an integer from 1 to 999, or from 1 to 6 trials as 1-6")
     env = f"trials/{FLAGS.trials}/{'forgetful/' * FLAGS.forgetful}{FLAGS.env}"
     with caused_by("--rule"):
         configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen

@@ -30,7 +30,7 @@ class TrialsState(NamedTuple):
     action: base.Array  # int32, the last one of this episode, -1 at its start
     reward: base.Array  # float32, the last one of this episode, 0 at its start
     trial_return: base.Array  # float32, so far
-    stats: TrialStats  # since `take_stats`
+    stats: TrialStats  # since `initial_state`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,9 +137,3 @@ class Trials(base.Environment[TrialsState]):
             state.reward[None],
         ]
         return jnp.concatenate(parts).astype(jnp.float32)
-
-
-def take_stats(state: TrialsState) -> tuple[TrialsState, TrialStats]:
-    """Return a batch of states that count anew, and what they had counted, summed over the batch: [num_trials]."""
-    counted = jax.tree.map(lambda x: jnp.sum(x, axis=0), state.stats)
-    return state._replace(stats=jax.tree.map(jnp.zeros_like, state.stats)), counted

@@ -26,8 +26,13 @@ MISTAKES = [
     (["online", "--init_meta_params=nothing.npz"], "--init_meta_params: nothing.npz is no rule: .* catch_and_grids"),
     (["evaluate", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
     (["evaluate", "--weights=none.npz"], "--weights: none.npz names no file"),
-    (["adapt", "--trials=0"], "--trials=0: give a positive integer, or from 1 to 6 trials as 1-6"),
-    (["adapt", "--trials=3-2"], "--trials=3-2: give a positive integer, or from 1 to 6 trials as 1-6"),
+    (["adapt", "--trials=0"], "--trials=0: give an integer from 1 to 999, or from 1 to 6 trials as 1-6"),
+    (["adapt", "--trials=1000"], "--trials=1000: give an integer from 1 to 999, or from 1 to 6 trials as 1-6"),
+    (["adapt", "--trials=3-2"], "--trials=3-2: give an integer from 1 to 999, or from 1 to 6 trials as 1-6"),
+    (
+        ["adapt", "--env=toy/rule_room/main/held_out"],
+        "--env=toy/rule_room/main/held_out: rooms that are held out are for the test, train in toy/rule_room/main",
+    ),
     (
         ["adapt", "--config.distillation.teacher=nowhere"],
         "distillation.steps is 0, expected how many environment steps nowhere teaches",

@@ -155,8 +155,71 @@ def test_admitted_tasks_are_given_out_in_turn():
     assert int(after.tasks.size) == 4 and after.tasks.task_ids.tolist() == waiting.task_ids.tolist()
 
 
+def due(num_left, archive):
+    """A state of PLR in which tasks have so many trials left."""
+    num_left = jnp.array(num_left)
+    task_ids = jnp.arange(len(num_left)).astype(jnp.uint32)
+    return curriculum.CurriculumState(jax.random.key(0), task_ids, num_left, num_left > 99, num_left, archive)
+
+
+def test_plr_replays_by_the_probabilities_and_a_task_for_so_many_trials():
+    config = CurriculumConfig("plr", num_train=7, capacity=4, replay=0.3, staleness=0.5, temperature=0.5)
+    archive = filled([0.5, 2.0, -1.0, 0.0], [6, 9, 5, 0], 10)
+    num = 20_000
+    state = due([0] * num + [5], archive)
+    proposed = jnp.arange(100, 101 + num).astype(jnp.uint32)
+    after = jax.device_get(curriculum.choose_by_plr(config, state, proposed, jax.random.key(1)))
+    assert after.task_ids[-1] == num and after.num_left[-1] == 5 and not after.is_trained[-1]  # has trials left
+    is_replayed = after.task_ids[:-1] < 100
+    assert np.mean(is_replayed) == pytest.approx(0.3, abs=0.01)
+    np.testing.assert_array_equal(after.is_trained[:-1], is_replayed)
+    np.testing.assert_array_equal(after.num_left[:-1], np.where(is_replayed, 7, 1))
+    np.testing.assert_array_equal(after.task_ids[:-1][~is_replayed], proposed[:-1][~is_replayed])
+    shares = np.bincount(after.task_ids[:-1][is_replayed] - 10, minlength=4) / np.sum(is_replayed)
+    np.testing.assert_allclose(shares, curriculum.replay_probabilities(archive, 0.5, 0.5), atol=0.02)
+    np.testing.assert_array_equal(after.tasks.chosen_at, [11] * 4)
+    assert after.tasks.num_choices == 11
+
+
+def test_what_plr_did_not_choose_grows_stale():
+    config = CurriculumConfig("plr", capacity=2, replay=1.0, staleness=0.0, temperature=0.01)
+    state = due([0, 0], filled([0.5, 2.0], [6, 9], 10))
+    after = curriculum.choose_by_plr(config, state, jnp.zeros(2, jnp.uint32), jax.random.key(0))
+    assert after.task_ids.tolist() == [11, 11] and after.tasks.chosen_at.tolist() == [6, 11]
+
+
+def test_the_archive_has_the_errors_of_last_trials_by_the_agents_values():
+    found = played("plr", 14, num_train=4, capacity=20, replay=0.5)
+    num_replayed = 0
+    for (before, *_), (state, trajectory, _, values) in zip(found, found[1:], strict=False):
+        before, own, values = jax.device_get((before.curriculum, state.curriculum, values))
+        reward, discount = np.asarray(trajectory.reward), DISCOUNT * np.asarray(trajectory.discount)
+        fitness = [
+            np.mean(
+                [
+                    abs(reward[t, b] + discount[t, b] * values[t + 1, b] - values[t, b])
+                    for t in range(12 * (k - 1), 12 * k)  # a trial of this room has twelve steps
+                ]
+            )
+            for b, k in enumerate(own.num_trials)
+        ]
+        _, fitness = curriculum.normalised(before.tasks, jnp.array(fitness, jnp.float32), own.num_trials)
+        is_there = before.tasks.fitness > -np.inf
+        entries = zip(before.tasks.task_ids[is_there].tolist(), before.tasks.fitness[is_there].tolist(), strict=True)
+        new = zip(own.task_ids.tolist(), np.asarray(fitness).tolist(), (~own.is_trained).tolist(), strict=True)
+        expected = insert_by_hand(entries, 20, new)
+        is_there = own.tasks.fitness > -np.inf
+        entries = dict(zip(own.tasks.task_ids[is_there].tolist(), own.tasks.fitness[is_there].tolist(), strict=True))
+        assert entries == pytest.approx(expected, rel=1e-3, abs=1e-3)
+        is_kept = before.num_left > 0
+        num_left = np.where(is_kept, before.num_left, np.where(own.is_trained, 4, 1)) - own.num_trials
+        np.testing.assert_array_equal(own.num_left, num_left)
+        num_replayed += int(np.sum(own.is_trained))
+    assert num_replayed > 0
+
+
 def played(kind, num_rollouts, **settings):
-    """Return the states and trajectories of an agent that acts at random."""
+    """Return, of an agent that acts at random, states, trajectories, numbers of episodes and values."""
     agent = make_agent(frodo.NetworkConfig("mlp", (4,), core=3), SPEC, num_actions=5)
     policy = lambda predictions: predictions["policy"]
     config = CurriculumConfig(kind, **settings)
@@ -169,7 +232,8 @@ def played(kind, num_rollouts, **settings):
     found = []
     for _ in range(num_rollouts):
         state, trajectory, stats = step(state)
-        found.append((state, trajectory, stats.num_episodes))
+        values = curriculum.state_values(agent.unroll(params, trajectory))
+        found.append((state, trajectory, stats.num_episodes, values))
     return found
 
 
@@ -177,7 +241,7 @@ def played(kind, num_rollouts, **settings):
 def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kind):
     found = played(kind, 14, num_train=4, capacity=20, replay=0.5)
     num_trained, kept = 0, 0
-    for (before, *_), (state, trajectory, num_episodes) in zip([(None,), *found], found, strict=False):
+    for (before, *_), (state, trajectory, num_episodes, _) in zip([(None,), *found], found, strict=False):
         own = state.curriculum
         assert np.all(trajectory.is_first[0]), "an episode begins with the trajectory"
         lengths = 12 * np.asarray(own.num_trials)  # a trial of this room has twelve steps

@@ -10,7 +10,7 @@ from tests.trees import check_equal
 from toy_envs.changing import Changing
 from toy_envs.grid_worlds import GridWorld
 from toy_envs.rule_room import RuleRoom
-from toy_envs.trials import Trials, TrialStats, take_stats
+from toy_envs.trials import Trials, TrialStats
 
 
 class Corridors(Corridor):
@@ -64,6 +64,10 @@ def test_more_trials_than_are_counted():
     np.testing.assert_array_equal(np.sum(shown, axis=1), np.ones(9))
 
 
+def summed(stats):
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)
+
+
 def test_returns_by_trial():
     environment = Trials(Corridors(), 2)
     state = jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), 2))
@@ -71,13 +75,9 @@ def test_returns_by_trial():
     for t, action in enumerate(ACTIONS):
         state = step(state, jnp.array([action, 1]))  # the other one goes on, with trials of two steps
         if t == 3:
-            state, stats = take_stats(state)  # in the second trial
-            check_equal(stats, TrialStats(np.array([2, 1], np.int32), np.array([40, 20], np.float32)))
-    state, stats = take_stats(state)
+            check_equal(summed(state.stats), TrialStats(np.array([2, 1], np.int32), np.array([40, 20], np.float32)))
     # The first: 10 in the second trial, 20 and 0 in those of the next episode.
-    check_equal(stats, TrialStats(np.array([3, 4], np.int32), np.array([60, 50], np.float32)))
-    _, stats = take_stats(state)
-    check_equal(stats, TrialStats(np.zeros(2, np.int32), np.zeros(2, np.float32)))
+    check_equal(summed(state.stats), TrialStats(np.array([5, 5], np.int32), np.array([100, 70], np.float32)))
 
 
 def test_one_trial_of_one_task_is_the_environment_alone():
