@@ -81,10 +81,18 @@ class AgentConfig(LifetimeConfig):
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} needs steps in their order, which minibatches have with an LSTM core alone"
             )
+        if self.pass_size % self.minibatches:
+            kind = "environments" if self.network.core else "steps"
+            raise ValueError(
+                f"minibatches is {self.minibatches}, expected a divisor of the {self.pass_size} {kind} of an update"
+            )
+
+    @property
+    def pass_size(self) -> int:
+        """What minibatches are drawn from: an update's environments with a memory, whose steps stay together, or its
+        steps."""
         batch_size = self.replay.batch_size if self.replay.capacity else self.batch_size
-        num, kind = (batch_size, "environments") if self.network.core else (batch_size * self.unroll, "steps")
-        if num % self.minibatches:
-            raise ValueError(f"minibatches is {self.minibatches}, expected a divisor of the {num} {kind} of an update")
+        return batch_size if self.network.core else batch_size * self.unroll
 
     def _check_outer(self) -> None:
         """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""

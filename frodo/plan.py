@@ -126,12 +126,14 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
     Raises:
       ValueError: naming the setting that is bad, or that the devices do not divide.
     """
+    config.validate()
     whole, replay = config, config.replay
     check_divided(config, num_devices, f"the {num_devices} devices")
     if replay.capacity:
         part = dict(capacity=replay.capacity // num_devices, batch_size=replay.batch_size // num_devices)
         config = config.replace(replay=dataclasses.replace(replay, **part))
     config = config.replace(batch_size=config.batch_size // num_devices)
+    config = config.replace(minibatches=math.gcd(config.minibatches, config.pass_size))  # a device's part of each
     environment = _environment(config.env)
     learner = build_learner(config, environment.num_actions, config.is_frozen)
     if isinstance(environment, Environment):
@@ -156,7 +158,7 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
     if learner.is_meta:  # gradients forward and backward, at the end in mixed mode once more, and η's
         num_told = (2 * config.num_updates + (config.gradient_mode == "mixed")) * sizes_of[0] + sizes_of[1]
     else:
-        num_told = config.num_updates * config.epochs * config.minibatches * sizes_of[0]
+        num_told = config.num_updates * config.epochs * whole.minibatches * sizes_of[0]
     told = 4 * num_told if num_devices > 1 else 0
     return Plan(whole, num_devices, [share], env_steps, max(1, int(num_steps) // env_steps), told)
 

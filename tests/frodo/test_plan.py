@@ -119,6 +119,11 @@ def test_devices_share_agents_and_batches(monkeypatch):
     disco = presets.disco103_on_catch()
     with pytest.raises(ValueError, match="replay.batch_size is 64, expected a multiple of the 3 devices"):
         plan_online(disco.replace(batch_size=3, replay=dataclasses.replace(disco.replay, capacity=1023)), 3, 1)
+    ppo = presets.for_rule("trials/2/toy/rule_room/easy", "ppo").replace(batch_size=8, epochs=2, minibatches=4)
+    quarter = plan_online(ppo, 4, 1)  # of each minibatch of two environments a device has half a one
+    assert quarter.told == 4 * ppo.num_updates * 2 * 4 * quarter.shares[0].num_params
+    with pytest.raises(ValueError, match="minibatches is 3, expected a divisor of the 8 environments of an update"):
+        plan_online(ppo.replace(minibatches=3), 4, 1)
 
 
 @pytest.mark.long

@@ -218,7 +218,7 @@ class TestResume:
         for path in (tmp_path / "checkpoints").rglob("*"):
             path.unlink() if path.is_file() else None
         os.rename(tmp_path / "checkpoints", tmp_path / "elsewhere")
-        with pytest.raises(UsageError, match="holds no checkpoint"):
+        with pytest.raises(UsageError, match="holds no checkpoint: --overwrite begins the run anew"):
             run(Config(), options(tmp_path, resume=True))
 
     def test_refuses_a_damaged_config_and_lost_rows(self, tmp_path):

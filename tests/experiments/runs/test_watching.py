@@ -90,6 +90,7 @@ def test_weights_and_biases_has_a_run_for_each_life_which_goes_on(tmp_path, monk
     fake.init = refused
     with pytest.raises(RunError, match="^--log_to=wandb: no key$"):
         run(Config(), options(tmp_path, overwrite=True, log_to=("wandb",)))
+    assert not list(tmp_path.iterdir()), "nothing half-written"
 
 
 def test_weights_and_biases_without_a_network(tmp_path, monkeypatch):
