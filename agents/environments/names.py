@@ -127,6 +127,8 @@ def _make_pure(name: str) -> Environment:
 
 def _unknown_name(name: str) -> ValueError:
     suite = name.partition("/")[0]
+    if suite == "dmlab":
+        return ValueError(f"unknown environment {name!r}: DeepMind Lab has no adapter, plans alone know what it shows")
     suites = [suite] if suite in _FORMS else list(_FORMS)
     known = [f"{suite}/{rest}" for suite in suites for rest in _known(suite)]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]

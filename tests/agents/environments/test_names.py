@@ -66,6 +66,11 @@ def test_a_misspelt_name_says_what_would_be_right(name, form, nearest):
     assert "\n" not in str(error.value)
 
 
+def test_what_plans_alone_know_is_said():
+    with pytest.raises(ValueError, match="'dmlab/rooms_watermaze': DeepMind Lab has no adapter, plans alone know what"):
+        make_environment("dmlab/rooms_watermaze", 1, 0)
+
+
 def test_there_is_at_least_one_environment():
     for name in ("toy/catch", "bsuite/catch/0", "envpool/CartPole-v1"):
         with pytest.raises(ValueError, match="num_envs is 0, expected at least 1"):
