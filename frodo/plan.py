@@ -155,8 +155,8 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
     sizes_of = _num(of_learner.params), _num(of_learner.meta_params)
     share = Share(config.env, not is_pure(config.env), 1, 1, *sizes_of, update, step, _num_bytes(state))
     env_steps = whole.num_env_steps(learner.is_meta)
-    if learner.is_meta:  # gradients forward and backward, at the end in mixed mode once more, and η's
-        num_told = (2 * config.num_updates + (config.gradient_mode == "mixed")) * sizes_of[0] + sizes_of[1]
+    if learner.is_meta:  # as compiled: θ's gradient in each update, twice on the way back but once in one; η's there
+        num_told = (3 * config.num_updates - 1 + config.stride) * sizes_of[0] + config.num_updates * sizes_of[1]
     else:
         num_told = config.num_updates * config.epochs * whole.minibatches * sizes_of[0]
     told = 4 * num_told if num_devices > 1 else 0

@@ -22,6 +22,8 @@ from toy_envs.catch import Catch
 def main(rule):
     config = config_of(rule)
     config = config.replace(network=dataclasses.replace(config.network, hidden=(256, 256)))
+    if rule in ("frodo", "disco"):
+        config = config.replace(rule=config.rule.replace(lstm=128))
     program = make_online_program(build_learner(config, 3), Catch(4, 3))
     with splitting.over(2):
         state = jax.jit(program.init)(jax.random.key(0))
