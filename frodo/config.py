@@ -89,8 +89,7 @@ class AgentConfig(LifetimeConfig):
 
     @property
     def pass_size(self) -> int:
-        """What minibatches are drawn from: an update's environments with a memory, whose steps stay together, or its
-        steps."""
+        """How many steps of an update minibatches are drawn from; with a memory, environments with all their steps."""
         batch_size = self.replay.batch_size if self.replay.capacity else self.batch_size
         return batch_size if self.network.core else batch_size * self.unroll
 

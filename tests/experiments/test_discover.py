@@ -77,13 +77,8 @@ def test_resuming_is_as_never_stopped(tmp_path):
     assert rule.origin.envs == envs and rule.origin.env_steps == 6 * 2 * 12
 
 
-@pytest.mark.parametrize(
-    "ablation",
-    [
-        pytest.param({"without": ("y_z", "aux_policy"), "core": "transformer"}, marks=pytest.mark.long),
-        {"without": ("q",)},
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("ablation", [{"without": ("y_z", "aux_policy"), "core": "transformer"}, {"without": ("q",)}])
 def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
     config = tiny(("toy/catch/4x3",), "disco")
     config = config.replace(

@@ -28,6 +28,7 @@ def test_runs_differ_in_what_is_hidden_and_in_nothing_else():
     assert configs[0] == configs[1] == configs[2]
 
 
+@pytest.mark.long
 def test_they_are_drawn_together(tmp_path, monkeypatch):
     monkeypatch.setattr(reliance, "HIDDEN", ("own",))  # one is enough
     summary = reliance.run(small(), RunOptions((0, 1), 60, out=str(tmp_path)))
