@@ -53,11 +53,11 @@ def test_a_job_has_its_own_runs_and_goes_on_or_begins(start, tmp_path, monkeypat
 
     monkeypatch.setattr(training, "train", train)
     done = start(
-        "experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", "--num_devices=3", f"--out={tmp_path}"
+        "experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", "--num_devices=1", f"--out={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
     assert [env for env, *_ in seen] == ["atari/Amidar", "atari/Freeway", "atari/Robotank"]
-    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False, 3}
+    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False, 1}
     assert set(json.loads((tmp_path / "shard_2_of_20.json").read_text())) == {"Amidar", "Freeway", "Robotank"}
 
 

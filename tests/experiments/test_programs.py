@@ -76,6 +76,7 @@ MISTAKES = [
     (["discover", "--preset=disco103"], "--preset=disco103: unknown environment 'dmlab/rooms_collect_good"),
     (["atari57", "--shard=58/57"], "--shard=58/57: give i/n with i from 1 to n and n at most the 57 runs"),
     (["atari57", "--report"], "--report: no run in"),
+    (["atari57", "--num_devices=99"], "num_devices is 99, expected at most the"),
     (["catch", "--rule=z"], "--rule=z: give one of frodo, q, learned_loss"),
     (
         ["online", "--rule=td_lambda"],
