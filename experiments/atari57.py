@@ -26,7 +26,6 @@ from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import folder_of
 from frodo import logs, presets
 from frodo.config import OnlineConfig
-from frodo.online import check_split
 
 SCORE = "human_normalised"
 
@@ -82,8 +81,6 @@ def main(argv: list[str]) -> None:
         logs.note(f"median over games: {folder / 'median.png'}")
         return
     chosen = list(configs)[shard(FLAGS.shard, len(configs))]
-    for name in chosen:
-        check_split(configs[name], FLAGS.num_devices)
     is_begun = any((folder / name / "config.json").exists() for name in chosen)
     resume = options.resume and is_begun
     options = dataclasses.replace(options, out=str(folder), resume=resume, num_devices=FLAGS.num_devices)

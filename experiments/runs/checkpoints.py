@@ -88,7 +88,8 @@ class Checkpoints:
                 with writing(self.folder / str(newer)), _quiet():
                     self._manager.delete(newer)
             return state, step, index["metadata"]
-        raise UsageError("; ".join(reason for _, reason in damaged) or f"{self.folder} holds no checkpoint")
+        none = f"{self.folder} holds no checkpoint: --overwrite begins the run anew"
+        raise UsageError("; ".join(reason for _, reason in damaged) or none)
 
     def read(self, step: int) -> tuple[bytes, dict]:
         """Return the bytes of a checkpoint's state, and what says how they lie; ValueError if they are damaged."""

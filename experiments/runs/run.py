@@ -41,7 +41,7 @@ import jax
 from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked
+from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
 from frodo.files import as_written, plain, with_new_settings, write_json, writing
@@ -267,8 +267,6 @@ class Run:
                 clear(self.folder)  # nothing half-written stays
                 raise
             return template, 0
-        if not has_checkpoint(self.folder):
-            raise UsageError(f"--resume: {self.folder} holds no checkpoint: --overwrite begins the run anew")
         state, step, metadata = self._checkpoints.restore(template)
         self.told = metadata.get("told")
         length = metadata["metrics_bytes"]

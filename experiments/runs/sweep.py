@@ -13,6 +13,7 @@ from experiments.runs.folders import clear, folder_of, has_checkpoint, locked
 from experiments.runs.options import RunOptions
 from frodo import files, logs
 from frodo.config import OnlineConfig
+from frodo.online import check_split
 
 
 def run_all(
@@ -35,6 +36,7 @@ def run_all(
     Raises:
       UsageError: before anything is run, if the folder holds runs and options do not say what is to become of them,
         or if there is nothing to resume.
+      ValueError: likewise, naming a setting that is bad, or that devices do not divide.
     """
     folder = folder_of(options, experiment)
     begun = [name for name in configs if (folder / name / "config.json").exists()]
@@ -47,6 +49,7 @@ def run_all(
         raise UsageError(f"--resume: {folder} holds no run")
     for config in configs.values():
         config.validate()
+        check_split(config, options.num_devices)
     if options.overwrite:  # all of them now: where this is stopped, none of the old runs is taken for a new one
         for name in begun:
             with locked(folder / name):

@@ -8,7 +8,7 @@ import pytest
 from agents.environments.atari57 import atari57_scores
 from experiments import atari57
 from experiments.results.plots import Series
-from experiments.runs import training
+from experiments.runs import sweep, training
 from experiments.runs.errors import UsageError
 from frodo import presets
 
@@ -52,12 +52,13 @@ def test_a_job_has_its_own_runs_and_goes_on_or_begins(start, tmp_path, monkeypat
         return {"env_steps": 1, "steps_per_cpu_second": 1.0, "human_normalised": [1.0], "return": [2.0]}
 
     monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(sweep, "check_split", lambda config, num_devices: None)  # here is one device
     done = start(
-        "experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", "--num_devices=1", f"--out={tmp_path}"
+        "experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", "--num_devices=3", f"--out={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
     assert [env for env, *_ in seen] == ["atari/Amidar", "atari/Freeway", "atari/Robotank"]
-    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False, 1}
+    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False, 3}
     assert set(json.loads((tmp_path / "shard_2_of_20.json").read_text())) == {"Amidar", "Freeway", "Robotank"}
 
 

@@ -53,6 +53,12 @@ def test_probabilities_of_the_archive_by_hand():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def entries_of(archive):
+    is_there = np.asarray(archive.fitness) > -np.inf
+    task_ids, fitness = (np.asarray(x)[is_there].tolist() for x in (archive.task_ids, archive.fitness))
+    return dict(zip(task_ids, fitness, strict=True))
+
+
 def insert_by_hand(entries, capacity, new):
     entries = dict(entries)
     for task_id, fitness, is_new in new:
@@ -78,9 +84,7 @@ def test_the_archive_keeps_the_fittest_of_what_was_new(seed):
         is_new = rng.random(7) < 0.7
         entries = insert_by_hand(entries, capacity, zip(task_ids.tolist(), fitness.tolist(), is_new, strict=True))
         archive = curriculum.insert_all(archive, jnp.array(task_ids, jnp.uint32), jnp.array(fitness), jnp.array(is_new))
-        is_there = np.asarray(archive.fitness) > -np.inf
-        found = zip(np.asarray(archive.task_ids)[is_there].tolist(), np.asarray(archive.fitness)[is_there], strict=True)
-        assert dict(found) == pytest.approx(entries) and is_there.sum() == len(entries)
+        assert entries_of(archive) == pytest.approx(entries) and np.sum(archive.fitness > -np.inf) == len(entries)
 
 
 def test_fitness_is_compared_with_that_of_episodes_of_as_many_trials():
@@ -159,7 +163,9 @@ def due(num_left, archive):
     """A state of PLR in which tasks have so many trials left."""
     num_left = jnp.array(num_left)
     task_ids = jnp.arange(len(num_left)).astype(jnp.uint32)
-    return curriculum.CurriculumState(jax.random.key(0), task_ids, num_left, num_left > 99, num_left, archive)
+    return curriculum.CurriculumState(
+        jax.random.key(0), task_ids, num_left, jnp.zeros_like(num_left, bool), num_left, archive
+    )
 
 
 def test_plr_replays_by_the_probabilities_and_a_task_for_so_many_trials():
@@ -204,13 +210,9 @@ def test_the_archive_has_the_errors_of_last_trials_by_the_agents_values():
             for b, k in enumerate(own.num_trials)
         ]
         _, fitness = curriculum.normalised(before.tasks, jnp.array(fitness, jnp.float32), own.num_trials)
-        is_there = before.tasks.fitness > -np.inf
-        entries = zip(before.tasks.task_ids[is_there].tolist(), before.tasks.fitness[is_there].tolist(), strict=True)
         new = zip(own.task_ids.tolist(), np.asarray(fitness).tolist(), (~own.is_trained).tolist(), strict=True)
-        expected = insert_by_hand(entries, 9, new)
-        is_there = own.tasks.fitness > -np.inf
-        entries = dict(zip(own.tasks.task_ids[is_there].tolist(), own.tasks.fitness[is_there].tolist(), strict=True))
-        assert entries == pytest.approx(expected, rel=1e-3, abs=1e-3)
+        expected = insert_by_hand(entries_of(before.tasks), 9, new)
+        assert entries_of(own.tasks) == pytest.approx(expected, rel=1e-3, abs=1e-3)
         is_kept = before.num_left > 0
         num_left = np.where(is_kept, before.num_left, np.where(own.is_trained, 9, 1)) - own.num_trials
         np.testing.assert_array_equal(own.num_left, num_left)
