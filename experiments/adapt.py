@@ -39,7 +39,6 @@ from frodo.config import OnlineConfig
 from frodo.rules import RULES
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
-from toy_envs.rule_room import RuleRoom
 
 
 class HeldOut(NamedTuple):
@@ -144,10 +143,9 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
             made.append(make_environment(name, 1, 0))
     trained, tested = made
     assert isinstance(tested, Environment)
-    if isinstance(trained, RuleRoom) and trained.pool == "held_out":
-        raise UsageError(
-            f"--env={env}: rooms that are held out are for the test, train in toy/rule_room/{trained.kind}"
-        )
+    if trained.task_ids.start in (trained.held_out_ids or ()):
+        others = env.partition("/held_out")[0]
+        raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")
     shown = lambda one: (one.observation_shape, one.num_actions)
     if shown(trained) != shown(tested):
         raise UsageError(

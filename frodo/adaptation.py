@@ -14,24 +14,24 @@ from agents.trials import play
 from agents.types import Array, Params
 from frodo.learner import Learner
 from toy_envs.base import Environment
-from toy_envs.rule_room import HELD_OUT, RuleRoom
 
 
 def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
     """Return tasks to test on, as the states at the start of a trial, [num_tasks, ...]; the same ones each time.
 
-    Of a rule room they are the first of `HELD_OUT`, and of its kind. Other environments draw them, each as training
-    does: where tasks can be drawn twice, these may be known.
+    They are the first of the environment's `held_out_ids`. Where it has none they are drawn as in training: if tasks
+    can be drawn twice, these may be known.
 
     Raises:
-      ValueError: if a rule room has fewer.
+      ValueError: if it has fewer.
     """
-    if not isinstance(environment, RuleRoom):
+    held_out = environment.held_out_ids
+    if held_out is None:
         return jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), num_tasks))
-    if num_tasks > len(HELD_OUT):
-        raise ValueError(f"num_tasks is {num_tasks}, expected at most the {len(HELD_OUT)} that are held out")
-    ids = np.arange(num_tasks, dtype=np.uint32) + np.uint32(HELD_OUT.start)
-    return jax.vmap(lambda task_id: environment.begin(environment.task(task_id)))(ids)
+    if num_tasks > len(held_out):
+        raise ValueError(f"num_tasks is {num_tasks}, expected at most the {len(held_out)} that are held out")
+    ids = np.arange(num_tasks, dtype=np.uint32) + np.uint32(held_out.start)
+    return jax.vmap(environment.numbered_state)(ids)
 
 
 def returns_by_trial(

@@ -62,6 +62,10 @@ class Changing(base.Environment[ChangingState]):
     def task_ids(self) -> range:
         return self.environment.task_ids
 
+    @property
+    def held_out_ids(self) -> range | None:  # type: ignore[override]
+        return self.environment.held_out_ids
+
     def numbered_state(self, task_id: base.Array) -> ChangingState:
         return ChangingState(self.environment.numbered_state(task_id), jnp.zeros((), jnp.int32))
 

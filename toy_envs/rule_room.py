@@ -108,6 +108,7 @@ class RuleRoom(base.Environment[RuleRoomState]):
     number: int | None = None
     num_actions = len(MOVES)
     no_op = 0
+    held_out_ids = HELD_OUT
 
     def __post_init__(self):
         if self.kind not in (*KINDS, "mixed"):

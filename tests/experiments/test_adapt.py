@@ -17,6 +17,7 @@ from experiments.results.scores import normalised
 from experiments.runs.errors import UsageError
 from frodo.adaptation import held_out_tasks, returns_by_trial
 from toy_envs.bandit import Bandit
+from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
 
 SMALL = ["--config.batch_size=2", "--config.network.hidden=4", "--config.network.core=3", "--config.num_updates=1"]
@@ -131,6 +132,13 @@ def test_over_two_devices_it_adapts_as_on_one(tmp_path):
         assert done.returncode == 0, done.stderr
     one, two = ((tmp_path / name / "k_shot.csv").read_text() for name in ("one", "two"))
     assert one == two
+
+
+def test_rooms_that_change_are_tested_on_tasks_that_are_held_out():
+    room = RuleRoom("easy", 2)
+    changing = held_out_tasks(Changing(room, "actions", 5), 3)
+    jax.tree.map(np.testing.assert_array_equal, changing.state, held_out_tasks(room, 3))
+    assert not np.any(changing.num_steps)
 
 
 def test_what_is_possible_in_a_bandit():

@@ -31,7 +31,7 @@ MISTAKES = [
     (["adapt", "--trials=3-2"], "--trials=3-2: give an integer from 1 to 999, or from 1 to 6 trials as 1-6"),
     (
         ["adapt", "--env=toy/rule_room/main/held_out"],
-        "--env=toy/rule_room/main/held_out: rooms that are held out are for the test, train in toy/rule_room/main",
+        "--env=toy/rule_room/main/held_out: tasks that are held out are for the test, train in toy/rule_room/main",
     ),
     (
         ["adapt", "--config.distillation.teacher=nowhere"],
