@@ -1,5 +1,7 @@
 """Greedy episodes in gymnax: the return of one that is played step by step."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from agents.environments.gymnax import make_gymnax  # noqa: E402
 from agents.environments.names import make_environment  # noqa: E402
 from agents.networks import NetworkConfig  # noqa: E402
 from agents.replay import ReplayConfig  # noqa: E402
+from experiments.analyses.loaded_agent import load_teacher  # noqa: E402
 from experiments.runs import exact_metrics, settings, training  # noqa: E402
 from experiments.runs.options import RunOptions  # noqa: E402
 from frodo import presets  # noqa: E402
@@ -18,6 +21,7 @@ from frodo.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
 from frodo.learner import build_learner  # noqa: E402
 from frodo.online import make_online_program  # noqa: E402
 from meta.curriculum import CurriculumConfig  # noqa: E402
+from meta.distillation import DistillationConfig  # noqa: E402
 from toy_envs.rule_room import RuleRoom  # noqa: E402
 
 
@@ -83,19 +87,33 @@ def test_returns_by_trial_are_of_held_out_tasks_and_few_where_the_run_is_short(n
     assert len(found) == 2
 
 
-@pytest.mark.long
-def test_of_a_curriculum_what_is_trained_on_also_where_a_run_goes_on(tmp_path):
-    config = settings.configure("trials/1-2/toy/rule_room/mixed", "impala")
-    plr, steps = CurriculumConfig("plr", capacity=16, num_train=4), 8 * 32 * 20
-    config = config.replace(batch_size=8, network=NetworkConfig("mlp", (4,), core=3), curriculum=plr)
+TRANSFORMER = NetworkConfig("mlp", (4,), core=4, core_kind="transformer", core_heads=2, memory=8)
 
-    def run(name, steps, **options):
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("curriculum", "network", "is_taught"),
+    [
+        (CurriculumConfig("plr", capacity=16, num_train=4), NetworkConfig("mlp", (4,), core=3), False),
+        (CurriculumConfig("no_op", num_train=4), TRANSFORMER, True),
+    ],
+)
+def test_of_a_curriculum_what_is_trained_on_also_where_a_run_goes_on(curriculum, network, is_taught, tmp_path):
+    config, steps = settings.configure("trials/1-2/toy/rule_room/mixed", "impala"), 8 * 32 * 20
+    config = config.replace(batch_size=8, network=network, curriculum=curriculum)
+
+    def run(name, steps, config, **options):
         options = RunOptions((0,), steps, out=str(tmp_path / name), **options)
-        summary = training.train(config, options, experiment="online", name=name, meta_params=None)
+        load = functools.partial(load_teacher, config)
+        summary = training.train(config, options, experiment="online", name=name, meta_params=None, load_teacher=load)
         return {key: value for key, value in summary.items() if "cpu" not in key and "memory" not in key}
 
-    whole = run("whole", 2 * steps)
-    run("parts", steps)
-    assert run("parts", 2 * steps, resume=True) == whole
+    if is_taught:
+        run("teacher", 8 * 32, config)
+        taught = DistillationConfig(str(tmp_path / "teacher"), steps=3 * steps // 2)  # beyond where the run is stopped
+        config = config.replace(distillation=taught)
+    whole = run("whole", 2 * steps, config)
+    run("parts", steps, config)
+    np.testing.assert_equal(run("parts", 2 * steps, config, resume=True), whole)
     assert 0 < whole["trained_share"][0] < 1
     assert np.isclose(sum(whole[f"share_{kind}"][0] for kind in RuleRoom("mixed").shares), 1)
