@@ -142,7 +142,7 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
         with caused_by(f"--{flag}"):
             made.append(make_environment(name, 1, 0))
     trained, tested = made
-    assert isinstance(tested, Environment)
+    assert isinstance(trained, Environment) and isinstance(tested, Environment)
     if trained.task_ids.start in (trained.held_out_ids or ()):
         others = env.partition("/held_out")[0]
         raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")

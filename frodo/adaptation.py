@@ -30,7 +30,7 @@ def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
         return jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), num_tasks))
     if num_tasks > len(held_out):
         raise ValueError(f"num_tasks is {num_tasks}, expected at most the {len(held_out)} that are held out")
-    ids = np.arange(num_tasks, dtype=np.uint32) + np.uint32(held_out.start)
+    ids = jnp.arange(num_tasks, dtype=jnp.uint32) + np.uint32(held_out.start)
     return jax.vmap(environment.numbered_state)(ids)
 
 

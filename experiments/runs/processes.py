@@ -21,6 +21,7 @@ from absl import flags
 from jax.experimental import multihost_utils
 
 from experiments.runs.errors import UsageError
+from experiments.runs.provenance import matmul_precision, versions
 from frodo.logs import note
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -110,8 +111,9 @@ def join() -> None:
 def _check_same() -> None:
     """Raise a UsageError in all processes where flags, versions or precision differ, naming the first difference."""
     told: dict[str, Any] = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
-    told |= {f"version of {name}": importlib.metadata.version(name) for name in ("frodo-rl", "jax", "jaxlib")}
-    told["JAX_DEFAULT_MATMUL_PRECISION"] = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    found = {"frodo-rl": importlib.metadata.version("frodo-rl"), **versions()}
+    told |= {f"version of {name}": version for name, version in found.items()}
+    told["JAX_DEFAULT_MATMUL_PRECISION"] = matmul_precision()
     own = json.dumps(told, default=str)
     text = np.frombuffer(own.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(len(text)))

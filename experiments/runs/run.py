@@ -1,6 +1,6 @@
 """A run and its results folder: configuration, metrics, checkpoints, summary; how it is stopped and goes on.
 
-config.json   the whole configuration, seeds, steps, package versions, git revision, device
+config.json   the whole configuration, seeds, steps, and `provenance`
 metrics.csv   one row per log point and seed
 summary.json  the final numbers
 checkpoints/  the last two complete states
@@ -21,35 +21,30 @@ def run(config, options):
 import contextlib
 import csv
 import dataclasses
-import importlib.metadata
 import io
 import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-import jax
 
 from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
+from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
 from frodo.files import as_written, plain, with_new_settings, write_json, writing
 from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
 FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")
-PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "orbax-checkpoint", "envpool")
 
 
 class Run:
@@ -97,7 +92,7 @@ class Run:
             "learning_rates": list(options.learning_rates),
             "config": dataclasses.asdict(config),
             "teacher": teacher,
-            **_provenance(),
+            **provenance(),
         }
         self._record = as_written(self._record)
         if options.resume:
@@ -141,7 +136,7 @@ class Run:
                 f"{self._why_as_long}: give the same number"
             )
         self._on_exit.enter_context(locked(self.folder))
-        resumed = {key: self._record[key] for key in ("versions", "git_revision", "device")}
+        resumed = provenance()
         self._record = earlier | {
             "config": config,
             "steps": self.options.steps,
@@ -307,19 +302,3 @@ def _settings(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, Mapping)
         settings |= _settings(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return settings
-
-
-def _provenance() -> dict[str, Any]:
-    """Return the versions of the packages, the git revision (None outside of a repository) and the device."""
-    versions: dict[str, str | None] = {"python": sys.version.split()[0]}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    revision = None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
-        revision = output.strip() or None
-    devices = jax.devices()
-    device = f"{len(devices)} x {devices[0].platform} {devices[0].device_kind}"
-    return {"versions": versions, "git_revision": revision, "device": device}

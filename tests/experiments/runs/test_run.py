@@ -60,7 +60,7 @@ class TestFolder:
         assert (record["seeds"], record["steps"], record["experiment"]) == ([0, 1], 50, "random_sum")
         assert record["versions"]["jax"] == jax.__version__
         assert "git_revision" in record
-        assert "cpu" in record["device"]
+        assert "cpu" in record["device"] and record["matmul_precision"] is None
         lines = (tmp_path / "new" / "run" / "metrics.csv").read_text().splitlines()
         assert lines[0] == "seed,update,env_steps,env_frames,seconds,return"
         assert len(lines) == 1 + 2 * 5

@@ -1,0 +1,44 @@
+"""Where numbers come from: the versions of packages, the git revision, the device and its precision."""
+
+import contextlib
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "orbax-checkpoint", "envpool")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of those packages that are installed."""
+    found = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def provenance() -> dict[str, Any]:
+    """Return what config.json has of the machine; the git revision is None outside of a repository.
+
+    `matmul_precision` is that of JAX_DEFAULT_MATMUL_PRECISION, None for the device's own.
+    """
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    revision = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
+        revision = output.strip() or None
+    devices = jax.devices()
+    return {
+        "versions": versions(),
+        "git_revision": revision,
+        "device": f"{len(devices)} x {devices[0].platform} {devices[0].device_kind}",
+        "matmul_precision": matmul_precision(),
+    }
+
+
+def matmul_precision() -> str | None:
+    return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
