@@ -20,7 +20,7 @@ from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo import presets
-from frodo.devices import gather
+from frodo.devices import gather, quick_to_compile
 from frodo.learner import build_learner, split
 from frodo.online import make_host_learn, make_online_program, of_all_actors
 from meta.curriculum import CurriculumConfig
@@ -82,8 +82,9 @@ def lifetime(rule, num_devices=0):
     environment = TRIALS if rule in ADAPTING else Catch(4, 3)
     program = make_online_program(build_learner(config_of(rule), environment.num_actions), environment)
     over = splitting.over(num_devices)
-    state = over(jax.jit(program.init))(jax.random.key(0))
-    return over(jax.jit(program.run, static_argnums=1))(state, ITERATIONS)[:2]
+    init = jax.jit(program.init, compiler_options=quick_to_compile())
+    run = jax.jit(program.run, static_argnums=1, compiler_options=quick_to_compile())
+    return over(run)(over(init)(jax.random.key(0)), ITERATIONS)[:2]
 
 
 def acted(learner):
@@ -107,7 +108,7 @@ def lifetime_on_host(rule, num_devices=0):
     size = TINY["batch_size"] // jax.process_count()
     part = range(jax.process_index() * size, (jax.process_index() + 1) * size)
     over = splitting.over(num_devices)
-    learn = jax.jit(make_host_learn(learner))
+    learn = jax.jit(make_host_learn(learner), compiler_options=quick_to_compile())
     learn_of_all = over(lambda state, own: learn(state, *of_all_actors(own)))
     state, metrics = over(lambda: state_on_host(learner))(), []
     for one in acted(learner):
