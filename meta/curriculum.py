@@ -60,7 +60,7 @@ class Archive(NamedTuple):
     task_ids: Array  # uint32, [capacity]
     fitness: Array  # float32, [capacity]; -inf where there is no task yet
     chosen_at: Array  # int32, [capacity], the choice in which each was chosen last
-    num_choices: Array  # int32
+    num_choices: Array  # int32; the choices of an iteration, of all environments that are due, count as one
     averages: MovingAverage  # of the fitness of last trials, by their place in the episode: [num_trials] each
 
 
