@@ -44,7 +44,9 @@ class TensorBoard:
         with writing(self._folder):
             for old in sorted(self._folder.glob("*/events.out.tfevents.*")):
                 old.unlink()
-        for row in rows_so_far(folder):
+        rows = rows_so_far(folder)
+        self._start = time.time() - (float(rows[-1]["seconds"]) if rows else 0)  # as if it had never been stopped
+        for row in rows:
             self.log(row)
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -57,8 +59,9 @@ class TensorBoard:
             if path not in self._writers:
                 path.mkdir(parents=True, exist_ok=True)
                 self._writers[path] = EventsWriter(str(path / "events"))
+            when = {"wall_time": self._start + float(row["seconds"]), "step": int(row["env_steps"])}
             for name, value in drawn(row).items():
-                event = Event(wall_time=time.time(), step=int(row["env_steps"]), summary=scalar(name, value))
+                event = Event(summary=scalar(name, value), **when)
                 self._writers[path].write_event(event)
             self._writers[path].flush()
 

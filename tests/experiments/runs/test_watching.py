@@ -7,6 +7,7 @@ import sys
 import types
 from collections import Counter
 
+import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
@@ -23,12 +24,12 @@ def options(folder, steps=50, **others):
 
 
 def events(path):
-    """The tag, step and value of every scalar in an event file: records of a length, its check, data, their check."""
+    """The tag, step, value and time of every scalar in an event file: records of a length, its check, data, theirs."""
     data, found = path.read_bytes(), []
     while data:
         (length,) = struct.unpack("<Q", data[:8])
         event, data = Event.FromString(data[12 : 12 + length]), data[16 + length :]
-        found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+        found += [(value.tag, event.step, value.simple_value, event.wall_time) for value in event.summary.value]
     return found
 
 
@@ -43,9 +44,11 @@ def test_tensorboard_has_each_row_once_also_where_a_run_goes_on(tmp_path):
     for seed in "01":
         (path,) = (tmp_path / "tensorboard" / f"seed_{seed}").iterdir()
         found = events(path)
-        assert Counter(Counter((tag, step) for tag, step, _ in found).values()).keys() == {1}
+        assert Counter(Counter((tag, step) for tag, step, *_ in found).values()).keys() == {1}
         own = {int(row["env_steps"]): float(row["return"]) for row in rows if row["seed"] == seed}
-        assert {step: value for tag, step, value in found if tag == "return"} == pytest.approx(own)
+        assert {step: value for tag, step, value, _ in found if tag == "return"} == pytest.approx(own)
+        starts = [time - seconds for tag, _, seconds, time in found if tag == "seconds"]
+        np.testing.assert_allclose(starts, starts[0], rtol=0, atol=1e-3)
         assert {tag for tag, *_ in found} == {"update", "env_frames", "seconds", "return"}
 
 
