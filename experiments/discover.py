@@ -28,7 +28,7 @@ from experiments.runs.folders import of_process
 from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join
 from experiments.runs.run import Run
-from frodo import devices, logs, presets
+from frodo import devices, logs, population_presets
 from frodo.config import PopulationConfig
 from frodo.population import Population, PopulationState, reduce_results
 from frodo.rule_files import Origin, Rule, config_for, load_settings, population_config
@@ -157,7 +157,7 @@ def main(argv: list[str]) -> None:
     join()
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
-    envs = presets.POPULATION_ENVS.get(FLAGS.preset, ())
+    envs = population_presets.ENVS.get(FLAGS.preset, ())
     if FLAGS["envs"].present or not envs:
         envs = settings.parse_envs(FLAGS.envs)
     with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
@@ -183,7 +183,7 @@ if __name__ == "__main__":
     )
     flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
-    flags.DEFINE_enum("preset", "small", list(presets.POPULATIONS), "Settings that --config overrides.")
+    flags.DEFINE_enum("preset", "small", list(population_presets.PRESETS), "Settings that --config overrides.")
     define_process_flags()
     planning.define_plan_flags()
     text = "Devices of the plan; those of a run are --config.num_devices."

@@ -24,7 +24,7 @@ from agents.environments.host import HostEnvironment
 from agents.environments.suites import Seen
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
-from frodo import presets
+from frodo import population_presets
 from frodo.config import AgentConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress
@@ -384,7 +384,7 @@ def discover(
     names = list(environments)
     agents = [x if isinstance(x, Environment) else as_host_environment(x) for x in environments.values()]
     if isinstance(rule, str) and rule in RULES:
-        config, meta_params = presets.small_population(rule), None
+        config, meta_params = population_presets.small(rule), None
     else:
         given = get_rule(rule)
         agent = population_config(given)

@@ -17,7 +17,7 @@ import numpy as np
 from agents.rule import UpdateRule
 from agents.types import Params
 from agents.validation import check_choice
-from frodo import disco103_weights, earlier_versions, files, presets
+from frodo import disco103_weights, earlier_versions, files, population_presets, presets
 from frodo.config import AgentConfig
 from frodo.fitted import RULE_OF, fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
@@ -156,7 +156,7 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
 
 def _to_be_fitted(target: str, **settings: Any) -> Rule:
     check_choice("target", target, RULE_OF)
-    preset = presets.fitted("") if RULE_OF[target] == "frodo" else presets.small_population(RULE_OF[target])
+    preset = presets.fitted("") if RULE_OF[target] == "frodo" else population_presets.small(RULE_OF[target])
     config = preset.agent_only()
     config = config.replace(rule=config.rule.replace(**settings))
     config.validate()

@@ -25,7 +25,7 @@ from agents.environments.names import make_environment
 from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
-from frodo import presets
+from frodo import population_presets, presets
 from frodo.learner import build_learner
 from frodo.online import make_online_program
 from frodo.population import Population, reduce_results
@@ -77,7 +77,7 @@ def with_the_critics_cost(config):
 
 
 def disco(**settings: Any):
-    small = presets.small_population("disco")
+    small = population_presets.small("disco")
     rule = DiscoConfig(prediction_size=7, max_value=3, lstm=16, lifetime_lstm=8, action_embedding=(8, 4), discount=0.99)
     config = small.replace(
         batch_size=4,
@@ -100,7 +100,7 @@ def disco_online(iterations: int, **settings: Any) -> Numbers:
 
 
 def scalar_population():
-    config = presets.small_population("frodo")
+    config = population_presets.small("frodo")
     network = NetworkConfig("mlp", (16, 16), head_stddev=0.01)
     rule = config.rule.replace(lstm=16)
     config = config.replace(rule=rule, batch_size=4, unroll=6, validation_unroll=8, num_updates=2, network=network)

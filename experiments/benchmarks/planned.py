@@ -18,7 +18,7 @@ from absl import app, flags
 from agents import acting
 from agents.environments.suites import seen
 from agents.networks import PRECISIONS
-from frodo import presets
+from frodo import population_presets, presets
 from frodo.config import make_setup
 from frodo.devices import cpu_devices, make_mesh
 from frodo.learner import build_learner
@@ -63,7 +63,7 @@ def pong(precision: str) -> Program:
 
 
 def small(precision: str, rule: str = "frodo") -> Program:
-    config, environment = _with_precision(presets.small_population(rule), precision), Catch(8, 8)
+    config, environment = _with_precision(population_presets.small(rule), precision), Catch(8, 8)
     agent = make_agent(config, setup := make_setup(config, environment.num_actions), environment)
     meta_params = setup.rule.random_meta_params(key := jax.random.key(0), 2)
     actor = acting.init_actor(environment, setup.agent, key, config.batch_size)
@@ -75,7 +75,7 @@ def small(precision: str, rule: str = "frodo") -> Program:
 
 
 def disco(precision: str) -> Program:
-    config, environment = _with_precision(presets.disco57("disco"), precision), seen("atari/Pong")
+    config, environment = _with_precision(population_presets.disco57("disco"), precision), seen("atari/Pong")
     setup = make_setup(config, environment.num_actions)
     meta_params = setup.rule.random_meta_params(key := jax.random.key(0), 2)
     observation = batch_shape(config, environment, config.replay.batch_size)

@@ -15,7 +15,7 @@ from experiments.comparison.protocol import FAMILIES, Grid, Point, Program, fami
 from experiments.results.scores import BSUITE_CATCH, reference_scores
 from experiments.runs import settings
 from experiments.runs.errors import UsageError, caused_by
-from frodo import presets
+from frodo import population_presets, presets
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.fitted import RULE_OF
 from frodo.rule_files import EVOLVED_LOSSES, PUBLISHED, Origin, load_origin, load_rule
@@ -104,7 +104,7 @@ def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
 
 
 def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
-    return _learned(agent, presets.small_population("disco"))
+    return _learned(agent, population_presets.small("disco"))
 
 
 def _cmpo(agent: OnlineConfig, rule: str) -> OnlineConfig:

@@ -5,7 +5,7 @@ import re
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
 from experiments.runs.errors import UsageError, caused_by
-from frodo import presets
+from frodo import population_presets, presets
 from frodo.config import OnlineConfig, PopulationConfig
 from frodo.fitted import RULE_OF
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_settings, shipped_rules
@@ -55,7 +55,7 @@ def population(rule: str, envs: tuple[str, ...], preset: str = "small") -> Popul
     Raises:
       UsageError: if some environments are Atari's and others are not: its agents have one kind of network.
     """
-    config = presets.POPULATIONS[preset](rule)
+    config = population_presets.PRESETS[preset](rule)
     if presets.is_image_torso(config.network):
         return config
     images = [env for env in envs if env.startswith("atari/")]

@@ -15,7 +15,7 @@ from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import EXPERIMENTS
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.options import RunOptions
-from frodo import presets
+from frodo import population_presets
 from frodo.rule_files import Origin, Rule
 
 
@@ -69,7 +69,7 @@ def test_every_regime_has_one_environment(tmp_path):
         bsuite_sweep.configure("catch/0", "td_lambda")
     with pytest.raises(UsageError, match="--rule: nothing is no rule"):
         bsuite_sweep.configure("catch/0", "nothing")
-    config, path = presets.small_population("frodo").agent_only(), str(tmp_path / "rule.npz")
+    config, path = population_presets.small("frodo").agent_only(), str(tmp_path / "rule.npz")
     meta_params = Rule("frodo", config).update_rule.random_meta_params(jax.random.key(0), 2)
     Rule("frodo", config, meta_params, Origin(("toy/catch",), 1, 1.0)).save(path)
     for rule, init, name, is_frozen in (

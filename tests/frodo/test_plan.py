@@ -11,7 +11,7 @@ import pytest
 
 from agents.environments.names import make_environment
 from agents.environments.suites import seen
-from frodo import plan, presets, program_costs
+from frodo import plan, population_presets, presets, program_costs
 from frodo.learner import build_learner
 from frodo.online import make_online_program
 from frodo.plan import Plan, Share, advice, describe, plan_online, plan_population
@@ -97,7 +97,7 @@ def test_devices_share_agents_and_batches(monkeypatch):
         return Costs(flops=1.0, moved=1.0, arguments=10)
 
     monkeypatch.setattr(plan, "costs_of", counted)
-    config = presets.small_population("frodo")
+    config = population_presets.small("frodo")
     envs = ("toy/grid_world/1", "toy/grid_world/2", "toy/grid_world/3", "toy/grid_world/4", *["bsuite/catch/0"] * 3)
     planned = plan_population(config, envs, 3, 1)
     pure, host = planned.shares
@@ -153,7 +153,7 @@ def test_without_the_cpu_there_is_no_plan(monkeypatch):
 
 
 def test_hours_are_those_of_the_peak_and_of_the_utilisation():
-    config = presets.small_population("frodo")
+    config = population_presets.small("frodo")
     assert made(config).hours(1e12) == pytest.approx(1.0)
     h100, *_, v5e = describe(made(config)).splitlines()[-5:]
     assert h100.split() == ["H100", *("0.00101", "0.00337", "0.0149", "0.0498"), "fits"]
@@ -161,7 +161,7 @@ def test_hours_are_those_of_the_peak_and_of_the_utilisation():
 
 
 def test_what_does_not_fit_is_said_with_the_setting_to_change():
-    reverse, mixed = presets.small_population("frodo"), presets.disco57("disco")
+    reverse, mixed = population_presets.small("frodo"), population_presets.disco57("disco")
     large = int(20e9)
     lines = describe(made(reverse, temporary=large)).splitlines()[-4:]
     assert [line.rsplit("  ", 1)[1] for line in lines] == [

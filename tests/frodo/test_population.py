@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agents.environments.names import make_environment
-from frodo import presets
+from frodo import population_presets
 from frodo.population import Population
 
 DEVICES = """
@@ -33,7 +33,7 @@ print("agree")
 
 
 def tiny(*envs, **settings) -> Population:
-    config = presets.small_population("frodo")
+    config = population_presets.small("frodo")
     small = {"batch_size": 2, "unroll": 3, "validation_unroll": 3, "num_updates": 1, "budgets": (40,)}
     network = dataclasses.replace(config.network, hidden=(4,))
     config = config.replace(**small, rule=config.rule.replace(lstm=4), network=network).replace(**settings)
@@ -97,7 +97,7 @@ def test_one_optimiser_for_all_moves_by_its_learning_rate():
         after, _ = population.step(state)
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after.meta_params), strict=True)
     moved = [np.abs(x - y).max() for x, y in pairs]
-    rate = presets.small_population("frodo").meta_optimizer.learning_rate
+    rate = population_presets.small("frodo").meta_optimizer.learning_rate
     assert np.max(moved) == pytest.approx(rate, rel=1e-2)
 
 

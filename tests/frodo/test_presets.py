@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.runs import settings
-from frodo import presets
+from frodo import population_presets, presets
 from frodo.config import AgentConfig, make_setup
 from frodo.rules import RULES, RuleConfig
 from meta.disco import DiscoConfig
@@ -50,7 +50,7 @@ def test_agents_have_a_memory_for_trials_and_see_whole_episodes(rule):
     presets.for_rule("trials/0/toy/catch", "impala")  # refused where it is made
 
 
-@pytest.mark.parametrize("make", presets.POPULATIONS.values(), ids=presets.POPULATIONS)
+@pytest.mark.parametrize("make", population_presets.PRESETS.values(), ids=population_presets.PRESETS)
 @pytest.mark.parametrize("rule", [name for name, entry in RULES.items() if entry.is_learned])
 def test_the_settings_of_every_population_are_valid(make, rule):
     config = make(rule)
@@ -59,7 +59,7 @@ def test_the_settings_of_every_population_are_valid(make, rule):
 
 
 def test_the_papers_populations_are_those_of_its_methods():
-    config, grids = presets.disco57("disco"), presets.grids57("disco")
+    config, grids = population_presets.disco57("disco"), population_presets.grids57("disco")
     assert (config.batch_size, config.unroll, config.num_updates, config.gradient_mode) == (48, 29, 20, "mixed")
     assert (config.replay.batch_size, config.replay.num_fresh) == (96, 10)
     assert config.budgets == (200e6, 100e6, 50e6, 20e6) and config.is_optimizer_per_agent
@@ -67,13 +67,13 @@ def test_the_papers_populations_are_those_of_its_methods():
     assert [x.learning_rate for x in rates] == [3e-4, 3e-4, 1e-3] and config.meta_optimizer.max_gradient_norm == 1.0
     assert (config.outer.discount, config.outer.lambda_, config.outer.is_advantage_normalised) == (0.997, 0.95, True)
     assert grids.replace(network=config.network, max_abs_reward=1.0) == config
-    envs = {name: collections.Counter(found) for name, found in presets.POPULATION_ENVS.items()}
+    envs = {name: collections.Counter(found) for name, found in population_presets.ENVS.items()}
     assert {name: found.total() for name, found in envs.items()} == {"disco57": 128, "disco103": 206, "grids57": 128}
     assert len(envs["disco103"]) == 103 and set(envs["disco103"].values()) == {2}
     assert envs["disco57"]["atari/Alien"] == 3 and envs["disco57"]["atari/Zaxxon"] == 2
     suites = [collections.Counter(env.partition("/")[0] for env in found.elements()) for found in envs.values()]
     assert suites == [{"atari": 128}, {"atari": 114, "envpool": 32, "dmlab": 60}, {"toy": 128}]
-    assert settings.population("disco", presets.POPULATION_ENVS["disco103"], "disco103") == config
+    assert settings.population("disco", population_presets.ENVS["disco103"], "disco103") == config
 
 
 def test_the_runs_of_atari_have_the_settings_of_table_1():
@@ -97,7 +97,7 @@ def test_another_rule_keeps_the_settings_of_the_same_names():
     assert all(getattr(changed, name) == getattr(config, name) for name in others)
     assert changed.outer == OuterConfig() != config.outer  # a hand-made rule learns no objective
     assert presets.with_rule(config, "learned_loss").outer == config.outer
-    population = presets.small_population("disco")
+    population = population_presets.small("disco")
     scalar = presets.with_rule(population, "frodo")
     scalar.validate()  # without the value function of the outer objective
     assert scalar.outer.is_advantage_normalised and scalar.outer.value_hidden == OuterConfig().value_hidden

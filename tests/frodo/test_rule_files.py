@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from frodo import files, presets
+from frodo import files, population_presets, presets
 from frodo.rule_files import CONFIG, ORIGIN, Origin, Rule, config_for, load_meta_params, load_origin, load_rule
 from frodo.rules import RuleConfig, make_update_rule
 from meta.outer import OuterConfig
@@ -16,7 +16,7 @@ ORIGINS = Origin(("toy/catch/5x5",), 100, 1.5)
 
 
 def written(path, name="disco"):
-    config = presets.small_population(name).agent_only()
+    config = population_presets.small(name).agent_only()
     config = config.replace(rule=config.rule.replace(**SMALL if name == "disco" else {"lstm": 4}))
     init = jax.jit(Rule(name, config).update_rule.random_meta_params, static_argnums=1)
     meta_params = init(jax.random.key(0), 2)

@@ -8,7 +8,7 @@ from experiments.comparison import cells
 from experiments.comparison.methods import RULE_FLAGS, Comparison
 from experiments.comparison.protocol import FAMILIES, Grid, Point
 from experiments.runs.jobs import failure
-from frodo import files, presets
+from frodo import files, population_presets
 from frodo.rule_files import Origin, Rule
 
 ENVS = ("toy/catch/4x3", "toy/grid_world/46")
@@ -57,7 +57,7 @@ def write_cell(compared, out, env, method, returns, seeds=(0, 3), point=POINT, *
 
 
 def scalar_rule(path, envs):
-    rule = Rule("frodo", presets.small_population("frodo").agent_only())
+    rule = Rule("frodo", population_presets.small("frodo").agent_only())
     meta_params = rule.update_rule.random_meta_params(jax.random.key(0), 2)
     Rule("frodo", rule.config, meta_params, Origin(envs, 123, 4.5)).save(path)
     return str(path)

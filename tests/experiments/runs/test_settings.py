@@ -5,7 +5,7 @@ import pytest
 
 from experiments.runs import settings
 from experiments.runs.errors import UsageError
-from frodo import presets
+from frodo import population_presets, presets
 from frodo.rule_files import Origin, Rule, load_rule, shipped_rules
 
 
@@ -21,7 +21,7 @@ def test_ranges_of_environments():
 
 
 def test_the_agent_of_a_frozen_rule_updates_on_each_trajectory_as_it_comes(tmp_path):
-    config, path = presets.small_population("frodo").agent_only(), str(tmp_path / "rule.npz")
+    config, path = population_presets.small("frodo").agent_only(), str(tmp_path / "rule.npz")
     rule = Rule("frodo", config)
     meta_params = rule.update_rule.random_meta_params(jax.random.key(0), 2)
     Rule("frodo", config, meta_params, Origin(("toy/catch",), 1, 1.0)).save(path)
@@ -46,6 +46,6 @@ def test_a_rule_that_ships_is_known_by_its_name():
 def test_on_images_a_population_has_the_conv_net_and_clipped_rewards():
     config = settings.population("disco", ("atari/Pong", "atari/Breakout"))
     assert (config.network.torso, config.network.hidden, config.max_abs_reward) == ("conv", (512,), 1.0)
-    assert config.network.action_model == presets.small_population("disco").network.action_model
+    assert config.network.action_model == population_presets.small("disco").network.action_model
     with pytest.raises(UsageError, match="--envs=toy/catch,atari/Pong: atari/Pong shows images and toy/catch does not"):
         settings.population("disco", ("toy/catch", "atari/Pong"))
