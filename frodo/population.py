@@ -368,7 +368,7 @@ def discover(
     Args:
       environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
       rule: a learned `Rule`, a name that `load_rule` takes, or one in `RULES`, 'frodo', 'disco' or 'learned_loss': η
-        then begins at random, and agents are those of the preset `small_population`.
+        then begins at random, and agents are those of the preset `population_presets.small`.
       num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.

@@ -146,7 +146,7 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
     Args:
       target: "vtrace", "lambda_return" or "n_step_return", of FRODO's rule; "cmpo", of DiscoRL's (π̂ is fitted, and ŷ
         and ẑ are at random).
-      **settings: of the rule, as of `make_rule`, that replace those of `presets.fitted` or of `small_population`.
+      **settings: of the rule, as of `make_rule`, that replace those of `presets.fitted` or `population_presets.small`.
     Raises:
       ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.
     """
