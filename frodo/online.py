@@ -101,6 +101,20 @@ def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[
     return learn
 
 
+def jit_in_place(learn: Callable[..., Any]) -> Callable[..., Any]:
+    """Jit what learns from a host's trajectories: the replay changes in place, actors read other parts of the state."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def learn_from(replay: Any, state: LearnerState, *of: Any):
+        return learn(state._replace(lifetime=state.lifetime._replace(replay=replay)), *of)
+
+    def in_place(state: LearnerState, *of: Any):
+        others = state._replace(lifetime=state.lifetime._replace(replay=()))
+        return learn_from(state.lifetime.replay, others, *of)
+
+    return in_place
+
+
 def of_all_actors(acted: ActedIteration) -> tuple[Trajectory, Trajectory | None]:
     """Return the trajectories that this process's actor and those of the others acted, as one batch of the mesh."""
     validation = None if acted.validation is None else splitting.of_processes(acted.validation)
@@ -285,7 +299,7 @@ def _live_on_host(
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     check_tasks(learner, environment)
-    learn_of_all, agent = jax.jit(make_host_learn(learner)), learner.setup.agent
+    learn_of_all, agent = jit_in_place(make_host_learn(learner)), learner.setup.agent
     learn = splitting.over(num_devices)(lambda state, acted: learn_of_all(state, *of_all_actors(acted)))
     acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
@@ -295,6 +309,8 @@ def _live_on_host(
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
+        replay = jax.tree.map(jnp.copy, state.lifetime.replay)  # that of the result from which it goes on stays
+        state = state._replace(lifetime=state.lifetime._replace(replay=replay))
         explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
         acting_from = (acting_params(state.agent), actor_key, *explored)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:

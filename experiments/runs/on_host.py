@@ -18,7 +18,7 @@ from frodo import devices
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, split
 from frodo.logs import Progress
-from frodo.online import make_host_learn, of_all_actors
+from frodo.online import jit_in_place, make_host_learn, of_all_actors
 
 ROWS = 200  # log points of a seed, at most
 
@@ -41,14 +41,12 @@ def train_on_host(
     learner = make_learner()
     schedule, env_steps = config.schedule(learner.is_meta), config.num_env_steps(learner.is_meta)
 
-    def learn_from(replay, state, trajectories, validation, rate):
-        state = state._replace(lifetime=state.lifetime._replace(replay=replay))
+    def learn_from(state, trajectories, validation, rate):
         return make_host_learn(make_learner(learning_rate=rate))(state, trajectories, validation)
 
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=devices.quick_to_compile())
-    # The replay is changed in place; the actors read other parts of the state.
-    learn_of_all = jax.jit(learn_from, donate_argnums=0)
-    learn = on_devices(lambda replay, state, acted, rate: learn_of_all(replay, state, *of_all_actors(acted), rate))
+    learn_of_all = jit_in_place(learn_from)
+    learn = on_devices(lambda state, acted, rate: learn_of_all(state, *of_all_actors(acted), rate))
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     environment.close()
 
@@ -87,9 +85,7 @@ def train_on_host(
             while not is_last:
                 number = state["step"] // env_steps % num_actors  # they take turns
                 acted = actors[number].get()
-                before = state["learner"]
-                others = before._replace(lifetime=before.lifetime._replace(replay=()))
-                learner_state, metrics, control = learn(before.lifetime.replay, others, acted, rate)
+                learner_state, metrics, control = learn(state["learner"], acted, rate)
                 params = acting_params(learner_state.agent)
                 for actor in actors:
                     actor.params = params
