@@ -31,6 +31,7 @@ from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import DistillationConfig, Teacher
+from meta.experience import apart, together
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -101,16 +102,18 @@ def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[
     return learn
 
 
-def jit_in_place(learn: Callable[..., Any]) -> Callable[..., Any]:
-    """Jit what learns from a host's trajectories: the replay changes in place, actors read other parts of the state."""
+def experience_apart(learn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make what learns from a host's trajectories with the experience as an argument of its own, before the state."""
+    return lambda experience, state, *of: learn(state._replace(lifetime=together(experience, state.lifetime)), *of)
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def learn_from(replay: Any, state: LearnerState, *of: Any):
-        return learn(state._replace(lifetime=state.lifetime._replace(replay=replay)), *of)
+
+def jit_in_place(learn: Callable[..., Any]) -> Callable[..., Any]:
+    """Jit what learns from a host's trajectories, with the experience, which no actor reads, changed in place."""
+    learn_from = jax.jit(experience_apart(learn), donate_argnums=0)
 
     def in_place(state: LearnerState, *of: Any):
-        others = state._replace(lifetime=state.lifetime._replace(replay=()))
-        return learn_from(state.lifetime.replay, others, *of)
+        experience, lifetime = apart(state.lifetime)
+        return learn_from(experience, state._replace(lifetime=lifetime), *of)
 
     return in_place
 
@@ -309,8 +312,8 @@ def _live_on_host(
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        replay = jax.tree.map(jnp.copy, state.lifetime.replay)  # that of the result from which it goes on stays
-        state = state._replace(lifetime=state.lifetime._replace(replay=replay))
+        experience, lifetime = apart(state.lifetime)  # that of the result from which it goes on stays
+        state = state._replace(lifetime=together(jax.tree.map(jnp.copy, experience), lifetime))
         explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
         acting_from = (acting_params(state.agent), actor_key, *explored)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:

@@ -23,7 +23,7 @@ from frodo import logs
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
 from frodo.devices import cpu_devices, make_mesh, mesh_size
 from frodo.learner import build_learner
-from frodo.online import check_divided, make_online_program
+from frodo.online import check_divided, experience_apart, make_online_program
 from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
 from meta.experience import apart
@@ -142,14 +142,10 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
         step, of_learner = costs_of(lambda state: program.run(state, 1), state, donated=0), state.learner
     else:
         of_learner = jax.eval_shape(learner.init, _key(), batch_shape(config, environment))
-        parts = of_learner._replace(lifetime=of_learner.lifetime._replace(replay=()))
-
-        def learn(replay, state, trajectories, validation):
-            state = state._replace(lifetime=state.lifetime._replace(replay=replay))
-            return learner.learn(state, trajectories, validation)
-
+        experience, lifetime = apart(of_learner.lifetime)
         state, trajectories = of_learner, trajectory_shapes(config, learner.setup.agent, environment, learner.is_meta)
-        step = costs_of(learn, of_learner.lifetime.replay, parts, *trajectories, donated=0)
+        parts = experience, of_learner._replace(lifetime=lifetime), *trajectories
+        step = costs_of(experience_apart(learner.learn), *parts, donated=0)
         step = _with_acting(step, config, learner.setup, environment, of_learner.agent.params, learner.is_meta)
     update = _update(config, learner.setup, environment, of_learner.meta_params, of_learner.lifetime.agent)
     sizes_of = _num(of_learner.params), _num(of_learner.meta_params)
