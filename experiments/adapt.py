@@ -143,7 +143,8 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
             made.append(make_environment(name, 1, 0))
     trained, tested = made
     assert isinstance(trained, Environment) and isinstance(tested, Environment)
-    if trained.task_ids.start in (trained.held_out_ids or ()):
+    ids, held_out = trained.task_ids, trained.held_out_ids or ()
+    if ids[0] in held_out and ids[-1] in held_out:
         others = env.partition("/held_out")[0]
         raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")
     shown = lambda one: (one.observation_shape, one.num_actions)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from agents.trials import play
 from agents.types import Array, Params
@@ -22,6 +21,9 @@ def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
     They are the first of the environment's `held_out_ids`. Where it has none they are drawn as in training: if tasks
     can be drawn twice, these may be known.
 
+    Args:
+      environment: of one trial, not `Trials`.
+      num_tasks: how many.
     Raises:
       ValueError: if it has fewer.
     """
@@ -30,8 +32,7 @@ def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
         return jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), num_tasks))
     if num_tasks > len(held_out):
         raise ValueError(f"num_tasks is {num_tasks}, expected at most the {len(held_out)} that are held out")
-    ids = jnp.arange(num_tasks, dtype=jnp.uint32) + np.uint32(held_out.start)
-    return jax.vmap(environment.numbered_state)(ids)
+    return jax.vmap(environment.numbered_state)(jnp.array(held_out[:num_tasks], jnp.uint32))
 
 
 def returns_by_trial(

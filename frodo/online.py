@@ -107,9 +107,9 @@ def experience_apart(learn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda experience, state, *of: learn(state._replace(lifetime=together(experience, state.lifetime)), *of)
 
 
-def jit_in_place(learn: Callable[..., Any]) -> Callable[..., Any]:
+def jit_in_place(learn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Jit what learns from a host's trajectories, with the experience, which no actor reads, changed in place."""
-    learn_from = jax.jit(experience_apart(learn), donate_argnums=0)
+    learn_from = jax.jit(experience_apart(learn), donate_argnums=0, **options)
 
     def in_place(state: LearnerState, *of: Any):
         experience, lifetime = apart(state.lifetime)
@@ -312,8 +312,6 @@ def _live_on_host(
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        experience, lifetime = apart(state.lifetime)  # that of the result from which it goes on stays
-        state = state._replace(lifetime=together(jax.tree.map(jnp.copy, experience), lifetime))
         explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
         acting_from = (acting_params(state.agent), actor_key, *explored)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
@@ -326,7 +324,11 @@ def _live_on_host(
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
         metrics = _metrics(parts, env_steps)
-        return OnlineResult(learner, state, metrics, functools.partial(go_on, state, acted.key, parts))
+        return OnlineResult(learner, state, metrics, functools.partial(go_on_from_copy, state, acted.key, parts))
+
+    def go_on_from_copy(state: LearnerState, *of: Any, **how: Any) -> OnlineResult:
+        experience, lifetime = apart(state.lifetime)  # that of the result stays as it is
+        return go_on(state._replace(lifetime=together(jax.tree.map(jnp.copy, experience), lifetime)), *of, **how)
 
     actor_key, learner_key = jax.random.split(key)
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())

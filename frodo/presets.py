@@ -1,4 +1,4 @@
-"""Settings by environment, and how they change with the rule: data, and the one place where names decide anything."""
+"""Settings by environment, and how they change with the rule. Names decide here and in `population_presets` alone."""
 
 import contextlib
 import dataclasses

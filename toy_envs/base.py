@@ -58,7 +58,7 @@ class Environment(abc.ABC, Generic[State]):
     num_actions: int
     horizon: int | None = None  # steps of an episode, at most; None where it is not known
     no_op: int | None = None  # the action that does nothing, if there is one
-    held_out_ids: range | None = None  # numbers of tasks that are never drawn, for tests; None where there are none
+    held_out_ids: range | None = None  # of the tasks of a test, which are not among `task_ids`; None for no such tasks
 
     @abc.abstractmethod
     def initial_state(self, key: Array) -> State:

@@ -15,6 +15,7 @@ import numpy as np
 from experiments.results import plots
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
+from toy_envs.changing import Changing
 from toy_envs.rule_room import KINDS, NOTHING, RuleRoom
 from toy_envs.rule_room_optimum import best_returns, oracle_return, possible_reactions
 
@@ -41,6 +42,8 @@ class References(NamedTuple):
 
 def check_solvable(environment: Environment) -> None:
     """Raise a ValueError where tasks are of a kind without a goal to find."""
+    if isinstance(environment, Changing):
+        environment = environment.environment
     kinds = environment.shares if isinstance(environment, RuleRoom) else {}
     if found := [kind for kind in kinds if KINDS[kind].makes == NOTHING]:
         raise ValueError(f"tasks of the kind {' and '.join(found)} have no goal to find, expected another kind")

@@ -13,8 +13,8 @@ PACKAGES = ("jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "orba
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of those packages that are installed."""
-    found = {"python": sys.version.split()[0]}
+    """Return the versions of those packages that are installed."""
+    found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
@@ -33,7 +33,7 @@ def provenance() -> dict[str, Any]:
         revision = output.strip() or None
     devices = jax.devices()
     return {
-        "versions": versions(),
+        "versions": {"python": sys.version.split()[0], **versions()},
         "git_revision": revision,
         "device": f"{len(devices)} x {devices[0].platform} {devices[0].device_kind}",
         "matmul_precision": matmul_precision(),

@@ -83,6 +83,7 @@ class Run:
         self._watchers: list[watching.Watcher] = []  # from `restore` on
         self._columns: list[str] = []
         self._start, self._cpu_start = time.monotonic(), time.process_time()
+        self._provenance = provenance()
         self._record = {
             "format": FORMAT,
             "experiment": experiment,
@@ -92,7 +93,7 @@ class Run:
             "learning_rates": list(options.learning_rates),
             "config": dataclasses.asdict(config),
             "teacher": teacher,
-            **provenance(),
+            **self._provenance,
         }
         self._record = as_written(self._record)
         if options.resume:
@@ -136,11 +137,10 @@ class Run:
                 f"{self._why_as_long}: give the same number"
             )
         self._on_exit.enter_context(locked(self.folder))
-        resumed = provenance()
         self._record = earlier | {
             "config": config,
             "steps": self.options.steps,
-            "resumed": [*earlier.get("resumed", []), resumed],
+            "resumed": [*earlier.get("resumed", []), dict(self._provenance)],
         }
 
     def __enter__(self) -> Self:
@@ -283,7 +283,8 @@ class Run:
         return state, step
 
     def _watch(self) -> None:
-        self._watchers = watching.begin(self.options.log_to, self.folder, self._record)
+        start = time.time() - self.seconds()
+        self._watchers = watching.begin(self.options.log_to, self.folder, self._record, start)
         for watcher in self._watchers:
             self._on_exit.callback(watcher.close)
 

@@ -10,7 +10,6 @@ import itertools
 import math
 import os
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,15 +37,14 @@ class TensorBoard:
       DiskError: where the disk refuses a write.
     """
 
-    def __init__(self, folder: Path, record: Mapping[str, Any]):
+    def __init__(self, folder: Path, record: Mapping[str, Any], start: float):
         self._folder = folder / "tensorboard"
         self._writers: dict[Path, Any] = {}
         with writing(self._folder):
             for old in sorted(self._folder.glob("*/events.out.tfevents.*")):
                 old.unlink()
-        rows = rows_so_far(folder)
-        self._start = time.time() - (float(rows[-1]["seconds"]) if rows else 0)  # as if it had never been stopped
-        for row in rows:
+        self._start = start
+        for row in rows_so_far(folder):
             self.log(row)
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -80,7 +78,7 @@ class WeightsAndBiases:
       RunError: at the start, as without a key.
     """
 
-    def __init__(self, folder: Path, record: Mapping[str, Any]):
+    def __init__(self, folder: Path, record: Mapping[str, Any], start: float):
         import wandb
 
         self._error = wandb.errors.Error
@@ -142,9 +140,12 @@ def check(names: Sequence[str]) -> None:
             raise UsageError(f"--log_to={name} needs {WATCHERS[name][0]}: pip install 'frodo-rl[{name}]'")
 
 
-def begin(names: Sequence[str], folder: Path, record: Mapping[str, Any]) -> list[Watcher]:
-    """Begin to watch the run in a folder, with this config.json, before its next row is written."""
-    return [WATCHERS[name][1](folder, record) for name in names]
+def begin(names: Sequence[str], folder: Path, record: Mapping[str, Any], start: float) -> list[Watcher]:
+    """Begin to watch the run in a folder, with this config.json, before its next row is written.
+
+    Its clock, `seconds`, was 0 at the time `start`, in seconds since 1970: as if it had never been stopped.
+    """
+    return [WATCHERS[name][1](folder, record, start) for name in names]
 
 
 def rows_so_far(folder: Path) -> list[dict[str, str]]:

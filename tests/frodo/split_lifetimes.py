@@ -22,7 +22,7 @@ from agents.replay import ReplayConfig
 from frodo import presets
 from frodo.devices import gather, quick_to_compile
 from frodo.learner import build_learner, split
-from frodo.online import make_host_learn, make_online_program, of_all_actors
+from frodo.online import jit_in_place, make_host_learn, make_online_program, of_all_actors
 from meta.curriculum import CurriculumConfig
 from meta.optimizers import adam
 from tests.trees import leaves
@@ -108,7 +108,7 @@ def lifetime_on_host(rule, num_devices=0):
     size = TINY["batch_size"] // jax.process_count()
     part = range(jax.process_index() * size, (jax.process_index() + 1) * size)
     over = splitting.over(num_devices)
-    learn = jax.jit(make_host_learn(learner), compiler_options=quick_to_compile())
+    learn = jit_in_place(make_host_learn(learner), compiler_options=quick_to_compile())
     learn_of_all = over(lambda state, own: learn(state, *of_all_actors(own)))
     state, metrics = over(lambda: state_on_host(learner))(), []
     for one in acted(learner):

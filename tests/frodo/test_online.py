@@ -19,6 +19,7 @@ from frodo.online import discover_online, jit_in_place, make_online_program
 from frodo.rule_files import make_rule
 from frodo.rules import RuleConfig
 from meta.distillation import DistillationConfig
+from meta.experience import apart
 from meta.optimizers import OptimizerConfig, adam
 from meta.scalar import FrodoConfig
 from tests.trees import check_close, check_equal, differs, leaves
@@ -155,25 +156,23 @@ def test_on_the_host_the_slow_copy_acts_as_well(monkeypatch):
     assert differs(acted_by[-1], found.params) and differs(acted_by[-1], acted_by[0])
 
 
-def test_a_replay_on_the_host_changes_in_place_and_that_of_an_earlier_result_stays(monkeypatch):
-    replays = []
+@pytest.mark.parametrize("more", [{"replay": ReplayConfig(4, 2), "stride": 1}, {"is_validation_kept": True}])
+def test_experience_on_the_host_changes_in_place_and_that_of_an_earlier_result_stays(more, monkeypatch):
+    seen = []
 
     def watched(learn):
-        def learn_and_keep(state, *of):
-            replays.append(jax.tree.leaves(state.lifetime.replay))
-            return in_place(state, *of)
-
         in_place = jit_in_place(learn)
-        return learn_and_keep
+        return lambda state, *of: seen.extend(jax.tree.leaves(apart(state.lifetime)[0])) or in_place(state, *of)
 
     monkeypatch.setattr(frodo.online, "jit_in_place", watched)
     environments = [DmEnv(Catch(4, 3), seed) for seed in range(2)]
-    settings = dict(unroll=3, replay=ReplayConfig(4, 2), network=NetworkConfig("mlp", (4,)))
-    first = discover_online(environments, "impala", num_steps=24, key=jax.random.key(0), **settings)
-    before = leaves(first.state.lifetime.replay)
-    first.go_on(24)
-    assert len(replays) > 3 and all(x.is_deleted() for replay in replays for x in replay)
-    check_equal(before, leaves(first.state.lifetime.replay))
+    settings = dict(unroll=4, validation_unroll=4, num_updates=2, network=NetworkConfig("mlp", (4,)), **more)
+    rule = make_rule("frodo", lstm=3)
+    first = discover_online(environments, rule, num_steps=60, key=jax.random.key(0), **settings)
+    before = leaves(first.state)
+    first.go_on(60)
+    assert len(seen) > 10 and all(x.is_deleted() for x in seen)
+    check_equal(before, leaves(first.state))
 
 
 def test_a_rule_of_somebodys_own_need_not_have_a_discount(monkeypatch):

@@ -49,7 +49,8 @@ def equal(a, b):
 
 class TestFolder:
     def test_holds_what_the_run_was_and_gave(self, tmp_path):
-        state = run(Config(), options(tmp_path / "new" / "run"))
+        with jax.default_matmul_precision("float32"):
+            state = run(Config(), options(tmp_path / "new" / "run"))
         record = json.loads((tmp_path / "new" / "run" / "config.json").read_bytes())
         assert record["config"] == {
             "learning_rate": 0.1,
@@ -60,7 +61,7 @@ class TestFolder:
         assert (record["seeds"], record["steps"], record["experiment"]) == ([0, 1], 50, "random_sum")
         assert record["versions"]["jax"] == jax.__version__
         assert "git_revision" in record
-        assert "cpu" in record["device"] and record["matmul_precision"] is None
+        assert "cpu" in record["device"] and record["matmul_precision"] == "float32"
         lines = (tmp_path / "new" / "run" / "metrics.csv").read_text().splitlines()
         assert lines[0] == "seed,update,env_steps,env_frames,seconds,return"
         assert len(lines) == 1 + 2 * 5

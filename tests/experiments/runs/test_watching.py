@@ -4,6 +4,7 @@ import csv
 import errno
 import struct
 import sys
+import time
 import types
 from collections import Counter
 
@@ -47,8 +48,9 @@ def test_tensorboard_has_each_row_once_also_where_a_run_goes_on(tmp_path):
         assert Counter(Counter((tag, step) for tag, step, *_ in found).values()).keys() == {1}
         own = {int(row["env_steps"]): float(row["return"]) for row in rows if row["seed"] == seed}
         assert {step: value for tag, step, value, _ in found if tag == "return"} == pytest.approx(own)
-        starts = [time - seconds for tag, _, seconds, time in found if tag == "seconds"]
+        starts = [when - seconds for tag, _, seconds, when in found if tag == "seconds"]
         np.testing.assert_allclose(starts, starts[0], rtol=0, atol=1e-3)
+        assert 0 <= time.time() - found[-1][-1] < 60
         assert {tag for tag, *_ in found} == {"update", "env_frames", "seconds", "return"}
 
 
