@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -116,22 +117,25 @@ def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_te
 
 
 @pytest.mark.long
-def test_over_two_devices_it_adapts_as_on_one(tmp_path):
+def test_over_two_devices_and_two_processes_it_adapts_as_on_one(tmp_path):
     args = ["--env=toy/bandit/2", "--trials=2", "--steps=1000", *SMALL, "--config.batch_size=8", "--test_trials=2"]
     command = [sys.executable, "-m", "experiments.adapt", *args, "--test_tasks=64"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
 
-    def adapt(name, *more):
-        environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
+    def adapt(name, num_devices, *more):
+        environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(num_devices)}
         arguments = [*command, f"--out={tmp_path / name}", *more]
-        return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
 
-    refused = adapt("three", "--num_devices=3")
-    assert refused.returncode == 2 and "num_devices is 3, expected at most the 2 there are" in refused.stderr
-    for name, *more in (("one",), ("two", "--num_devices=2")):
-        done = adapt(name, *more)
-        assert done.returncode == 0, done.stderr
-    one, two = ((tmp_path / name / "k_shot.csv").read_text() for name in ("one", "two"))
-    assert one == two
+    refused = adapt("three", 2, "--num_devices=3")
+    assert "num_devices is 3, expected at most the 2 there are" in refused.communicate()[1] and refused.returncode == 2
+    both = [adapt("both", 1, coordinator, "--num_processes=2", f"--process_id={i}") for i in range(2)]
+    for process in (adapt("one", 1), adapt("two", 2, "--num_devices=2"), *both):
+        assert process.communicate(timeout=300) and process.returncode == 0
+    one, two, of_both = ((tmp_path / name / "k_shot.csv").read_text() for name in ("one", "two", "both"))
+    assert one == two == of_both
 
 
 def test_rooms_that_change_are_tested_on_tasks_that_are_held_out():

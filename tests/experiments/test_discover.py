@@ -196,13 +196,17 @@ def test_a_coordinator_whose_port_is_taken_is_said_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_processes_that_do_not_come_up_are_said_so(tmp_path):
-    arguments = ["--num_processes=2", "--coordinator=127.0.0.1:1", "--process_id=1", "--timeout=1"]
+@pytest.mark.parametrize("process", [0, 1])
+def test_processes_that_do_not_come_up_are_said_so(process, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = ["--num_processes=2", f"--coordinator={address}", f"--process_id={process}", "--timeout=1"]
     command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", *arguments]
     output = subprocess.run(command, capture_output=True, text=True, timeout=200)
     lines = [line for line in output.stderr.splitlines() if line.startswith("error: ")]
     assert output.returncode == 2, output.stderr
-    assert lines == ["error: --coordinator=127.0.0.1:1: not all of 2 processes came up within 1 s"]
+    assert lines == [f"error: --coordinator={address}: not all of 2 processes came up within 1 s"]
     assert not (tmp_path / "run").exists()
 
 
@@ -233,3 +237,9 @@ def test_two_processes_discover_the_rule_of_one_and_go_on_where_they_stopped(sta
     for key in expected:
         np.testing.assert_allclose(expected[key], actual[key], rtol=1e-4, atol=1e-6)
     assert [row["update"] for row in rows(tmp_path / "both")] == ["1", "2", "3"]
+    for folder in ("alone", "both"):
+        later = start("experiments.discover", *arguments, "--steps=4", "--resume", f"--out={tmp_path / folder}")
+        assert later.returncode == 0, later.stderr
+    expected, actual = final(tmp_path / "alone"), final(tmp_path / "both")
+    for key in expected:
+        np.testing.assert_allclose(expected[key], actual[key], rtol=1e-4, atol=1e-6)

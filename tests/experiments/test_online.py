@@ -43,18 +43,22 @@ def state(folder, iterations=6):
 
 
 @pytest.mark.long
-def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_processes(tmp_path):
+def test_environments_on_the_host_are_shared_out_and_it_goes_on_with_fewer_processes_and_more(tmp_path):
     own = ["--env=bsuite/catch/0", "--config.network.core=4", "--config.num_actors=2", "--config.exploration=0"]
 
     def go(iterations, num_devices, *others):
         return run(tmp_path / "run", iterations, num_devices, *own, *others)
 
-    address = coordinator()
-    ended(*(go(4, 2, address, "--num_processes=2", f"--process_id={i}") for i in range(2)))
+    def go_together(iterations, *others):
+        address = coordinator()
+        ended(*(go(iterations, 2, address, "--num_processes=2", f"--process_id={i}", *others) for i in range(2)))
+
+    go_together(4)
     ended(go(6, 2, "--num_devices=2", "--resume"))
     ended(go(8, 1, "--resume"))
+    go_together(10, "--resume")
     steps = [int(row["env_steps"]) for row in rows(tmp_path / "run")]
-    assert steps == [ITERATION * number for number in range(1, 9)]
+    assert steps == [ITERATION * number for number in range(1, 11)]
     assert sum(int(row["episodes"]) for row in rows(tmp_path / "run")) > 0
 
 
