@@ -189,7 +189,7 @@ def muesli(env: str) -> OnlineConfig:
     """Three of four trajectories are replayed, as in Hessel et al. 2021, and Adam's updates are clipped.
 
     For images their batch of 96 trajectories of 30 steps; else small batches, networks and bins (of values up to 900):
-    a CPU learns in fewer steps by more updates.
+    a CPU learns in fewer steps by more updates. So 16 fresh trajectories for an agent with a memory, too.
     """
     of_env = for_environment(env)
     rule = RuleConfig("muesli").replace(discount=of_env.rule.settings.discount)
@@ -205,7 +205,8 @@ def muesli(env: str) -> OnlineConfig:
         optimizer=adam(3e-3, max_update=1.0),
     )
     if not is_image_torso(of_env.network):
-        return with_memory(config, of_env)
+        config = with_memory(config, of_env)
+        return config.replace(batch_size=16) if config.network.core else config
     return config.replace(
         batch_size=24,
         unroll=30,

@@ -35,13 +35,16 @@ def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
         assert config.num_updates == (1 if is_slow else 5)
 
 
-@pytest.mark.parametrize("rule", ["impala", "ppo", "disco", "frodo", "catch_disco", "catch_and_grids", "vtrace"])
+RULES_OF_TRIALS = ["impala", "ppo", "muesli", "disco", "frodo", "catch_disco", "catch_and_grids", "vtrace"]
+
+
+@pytest.mark.parametrize("rule", RULES_OF_TRIALS)
 def test_agents_have_a_memory_for_trials_and_see_whole_episodes(rule):
     configure = settings.configure if rule in RULES else settings.configure_frozen
     config = configure("trials/4/toy/rule_room/main", rule)
     config.validate()
     assert (config.network.core, config.unroll, config.validation_unroll) == (128, 48, 48)
-    assert config.batch_size == (16 if rule == "vtrace" else 64)
+    assert config.batch_size == (16 if rule in ("muesli", "vtrace") else 64)
     assert not config.replay.capacity
     if rule not in ("ppo", "disco", "catch_disco", "catch_and_grids", "vtrace"):  # as these learn everywhere
         assert config.rule.settings.discount == 0.97
