@@ -52,6 +52,7 @@ MISTAKES = [
     (["adapt", "--env=bsuite/catch/0"], "--env=bsuite/catch/0: give an environment written in JAX"),
     (["adapt", "--env=toy/cach"], "--env: unknown environment 'toy/cach'"),
     (["adapt", "--env=toy/rule_room/impossible"], "tasks of the kind impossible have no goal to find"),
+    (["adapt", "--env=changing/actions/5/toy/rule_room/impossible"], "the kind impossible have no goal to find"),
     (
         ["adapt", "--test_env=toy/rule_room/mixed"],
         "--test_env=toy/rule_room/mixed: tasks of the kind pre_solved and impossible have no goal to find",
