@@ -31,7 +31,7 @@ from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import DistillationConfig, Teacher
-from meta.experience import apart, together
+from meta.experience import apart, jit_in_place, together
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
@@ -100,22 +100,6 @@ def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[
         return split(state), *splitting.whole(outputs)
 
     return learn
-
-
-def experience_apart(learn: Callable[..., Any]) -> Callable[..., Any]:
-    """Make what learns from a host's trajectories with the experience as an argument of its own, before the state."""
-    return lambda experience, state, *of: learn(state._replace(lifetime=together(experience, state.lifetime)), *of)
-
-
-def jit_in_place(learn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Jit what learns from a host's trajectories, with the experience, which no actor reads, changed in place."""
-    learn_from = jax.jit(experience_apart(learn), donate_argnums=0, **options)
-
-    def in_place(state: LearnerState, *of: Any):
-        experience, lifetime = apart(state.lifetime)
-        return learn_from(experience, state._replace(lifetime=lifetime), *of)
-
-    return in_place
 
 
 def of_all_actors(acted: ActedIteration) -> tuple[Trajectory, Trajectory | None]:

@@ -23,10 +23,10 @@ from frodo import logs
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
 from frodo.devices import cpu_devices, make_mesh, mesh_size
 from frodo.learner import build_learner
-from frodo.online import check_divided, experience_apart, make_online_program
+from frodo.online import check_divided, make_online_program
 from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
-from meta.experience import apart
+from meta.experience import apart, experience_apart
 from meta.lifetime import Setup, make_agent_step
 from meta.population import AXIS, make_group_step
 from toy_envs.base import Environment
@@ -207,9 +207,9 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         prepared = jax.eval_shape(setup.agent.prepare, batch_shape(config, environment))
         state = jax.eval_shape(agent.init, _key(), meta_params, prepared)
         experience, lifetime = apart(state.lifetime)
-        others = state._replace(lifetime=lifetime)
         trajectories = trajectory_shapes(config, setup.agent, environment, True)
-        step = costs_of(make_host_learn(agent), experience, meta_params, others, *trajectories, donated=0)
+        parts = experience, state._replace(lifetime=lifetime), meta_params, *trajectories
+        step = costs_of(make_host_learn(agent), *parts, donated=0)
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
         step = step._replace(  # all are begun before the first one ends
             arguments=step.arguments + (num - 1) * (_num_bytes(state) + _num_bytes(trajectories)),

@@ -30,7 +30,7 @@ from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule, population_config
 from frodo.rules import RULES, make_update_rule
-from meta.experience import apart, make_lifetime, together
+from meta.experience import apart, experience_apart, make_lifetime
 from meta.lifetime import Setup
 from meta.population import (
     AXIS,
@@ -92,13 +92,8 @@ class _Host(NamedTuple):
 
 
 def make_host_learn(agent: PopulationAgent) -> Callable[..., Any]:
-    """Make `agent.learn` with the experience as an argument of its own, to be changed in place."""
-
-    def learn(experience: Any, meta_params: Params, state: PopulationAgentState, trajectories: Any, validation: Any):
-        state = state._replace(lifetime=together(experience, state.lifetime))
-        return agent.learn(meta_params, state, trajectories, validation)
-
-    return learn
+    """Make `agent.learn` with the experience as an argument of its own, to be changed in place; η follows the state."""
+    return experience_apart(lambda state, meta_params, *acted: agent.learn(meta_params, state, *acted))
 
 
 def make_agent(
@@ -269,7 +264,7 @@ class Population:
         acted = actor.get()
         meta_params, (experience, lifetime) = jax.device_put(meta_params, host.device), apart(agent.lifetime)
         others = agent._replace(key=acted.key, lifetime=lifetime)
-        return acted, *host.functions.learn(experience, meta_params, others, acted.trajectories, acted.validation)
+        return acted, *host.functions.learn(experience, others, meta_params, acted.trajectories, acted.validation)
 
     def _end_on_host(
         self, host: _Host, actor: HostActor, acted: ActedIteration, agent: PopulationAgentState, output: AgentOutput

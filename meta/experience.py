@@ -67,6 +67,22 @@ def together(experience: Any, state: LifetimeState) -> LifetimeState:
     return state._replace(replay=replay, window=window, kept=kept)
 
 
+def experience_apart(learn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make what learns from a host's trajectories with the experience as an argument of its own, before the state."""
+    return lambda experience, state, *of: learn(state._replace(lifetime=together(experience, state.lifetime)), *of)
+
+
+def jit_in_place(learn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Jit what learns from a host's trajectories, with the experience, which no actor reads, changed in place."""
+    learn_from = jax.jit(experience_apart(learn), donate_argnums=0, **options)
+
+    def in_place(state: Any, *of: Any):
+        experience, lifetime = apart(state.lifetime)
+        return learn_from(experience, state._replace(lifetime=lifetime), *of)
+
+    return in_place
+
+
 def split(state: LifetimeState) -> LifetimeState:
     """Split an agent's experience over the devices of the mesh that is set, and have all else on each of them."""
     replay, window, kept = state.replay, state.window, state.kept

@@ -18,7 +18,8 @@ from frodo import devices
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, split
 from frodo.logs import Progress
-from frodo.online import jit_in_place, make_host_learn, of_all_actors
+from frodo.online import make_host_learn, of_all_actors
+from meta.experience import jit_in_place
 
 ROWS = 200  # log points of a seed, at most
 

@@ -3,7 +3,6 @@
 import atexit
 import collections
 import contextlib
-import importlib.metadata
 import json
 import os
 import secrets
@@ -111,8 +110,7 @@ def join() -> None:
 def _check_same() -> None:
     """Raise a UsageError in all processes where flags, versions or precision differ, naming the first difference."""
     told: dict[str, Any] = {f"--{name}": flags.FLAGS[name].value for name in flags.FLAGS if name not in OF_A_PROCESS}
-    found = {"frodo-rl": importlib.metadata.version("frodo-rl"), **versions()}
-    told |= {f"version of {name}": version for name, version in found.items()}
+    told |= {f"version of {name}": version for name, version in versions().items()}
     told["JAX_DEFAULT_MATMUL_PRECISION"] = matmul_precision()
     own = json.dumps(told, default=str)
     text = np.frombuffer(own.encode(), np.uint8)

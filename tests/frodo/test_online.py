@@ -15,11 +15,11 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo import presets
 from frodo.learner import build_learner
-from frodo.online import discover_online, jit_in_place, make_online_program
+from frodo.online import discover_online, make_online_program
 from frodo.rule_files import make_rule
 from frodo.rules import RuleConfig
 from meta.distillation import DistillationConfig
-from meta.experience import apart
+from meta.experience import apart, jit_in_place
 from meta.optimizers import OptimizerConfig, adam
 from meta.scalar import FrodoConfig
 from tests.trees import check_close, check_equal, differs, leaves
