@@ -155,7 +155,7 @@ def rollout(
         action, logits, core_state = act(
             agent, policy, params, key, before.observation, before.is_first, core_state, share
         )
-        env_state, after = jax.vmap(environment.step)(env_state, action)
+        env_state, after = jax.vmap(environment.step)(env_state, action, before.truncated)
         after = after._replace(observation=agent.prepare(after.observation))
         episode_return = episode_return + after.reward
         is_over = (after.discount == 0) | after.truncated

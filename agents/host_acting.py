@@ -4,7 +4,7 @@ import operator
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from agents.acting import Policy, Schedule, act, random_share
 from agents.environments.host import HostEnvironment
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
+from toy_envs.base import TimeStep
 
 
 class ActedIteration(NamedTuple):
@@ -141,18 +142,23 @@ class HostActor:
                 params = self.params
                 core_states.append(core_state)
                 num_steps = buffer.action.shape[1]
-                for t in range(num_steps):
+                filled: int | np.ndarray = 0  # steps, [B] where environments differ
+                while np.max(filled) < num_steps:
                     key, observation, action, logits, next_state = self._step(
                         params, self._key, time_step.observation, time_step.is_first, core_state, self._num_steps
                     )
                     self._num_steps = min(self._num_steps + batch_size, self._exploration)
-                    buffer.observation[m, t], buffer.is_first[m, t] = observation, time_step.is_first
+                    at = (m, filled) if isinstance(filled, int) else (m, filled, np.arange(batch_size))
+                    buffer.observation[at], buffer.is_first[at] = observation, time_step.is_first
                     self._key, core_state = key, next_state
                     chosen = np.asarray(action)
                     time_step = self._environment.step(chosen)
-                    buffer.action[m, t], buffer.behaviour_logits[m, t] = chosen, logits
-                    buffer.reward[m, t], buffer.discount[m, t] = time_step.reward, time_step.discount
-                    buffer.truncated[m, t], buffer.valid[m, t] = time_step.truncated, time_step.valid
+                    buffer.action[at], buffer.behaviour_logits[at] = chosen, logits
+                    buffer.reward[at], buffer.discount[at] = time_step.reward, time_step.discount
+                    buffer.truncated[at], buffer.valid[at] = time_step.truncated, time_step.valid
+                    filled = filled + 1
+                    if last := self._environment.last_observations:
+                        filled = self._lay_in(buffer, m, filled, time_step.observation, last)
                     episode_return += time_step.reward
                     is_over = (time_step.discount == 0) | time_step.truncated
                     if is_over.any():
@@ -160,8 +166,7 @@ class HostActor:
                         episode_return[is_over] = 0.0
                     if self._stop.is_set():
                         return
-                buffer.observation[m, num_steps] = self._prepare(time_step.observation)
-                buffer.is_first[m, num_steps] = time_step.is_first
+                self._end(buffer, m, filled, time_step)
             trajectories, *validations = buffers
             num = len(trajectories.action)
             stacked = jax.tree.map(lambda *states, num=num: jnp.stack(states)[:num], *core_states[: max(1, num)])
@@ -170,6 +175,50 @@ class HostActor:
             if validations:
                 validation = jax.tree.map(operator.itemgetter(0), validations[0])._replace(core_state=core_states[num])
             yield ActedIteration(trajectories, validation, generation, self._key, returns)
+
+    def _lay_in(
+        self, buffer: Trajectory, m: int, filled: int | np.ndarray, shown: Array, last: Mapping[int, np.ndarray]
+    ) -> np.ndarray:
+        """Lay last observations and a reset after each into trajectory m: as if environments reset in the next step.
+
+        Returns how many steps are filled, [B]; T + 1 of an environment whose trajectory ends with a last observation.
+        """
+        num_steps, batch_size = buffer.action.shape[1:]
+        filled = np.array(np.broadcast_to(filled, batch_size))
+        lanes, batch = np.array(list(last)), np.array(shown)
+        batch[lanes] = list(last.values())
+        buffer.observation[m, filled[lanes], lanes] = np.asarray(self._prepare(batch))[lanes]  # type: ignore[index]
+        buffer.is_first[m, filled[lanes], lanes] = False  # type: ignore[index]
+        for lane in lanes[filled[lanes] < num_steps]:
+            _write_reset(buffer, (m, filled[lane], lane))
+        filled[lanes] += 1
+        return filled
+
+    def _end(self, buffer: Trajectory, m: int, filled: int | np.ndarray, time_step: TimeStep) -> None:
+        """Write the observations that trajectory m ends with; of environments with fewer steps repeat them, not valid.
+
+        The step before these is cut as one that is truncated: it bootstraps from the observation.
+        """
+        num_steps, observation = buffer.action.shape[1], np.asarray(self._prepare(time_step.observation))
+        parts: Any = buffer  # NumPy's arrays stand for those of JAX
+        if isinstance(filled, int):
+            parts.observation[m, num_steps], parts.is_first[m, num_steps] = observation, time_step.is_first
+            return
+        for lane, num in enumerate(filled):
+            if num <= num_steps:
+                parts.observation[m, num:, lane], parts.is_first[m, num:, lane] = observation[lane], False
+                parts.is_first[m, num, lane] = time_step.is_first[lane]
+            if num < num_steps:
+                _write_reset(buffer, (m, slice(num, num_steps), lane))
+                goes_on = parts.valid[m, num - 1, lane] & (parts.discount[m, num - 1, lane] > 0)
+                parts.truncated[m, num - 1, lane] |= goes_on
+
+
+def _write_reset(buffer: Trajectory, at: Any) -> None:
+    """Write steps that no agent chose."""
+    nothing = dict(action=0, reward=0.0, discount=1.0, truncated=False, valid=False, behaviour_logits=0.0)
+    for name, value in nothing.items():
+        getattr(buffer, name)[at] = value
 
 
 def actor_keys(key: Array, num_actors: int) -> Array:

@@ -8,7 +8,7 @@ import rlax
 
 from agents.action_values import taken
 from agents.categorical import log_probability
-from agents.types import Array, Trajectory
+from agents.types import Array, Trajectory, successors
 from agents.validation import check_shape
 
 
@@ -26,11 +26,11 @@ def vtrace(
     vₜ = V(xₜ) + δₜ + γₜ cₜ (vₜ₊₁ − V(xₜ₊₁)), with δₜ = ρ̄ₜ (rₜ + γₜ V(xₜ₊₁) − V(xₜ)), cₜ = λ ρ̄ₜ, ρ̄ₜ = min(1, ρₜ).
     Source: Espeholt et al. 2018, Eq. 1 and Remark 1.
 
-    A truncated step bootstraps and cuts the trace; at a step that is not valid the target is the value itself and the
-    advantage is 0.
+    A truncated step bootstraps, by `agents.types.successors`, and cuts the trace; at a step that is not valid the
+    target is the value itself and the advantage is 0.
 
     Args:
-      trajectory: of which reward, discount, truncated and valid are used.
+      trajectory: of which reward, discount, truncated, is_first and valid are used.
       values: V of every observation, [T + 1, B].
       rho: importance ratios π(a) / μ(a), [T, B].
       discount: the agent's γ.
@@ -49,8 +49,12 @@ def vtrace(
     lambdas = jnp.where(trajectory.truncated, 0, lambda_).astype(values.dtype)
     rewards = trajectory.reward.astype(values.dtype)
     returns = functools.partial(rlax.vtrace_td_error_and_advantage, stop_target_gradients=False)
-    out = jax.vmap(returns, in_axes=1, out_axes=1)(values[:-1], values[1:], rewards, discounts, rho, lambdas)
-    found = out.errors + values[:-1], out.pg_advantage
+    next_values = successors(values, trajectory)
+    out = jax.vmap(returns, in_axes=1, out_axes=1)(values[:-1], next_values, rewards, discounts, rho, lambdas)
+    # Where the trace is cut, rlax's advantage takes V of the next observation, whosever it is.
+    of_unknown = jnp.minimum(1, rho) * (rewards + discounts * next_values - values[:-1])
+    advantage = jnp.where(trajectory.is_successor_unknown, of_unknown, out.pg_advantage)
+    found = out.errors + values[:-1], advantage
     return jax.lax.stop_gradient(found) if is_constant else found
 
 
@@ -68,10 +72,10 @@ def retrace(
 
     Gₜ = rₜ + γₜ [Vₜ₊₁ + cₜ₊₁ (Gₜ₊₁ − Qₜ₊₁(aₜ₊₁))], cₜ = λ min(1, ρₜ). Source: Munos et al. 2016, Eq. 3.
 
-    A truncated step bootstraps and cuts the trace.
+    A truncated step bootstraps, by `agents.types.successors`, and cuts the trace.
 
     Args:
-      trajectory: of which action, reward, discount, truncated and valid are used.
+      trajectory: of which action, reward, discount, truncated, is_first and valid are used.
       target_q: Q of every observation and action, [T + 1, B, A].
       target_v: V of every observation, [T + 1, B].
       rho: importance ratios π(a) / μ(a), [T, B].
@@ -90,7 +94,7 @@ def retrace(
     c = jnp.where(is_cut, 0.0, lambda_ * jnp.minimum(1.0, rho[1:])).astype(target_q.dtype)
     return jax.vmap(rlax.general_off_policy_returns_from_q_and_v, in_axes=1, out_axes=1)(
         taken(target_q, trajectory)[1:],
-        target_v[1:],
+        successors(target_v, trajectory),
         trajectory.reward.astype(target_q.dtype),
         (discount * trajectory.discount).astype(target_q.dtype),
         c,

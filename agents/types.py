@@ -28,8 +28,8 @@ class Trajectory(NamedTuple):
     action: Array  # [T, B] int32
     reward: Array  # [T, B] float32
     discount: Array  # [T, B] float32, 0 at a true termination, else 1: the agent's own discount is not in it
-    truncated: Array  # [T, B] bool
-    valid: Array  # [T, B] bool, False on steps that no agent chose or whose successor is unknown
+    truncated: Array  # [T, B] bool, a time limit ended the episode
+    valid: Array  # [T, B] bool, False on steps that no agent chose, as those of a reset
     behaviour_logits: Array  # [T, B, A] float32, of the policy that acted (μ)
     core_state: CoreState  # [B, ...], the network's recurrent state before observation 0
 
@@ -37,6 +37,11 @@ class Trajectory(NamedTuple):
     def is_last(self) -> Array:
         """Whether the step ended its episode, or belongs to none: [T, B] bool. Nothing is propagated across it."""
         return (self.discount == 0) | self.truncated | ~self.valid
+
+    @property
+    def is_successor_unknown(self) -> Array:
+        """Whether a time limit ended the episode, and the next observation already is another one's: [T, B] bool."""
+        return self.truncated & self.is_first[1:]
 
 
 class PredictionSpec(NamedTuple):
@@ -53,6 +58,17 @@ class PredictionSpec(NamedTuple):
 TargetSpec = Mapping[str, PredictionSpec]  # for each name what an agent predicts, or what a meta-network puts out
 Predictions = Mapping[str, Array]  # for each name of the spec [T + 1, B, *axes of the spec]
 Targets = Any  # a pytree of arrays [T, B, ...], known to the rule that made them
+
+
+def successors(predictions: Array, trajectory: Trajectory) -> Array:
+    """Return what was predicted of the observation that each step led to, [T + 1, B, ...] -> [T, B, ...].
+
+    Where that is unknown (`Trajectory.is_successor_unknown`) it is what was predicted of the observation before: of the
+    step's error its reward is left, and (γ − 1) v.
+    """
+    before, after = predictions[:-1], predictions[1:]
+    is_unknown = trajectory.is_successor_unknown
+    return jnp.where(jnp.reshape(is_unknown, (*is_unknown.shape, *(1,) * (after.ndim - 2))), before, after)
 
 
 def make_trajectory(
@@ -78,8 +94,8 @@ def make_trajectory(
       truncated: [T, B], a time limit ended the episode; by default nowhere.
       is_first: [T + 1, B], the observation is the first one of an episode; by default those that follow the end of an
         episode, as where environments reset in the same step.
-      valid: [T, B], an agent chose the step, and `observation[t + 1]` is of the same episode, or the step terminated
-        it; by default what follows from `is_first` and `discount`.
+      valid: [T, B], an agent chose the step; by default those that show a first observation and end no episode were a
+        reset.
       core_state: the network's recurrent state before observation 0; () for agents without one.
     Raises:
       ValueError: naming the first array whose shape, dtype or entries are wrong.
@@ -97,7 +113,8 @@ def make_trajectory(
     _check_kind("is_first", firsts, jnp.bool_)
     if valid is None:
         check_shape("is_first", firsts, (len(ended) + 1, *ended.shape[1:]))
-        valid = ended | ~firsts[1:]
+        check_shape("truncated", is_truncated, ended.shape)
+        valid = ended | is_truncated | ~firsts[1:]
     trajectory = Trajectory(
         observation=jnp.asarray(observation),
         is_first=firsts,

@@ -17,7 +17,7 @@ from agents.action_values import taken, taken_vectors
 from agents.categorical import entropy, kl_divergence, to_scalars, two_hot_loss
 from agents.moving_average import MovingAverage, initial_average, update_average
 from agents.rule import UpdateRule, masked_means, masked_reduce
-from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
 from agents.validation import check_choice, check_fractions, check_not_negative
 from meta import disco_inputs
 from meta.disco_inputs import DiscoContext, compute_values
@@ -230,7 +230,7 @@ def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajector
         losses["y"] = kl_divergence(targets.y, predictions["y"][:-1])
         losses["z"] = kl_divergence(targets.z, taken_vectors(predictions["z"], trajectory))
     if "aux_policy" in predictions:
-        next_policy = jax.lax.stop_gradient(predictions["policy"][1:])
+        next_policy = jax.lax.stop_gradient(successors(predictions["policy"], trajectory))
         error = kl_divergence(next_policy, taken_vectors(predictions["aux_policy"], trajectory))
         losses["aux_policy"] = error * (trajectory.discount > 0)
     return losses

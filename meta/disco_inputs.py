@@ -15,7 +15,7 @@ from agents.action_values import expected_values, taken
 from agents.categorical import expectation, to_scalars
 from agents.moving_average import MovingAverage, normalise
 from agents.returns import importance_ratios, retrace
-from agents.types import Array, Predictions, Trajectory
+from agents.types import Array, Predictions, Trajectory, successors
 from meta.target_network import Inputs
 
 EMBEDDING = 16  # units of the layer between a distribution of y or z and the number it is turned into
@@ -85,7 +85,7 @@ def make_inputs(c: DiscoContext, see: Callable[[Array], Array], targets: dict[st
     pi, target_pi = jax.nn.softmax(logits), jax.nn.softmax(target_logits)
     mu = jax.nn.softmax(trajectory.behaviour_logits).astype(pi.dtype)
     pick = lambda x: rlax.batched_index(x, action)
-    pair = lambda x: [x[:-1], x[1:]]
+    pair = lambda x: [x[:-1], successors(x, trajectory)]
     columns = [pick(pi[:-1]), pick(mu), rlax.signed_logp1(trajectory.reward), trajectory.discount]
     if c.values:
         advantage = c.values.advantage

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from agents.action_values import epsilon_greedy_logits
 from agents.rule import UpdateRule, masked_means
-from agents.types import Array, PredictionSpec
+from agents.types import Array, PredictionSpec, successors
 from agents.validation import check_choice, check_fractions
 from meta.program_evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
 from meta.program_language import FORMULAS, LOSSES, Program, compact, parse_setting
@@ -83,7 +83,7 @@ class ProgramTargets(NamedTuple):
 def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
     """A loss for each transition, averaged: replayed trajectories of one step are DQN's transitions.
 
-    A step whose successor is unknown, as at a time limit, has no loss. Constants are η if it is to be learned. Metrics
+    Where a time limit hides a step's successor, s′ is s. Constants are η if it is to be learned. Metrics
     say which cases of its maxima are active, as in Figure 6 of the paper.
     """
     parsed = compact(LOSSES, parse_loss("formula", config.formula, config.ends))
@@ -95,7 +95,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
             return jnp.reshape(x, (-1, *x.shape[2:]))
 
         sources = {"Q": predictions["q"], "QTarget": target_predictions["q"]}
-        at = {"s": lambda x: flat(x[:-1]), "s_next": lambda x: flat(x[1:])}
+        at = {"s": lambda x: flat(x[:-1]), "s_next": lambda x: flat(successors(x, trajectory))}
         observation = jnp.reshape(trajectory.observation, (*trajectory.observation.shape[:2], -1)).astype(float)
         transition = Transition(
             lists={(network, state): at[state](sources[network]) for network, state in lists},

@@ -19,7 +19,7 @@ from agents.categorical import entropy, log_probability
 from agents.networks import TORSO
 from agents.rule import REDUCTIONS, UpdateRule, masked_means
 from agents.td import only_action
-from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
+from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
 from agents.validation import check_choice, check_fractions, check_not_negative
 from meta import inputs
 from meta.hand_made import TARGETS
@@ -163,7 +163,7 @@ def frodo(config: FrodoConfig) -> UpdateRule:
     def base(context: inputs.InputContext, logits: Array) -> Array:
         found = context.moved
         if config.base != VALUE:
-            values = jnp.concatenate([context.values[:1], context.next_values])
+            values = jnp.concatenate([context.values, context.next_values[-1:]])
             found = TARGETS[config.base](context.trajectory, values, logits, config.discount, config.vtrace_lambda)
         return jax.lax.stop_gradient(found) if config.next_value_gradient != "semi" else found
 
@@ -247,7 +247,7 @@ def _with_meta_network(
             trajectory=trajectory,
             discount=config.discount,
             values=values[:-1],
-            next_values=if_fixed(values[1:]),
+            next_values=if_fixed(successors(values, trajectory)),
             moved=if_fixed(kind.moved(predictions, trajectory)),
             log_pi=taken(jax.nn.log_softmax(logits), trajectory),
             log_mu=log_probability(trajectory.behaviour_logits, trajectory.action),

@@ -18,7 +18,7 @@ from agents.action_values import taken
 from agents.categorical import log_probability
 from agents.impala import actor_critic_spec
 from agents.rule import REDUCTIONS, UpdateRule
-from agents.types import Array, Params, Trajectory
+from agents.types import Array, Params, Trajectory, successors
 from agents.validation import check_choice, check_fractions, check_not_negative
 from meta.fitting import make_up
 from meta.program_evaluation import (
@@ -130,7 +130,7 @@ def targets(
         "r": trajectory.reward.astype(values.dtype),
         "gamma": gamma,
         "v": values[:-1],
-        "v_next": jnp.where(gamma > 0, values[1:], 0.0),
+        "v_next": jnp.where(gamma > 0, successors(values, trajectory), 0.0),
         "pi": jnp.exp(taken(jax.nn.log_softmax(logits), trajectory)),
         "mu": jnp.exp(log_probability(trajectory.behaviour_logits, trajectory.action)).astype(values.dtype),
     }

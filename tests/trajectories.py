@@ -22,7 +22,7 @@ def random_trajectory(
     truncated[..., 2, 1] = True
     valid[..., 3, 1] = False
     is_first[..., 4, 1] = True
-    truncated[..., 0, 2], valid[..., 0, 2] = True, False
+    truncated[..., 0, 2] = True
     is_first[..., 1, 2] = True
     discount[..., -1, 2] = 0.0
     is_first[..., -1, 2] = True

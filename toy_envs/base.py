@@ -2,13 +2,18 @@
 
 What happens at the end of an episode is defined here, once, for every adapter of this package:
 
-- `discount` is 0 only where an episode truly terminated; `truncated` marks an end by time limit.
-- *Same-step reset* (the pure environments of this folder): the step that ends an episode already shows the first
-  observation of the next one, so `is_first` is set on that very step. The last observation of a truncated episode is
-  then lost, there is nothing to bootstrap from, and the step is not `valid`.
-- *Next-step reset* (dm_env and envpool): the step that ends an episode shows that episode's own last observation. The
-  step after it ignores its action and shows the first observation of the next episode; nobody chose it, so it is not
-  `valid`, and `is_first` is set on it.
+- `discount` is 0 only where an episode truly terminated; `truncated` marks an end by time limit. The reward of either
+  counts.
+- *Next-step reset* (dm_env, envpool, gymnasium's default): the step that ends an episode shows that episode's own last
+  observation, from which a truncated one bootstraps. The step after it ignores its action and shows the first
+  observation of the next episode; nobody chose it, so it is not `valid`, and `is_first` is set on it.
+- *Same-step reset* (gymnasium's `SAME_STEP`): the step that ends an episode already shows the first observation of the
+  next one, so `is_first` is set on that very step. After a truncation the last observation comes beside it
+  (`HostEnvironment.last_observation`); an actor lays it into the trajectory as a next-step reset has it. Where it does
+  not come, what followed the step is unknown, and is taken to be worth as much as the observation before it
+  (`agents.types.successors`).
+- The pure environments of this folder reset in the same step after a termination, whose last observation nobody needs,
+  and in the next one after a truncation.
 
 A learner needs no more than this: errors of steps that are not valid count for nothing, and no return is propagated
 across a step that ended an episode.
@@ -38,7 +43,7 @@ class TimeStep(NamedTuple):
     reward: Array  # float32, unclipped; caused by the action just taken
     discount: Array  # float32, 0 at a true termination, else 1
     truncated: Array  # bool, the step ended its episode by a time limit
-    valid: Array  # bool, an agent chose this step and its successor value is known
+    valid: Array  # bool, an agent chose this step: not that of a reset
     is_first: Array  # bool, `observation` is the first one of an episode
 
 
@@ -104,18 +109,24 @@ class Environment(abc.ABC, Generic[State]):
         reward, discount = jnp.zeros((), jnp.float32), jnp.ones((), jnp.float32)
         return state, TimeStep(self.observe(state), reward, discount, truncated=no, valid=no, is_first=yes)
 
-    def step(self, state: State, action: Array) -> tuple[State, TimeStep]:
-        """Take one step; where it ends an episode, show the first observation of the next (same-step reset)."""
-        state, reward, terminated, truncated = self.transition(state, action)
-        is_over = terminated | truncated
-        state = jax.tree.map(lambda new, old: jnp.where(is_over, new, old), self.restart(state), state)
-        return state, TimeStep(
-            observation=self.observe(state),
-            reward=reward,
+    def step(self, state: State, action: Array, is_after_truncation: Array) -> tuple[State, TimeStep]:
+        """Take one step, or begin the next episode where the step before was truncated: the action is then ignored.
+
+        Where the step terminates an episode, show the first observation of the next one; where a time limit ends it,
+        its own last observation.
+        """
+        pick = lambda where, one, other: jax.tree.map(lambda x, y: jnp.where(where, x, y), one, other)
+        new, reward, terminated, truncated = self.transition(state, action)
+        terminated = terminated & ~is_after_truncation
+        is_first = terminated | is_after_truncation
+        new = pick(is_first, self.restart(pick(is_after_truncation, state, new)), new)
+        return new, TimeStep(
+            observation=self.observe(new),
+            reward=jnp.where(is_after_truncation, 0.0, reward),
             discount=1.0 - terminated.astype(jnp.float32),
-            truncated=truncated & ~terminated,
-            valid=terminated | ~truncated,
-            is_first=is_over,
+            truncated=truncated & ~is_first,
+            valid=~is_after_truncation,
+            is_first=is_first,
         )
 
 

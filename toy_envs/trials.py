@@ -43,8 +43,8 @@ class Trials(base.Environment[TrialsState]):
 
     A task is what the environment's `initial_state` draws, and its `restart` keeps. Where a trial ends, by termination
     or by time, the environment restarts, and the episode goes on: neither does the discount become 0 there nor is the
-    observation a first one, so a memory is kept. The last trial's end terminates the episode, and the next one is of
-    another task.
+    observation a first one, so a memory is kept, and the reward of its last step counts as any other. The last trial's
+    end terminates the episode, also by time, as the number of trials is observed, and the next one is of another task.
 
     The observation is the environment's, flat, and then how many trials are left with this one (one-hot for 1 to
     `MAX_SHOWN`, and whether they are more), the time left in this trial, the last action (one-hot) and reward, those of
@@ -121,8 +121,10 @@ class Trials(base.Environment[TrialsState]):
         """Return whether the trial is the last one of its episode, bool [...], of observations [..., n]."""
         return observation[..., math.prod(self.environment.observation_shape)] == 1
 
-    def step(self, state: TrialsState, action: base.Array) -> tuple[TrialsState, base.TimeStep]:
-        new, shown = super().step(state, action)
+    def step(
+        self, state: TrialsState, action: base.Array, is_after_truncation: base.Array
+    ) -> tuple[TrialsState, base.TimeStep]:
+        new, shown = super().step(state, action, is_after_truncation)
         if self.is_forgetful:
             shown = shown._replace(is_first=shown.is_first | (new.trial != state.trial))
         return new, shown

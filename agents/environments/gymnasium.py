@@ -1,5 +1,6 @@
 """The adapter to gymnasium's vector environments."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,8 @@ class GymnasiumEnvironment(HostEnvironment):
     """A vector environment of gymnasium. Observations of uint8 and float32 stay as they are, others become float32.
 
     Environments may reset in the same step or in the next one. With `AutoresetMode.SAME_STEP`, the step that ends an
-    episode shows the first observation of the next one; if the episode was truncated, the step is not valid.
+    episode shows the first observation of the next one; of a truncated one, `last_observations` has what
+    `info["final_obs"]` says.
 
     Args:
       envs: the vector environment, with a Box observation and Discrete actions; of other observations
@@ -50,16 +52,17 @@ class GymnasiumEnvironment(HostEnvironment):
 
     def reset(self) -> TimeStep:
         observation, _ = self._envs.reset()
-        self._is_over = np.zeros(self.num_envs, bool)
+        self._is_over, self.last_observations = np.zeros(self.num_envs, bool), {}
         return first_step(self._copy(observation))
 
     def step(self, actions: np.ndarray) -> TimeStep:
         actions = (actions + self._first_action).astype(self._action_dtype)
-        observation, reward, terminated, truncated, _ = self._envs.step(actions)
+        observation, reward, terminated, truncated, info = self._envs.step(actions)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         is_over = terminated | truncated
         if self._is_same_step:
-            is_first, valid = is_over, terminated | ~truncated
+            is_first, valid = is_over, np.ones_like(is_over)
+            self.last_observations = self._final(info, truncated & ~terminated)
         else:
             is_first, valid = self._is_over, ~self._is_over
             reward = np.where(is_first, 0.0, reward)  # a wrapper may have made something of the 0
@@ -72,6 +75,14 @@ class GymnasiumEnvironment(HostEnvironment):
             valid=valid,
             is_first=is_first,
         )
+
+    def _final(self, info: Mapping[str, Any], is_cut: np.ndarray) -> dict[int, np.ndarray]:
+        """Return the last observations that are known of the environments that were cut."""
+        known = info.get("final_obs")
+        if known is None:
+            return {}
+        final = {int(i): self._copy(known[i]) for i in np.flatnonzero(is_cut) if known[i] is not None}
+        return {i: x for i, x in final.items() if x.shape == self.observation_shape}
 
     def close(self) -> None:
         self._envs.close()

@@ -4,6 +4,7 @@ What happens at the end of an episode is defined in `toy_envs/base.py`.
 """
 
 import abc
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ class HostEnvironment(abc.ABC):
     observation_dtype: np.dtype
     num_actions: int
     is_complete = False  # whether it has no more episodes to show, which ends a program's run
+    # With same-step reset: of the episodes that a time limit ended in the latest step, by environment.
+    last_observations: Mapping[int, np.ndarray] = {}
 
     @abc.abstractmethod
     def reset(self) -> TimeStep:

@@ -155,8 +155,10 @@ def states_of(loaded: LoadedAgent, trajectory: Trajectory, seed: int) -> Any:
     @jax.jit
     def run(key):
         start = acting.init_actor(environment, loaded.learner.setup.agent, key, batch_size).env_state
-        step = jax.vmap(lambda state, action: environment.step(state, action)[0])
-        end, states = jax.lax.scan(lambda state, action: (step(state, action), state), start, trajectory.action)
+        step = jax.vmap(lambda *of: environment.step(*of)[0])
+        before = jnp.concatenate([jnp.zeros_like(trajectory.truncated[:1]), trajectory.truncated[:-1]])
+        taken = (trajectory.action, before)
+        end, states = jax.lax.scan(lambda state, of: (step(state, *of), state), start, taken)
         return jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), states, end)
 
     return run(jax.random.key(seed))

@@ -145,10 +145,12 @@ def _greedy_returns(environment: GymnaxEnvironment, learner: Learner, params: Pa
     def step(carry):
         env_state, shown, core_state, returns, discounted, weight, goes_on = carry
         predictions, core_state = agent.step(params, agent.prepare(shown.observation), shown.is_first, core_state)
-        env_state, shown = jax.vmap(environment.step)(env_state, policy(predictions).argmax(-1).astype(jnp.int32))
+        action = policy(predictions).argmax(-1).astype(jnp.int32)
+        env_state, shown = jax.vmap(environment.step)(env_state, action, shown.truncated)
         reward = jnp.where(goes_on, shown.reward, 0.0)
         returns, discounted = returns + reward, discounted + weight * reward
-        return env_state, shown, core_state, returns, discounted, gamma * weight, goes_on & ~shown.is_first
+        goes_on &= (shown.discount > 0) & ~shown.truncated
+        return env_state, shown, core_state, returns, discounted, gamma * weight, goes_on
 
     start = (env_state, shown, agent.initial_state(GREEDY_EPISODES), nothing, nothing, jnp.ones(()), all_on)
     *_, returns, discounted, _, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[-1]), step, start)

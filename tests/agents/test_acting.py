@@ -164,16 +164,17 @@ def test_fused_returns_are_summed_across_rollouts_and_truncations_count():
     params = agent.init(jax.random.key(1), state.time_step.observation)
     step = jax.jit(lambda state: rollout(Actor(environment, agent, policy), params, state, 2))
     stats, trajectories = [], []
-    for _ in range(3):
+    for _ in range(4):
         state, trajectory, ended = step(state)
         stats.append((int(ended.num_episodes), float(ended.return_sum)))
         trajectories.append(trajectory)
-    # Two environments, each with episodes 1 + 2 + 3 that end at steps 3 and 6.
-    assert stats == [(0, 0), (2, 12), (2, 12)]
+    # Two environments, each with episodes 1 + 2 + 3 and a reset after each.
+    assert stats == [(0, 0), (2, 12), (0, 0), (2, 12)]
     whole = join(trajectories)
-    np.testing.assert_array_equal(whole.truncated[:, 0], [0, 0, 1, 0, 0, 1])
-    np.testing.assert_array_equal(whole.valid[:, 0], [1, 1, 0, 1, 1, 0])
-    np.testing.assert_array_equal(whole.is_first[:, 0], [1, 0, 0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(whole.reward[:, 0], [1, 2, 3, 0, 1, 2, 3, 0])
+    np.testing.assert_array_equal(whole.truncated[:, 0], [0, 0, 1, 0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(whole.valid[:, 0], [1, 1, 1, 0, 1, 1, 1, 0])
+    np.testing.assert_array_equal(whole.is_first[:, 0], [1, 0, 0, 0, 1, 0, 0, 0, 1])
 
 
 def test_fused_behaviour_is_what_unrolling_says_with_the_core_state_at_the_start(rollouts):

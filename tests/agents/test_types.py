@@ -44,12 +44,13 @@ def test_arrays_get_the_dtypes_of_a_trajectory_and_lists_are_arrays():
 
 
 def test_where_environments_reset_in_the_same_step_all_else_follows_from_the_ends():
-    # Column 0 terminates at step 1; column 1 is truncated at step 2, and its last observation is lost.
+    # Column 0 terminates at step 1; column 1 is truncated at step 2: its last observation is lost, its reward is not.
     discount, truncated = np.ones((T, B)), np.zeros((T, B), bool)
     discount[1, 0], truncated[2, 1] = 0, True
     trajectory = make_trajectory(**plain(discount=discount, truncated=truncated))
     np.testing.assert_array_equal(trajectory.is_first, [[0, 0], [0, 0], [1, 0], [0, 1], [0, 0]])
-    np.testing.assert_array_equal(trajectory.valid, [[1, 1], [1, 1], [1, 0], [1, 1]])
+    assert np.all(trajectory.valid)
+    np.testing.assert_array_equal(trajectory.is_successor_unknown, truncated)
     np.testing.assert_array_equal(trajectory.truncated, truncated)
     np.testing.assert_array_equal(trajectory.is_last, [[0, 0], [1, 0], [0, 1], [0, 0]])
 
@@ -63,6 +64,7 @@ def test_where_environments_reset_in_the_next_step_that_step_is_not_valid():
     np.testing.assert_array_equal(trajectory.is_first, is_first)
     np.testing.assert_array_equal(trajectory.valid, column(1, 1, 0, 1))
     np.testing.assert_array_equal(trajectory.is_last, column(0, 1, 1, 0))
+    assert not np.any(trajectory.is_successor_unknown)
     # What is given is taken as it is.
     valid = column(False, True, False, True)
     given = make_trajectory(**plain(discount=discount, truncated=truncated, is_first=is_first, valid=valid))
@@ -72,7 +74,8 @@ def test_where_environments_reset_in_the_next_step_that_step_is_not_valid():
 def test_a_step_that_terminates_is_not_truncated():
     trajectory = make_trajectory(**plain(discount=column(1, 0, 1, 1), truncated=column(False, True, True, False)))
     np.testing.assert_array_equal(trajectory.truncated, column(0, 0, 1, 0))
-    np.testing.assert_array_equal(trajectory.valid, column(1, 1, 0, 1))  # the terminated one is
+    assert np.all(trajectory.valid)
+    np.testing.assert_array_equal(trajectory.is_successor_unknown, column(0, 0, 1, 0))
 
 
 def test_without_ends_every_step_is_valid_and_nothing_is_first():

@@ -3,9 +3,19 @@
 import numpy as np
 
 
+def successors(trajectory, x):
+    """x of the observation that each step led to, or where a time limit hid it of the one before: [T + 1, B, ...]."""
+    found = np.array(x[1:])
+    for t, b in np.ndindex(trajectory.reward.shape):
+        if trajectory.truncated[t, b] and trajectory.is_first[t + 1, b]:
+            found[t, b] = x[t, b]
+    return found
+
+
 def vtrace(trajectory, values, rho, gamma, lambda_):
     """Add up Eq. 1 of Espeholt et al. 2018 forwards from every step: targets and advantages, [T, B]."""
     num_steps, batch_size = trajectory.reward.shape
+    after = successors(trajectory, values)
     targets = np.array(values[:-1], np.float64)
     for b in range(batch_size):
         for s in range(num_steps):
@@ -14,7 +24,7 @@ def vtrace(trajectory, values, rho, gamma, lambda_):
                 if not trajectory.valid[t, b]:
                     break
                 ratio = min(1.0, rho[t, b])
-                next_value = gamma * trajectory.discount[t, b] * values[t + 1, b]
+                next_value = gamma * trajectory.discount[t, b] * after[t, b]
                 targets[s, b] += weight * ratio * (trajectory.reward[t, b] + next_value - values[t, b])
                 if trajectory.discount[t, b] == 0 or trajectory.truncated[t, b]:
                     break
@@ -22,7 +32,7 @@ def vtrace(trajectory, values, rho, gamma, lambda_):
     advantages = np.zeros_like(targets)
     for b in range(batch_size):
         for s in range(num_steps):
-            bootstrap = values[s + 1, b]
+            bootstrap = after[s, b]
             if s + 1 < num_steps and not trajectory.truncated[s, b]:
                 bootstrap = lambda_ * targets[s + 1, b] + (1 - lambda_) * bootstrap
             error = trajectory.reward[s, b] + gamma * trajectory.discount[s, b] * bootstrap - values[s, b]
@@ -33,13 +43,13 @@ def vtrace(trajectory, values, rho, gamma, lambda_):
 def retrace(trajectory, q, v, rho, gamma, lambda_):
     """Add up Eq. 3 of Munos et al. 2016 from every step until the trace is cut: [T, B]."""
     num_steps, batch_size = trajectory.reward.shape
-    taken_q = taken(q, trajectory.action)
+    taken_q, after = taken(q, trajectory.action), successors(trajectory, v)
     targets = np.zeros((num_steps, batch_size))
     for t, b in np.ndindex(num_steps, batch_size):
         weight, s = 1.0, t
         while True:
             discount = gamma * trajectory.discount[s, b]
-            targets[t, b] += weight * (trajectory.reward[s, b] + discount * v[s + 1, b])
+            targets[t, b] += weight * (trajectory.reward[s, b] + discount * after[s, b])
             if s + 1 == num_steps or trajectory.truncated[s, b] or not (trajectory.valid[s : s + 2, b]).all():
                 break
             weight *= discount * lambda_ * min(1.0, rho[s + 1, b])

@@ -98,18 +98,25 @@ def meta_network(meta_params, features, is_last):
     return jnp.stack(outputs[::-1])
 
 
+def successors(trajectory, x):
+    """x of the observation that each step led to, or where a time limit hid it of the one before: [T + 1, B]."""
+    return jnp.stack(
+        [jnp.where(trajectory.truncated[t] & trajectory.is_first[t + 1], x[t], x[t + 1]) for t in range(len(x) - 1)]
+    )
+
+
 def vtrace(trajectory, values, rho, gamma, lambda_):
     """Targets and advantages by a loop."""
-    targets, advantages = [], []
+    targets, advantages, after = [], [], successors(trajectory, values)
     following = values[-1]  # v_s + 1
     for t in reversed(range(len(rho))):
         ratio = jnp.where(trajectory.valid[t], jnp.minimum(1.0, rho[t]), 0.0)
         discount = gamma * trajectory.discount[t]
         # After a truncation, or with λ < 1, part of the bootstrap is the value itself.
         keep = jnp.where(trajectory.truncated[t], 0.0, lambda_)
-        delta = ratio * (trajectory.reward[t] + discount * values[t + 1] - values[t])
-        targets.append(values[t] + delta + discount * keep * ratio * (following - values[t + 1]))
-        bootstrap = keep * following + (1 - keep) * values[t + 1]
+        delta = ratio * (trajectory.reward[t] + discount * after[t] - values[t])
+        targets.append(values[t] + delta + discount * keep * ratio * (following - after[t]))
+        bootstrap = keep * following + (1 - keep) * after[t]
         advantages.append(ratio * (trajectory.reward[t] + discount * bootstrap - values[t]))
         following = targets[-1]
     return jnp.stack(targets[::-1]), jnp.stack(advantages[::-1])
@@ -167,7 +174,9 @@ def td_errors(next_values, moved, trajectory, c):
 
 def unit_of(predictions, trajectory, c):
     """The size of TD errors: the root of their mean square over valid steps."""
-    errors = td_errors(values_of(predictions, c)[1:], moved_of(predictions, trajectory, c), trajectory, c)
+    errors = td_errors(
+        successors(trajectory, values_of(predictions, c)), moved_of(predictions, trajectory, c), trajectory, c
+    )
     return jnp.sqrt(jnp.sum(errors**2 * trajectory.valid) / jnp.sum(trajectory.valid)) + 1e-6
 
 
@@ -189,7 +198,7 @@ def targets_fn(meta_params, predictions, trajectory, c, names, next_values=None,
     values = values_of(predictions, c)
     base, unit, moved = base_and_unit or (0.0, 1.0, None)
     moved = moved_of(predictions, trajectory, c) if moved is None else moved
-    next_values = values[1:] if next_values is None else next_values
+    next_values = successors(trajectory, values) if next_values is None else next_values
     log_pi, _ = log_probability(policy_logits(predictions, c)[:-1], trajectory.action)
     log_mu, _ = log_probability(trajectory.behaviour_logits, trajectory.action)
     columns = {
@@ -261,7 +270,7 @@ def outer_loss(
         predictions = with_greedy(agent(params, trajectory.observation, head_names), held)
         state_values = values_of(predictions, c)
         fixed_values = held(state_values[:-1]) if c.kind == "actor_critic" and not c.is_loss else None
-        fixed_next = held(state_values[1:]) if c.is_next_held else None
+        fixed_next = held(successors(trajectory, state_values)) if c.is_next_held else None
         base_and_unit = None
         if c.is_relative:
             base, unit = base_of(predictions, trajectory, c), held(unit_of(predictions, trajectory, c))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.toy_envs.stepping import run
 from tests.trees import check_equal
 from toy_envs import names
 from toy_envs.bandit import Bandit
@@ -16,32 +17,34 @@ from toy_envs.trials import Trials
 def test_arms_pay_with_their_probabilities_which_stay_over_episodes():
     bandit, num_steps = Bandit(3, num_pulls=7), 4200
     state, first = jax.jit(bandit.init)(jax.random.key(2))
-    actions = np.arange(num_steps) % 3
-    after, steps = jax.jit(lambda state: jax.lax.scan(bandit.step, state, jnp.asarray(actions)))(state)
+    actions = np.arange(num_steps) // 8 % 3  # each eighth step is the reset after seven pulls
+    after, steps, _ = jax.jit(lambda state: run(bandit, state, actions))(state)
     check_equal(after.probabilities, state.probabilities)
     for arm, probability in enumerate(np.asarray(state.probabilities)):
-        error = np.sqrt(probability * (1 - probability) / (num_steps / 3))
-        assert abs(np.mean(steps.reward[actions == arm]) - probability) < 5 * error
+        pulled = (actions == arm) & steps.valid
+        error = np.sqrt(probability * (1 - probability) / np.sum(pulled))
+        assert abs(np.mean(steps.reward[pulled]) - probability) < 5 * error
     assert set(np.unique(steps.reward)) == {0.0, 1.0} and np.ptp(state.probabilities) > 0.2
-    np.testing.assert_array_equal(steps.truncated, np.arange(1, num_steps + 1) % 7 == 0)
+    np.testing.assert_array_equal(steps.truncated, np.arange(num_steps) % 8 == 6)
+    np.testing.assert_array_equal(steps.valid, np.arange(num_steps) % 8 < 7)
     assert np.all(steps.discount == 1.0) and np.all(steps.observation == 1.0) and first.observation.shape == (1,)
 
 
 def test_draws_are_independent_from_pull_to_pull():
     bandit = Bandit(1, num_pulls=2)
     state = jax.jit(bandit.initial_state)(jax.random.key(0))._replace(probabilities=jnp.array([0.5]))
-    _, steps = jax.jit(lambda state: jax.lax.scan(bandit.step, state, jnp.zeros(4000, jnp.int32)))(state)
-    rewards = np.asarray(steps.reward)
+    steps = jax.jit(lambda state: run(bandit, state, jnp.zeros(6000, jnp.int32))[1])(state)
+    rewards = np.asarray(steps.reward)[np.asarray(steps.valid)]
     for lag in (1, 2, 3):
         assert np.corrcoef(rewards[:-lag], rewards[lag:])[0, 1] == pytest.approx(0.0, abs=0.08)
 
 
 def test_tasks_are_uniform_and_trials_share_one():
     environment = Trials(Bandit(2, num_pulls=3), 2)
-    state, _ = jax.jit(jax.vmap(environment.init))(jax.random.split(jax.random.key(0), 500))
+    state, time_step = jax.jit(jax.vmap(environment.init))(jax.random.split(jax.random.key(0), 500))
     tasks, step = [state.state.probabilities], jax.jit(jax.vmap(environment.step))
     for _ in range(6):
-        state, time_step = step(state, jnp.zeros(500, jnp.int32))
+        state, time_step = step(state, jnp.zeros(500, jnp.int32), time_step.truncated)
         tasks.append(state.state.probabilities)
     tasks = np.stack(tasks)
     assert np.all(tasks[:6] == tasks[0]) and not np.any(tasks[6] == tasks[0]) and np.all(time_step.is_first)

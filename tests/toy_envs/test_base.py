@@ -1,4 +1,4 @@
-"""What happens at an episode's end: same-step reset of pure environments, next-step reset of their dm_env bridge."""
+"""What happens at an episode's end, in pure environments and in their dm_env bridge."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,10 @@ import numpy as np
 from absl.testing import absltest
 from dm_env import test_utils
 
+from tests.toy_envs.stepping import run
 from toy_envs import base
 from toy_envs.catch import Catch
+from toy_envs.changing import Changing
 
 
 class CorridorState(NamedTuple):
@@ -42,25 +44,29 @@ class Corridor(base.Environment[CorridorState]):
 
 def step_through(environment, actions):
     state, first = environment.init(jax.random.key(0))
-    step, steps = jax.jit(environment.step), [first]
-    for action in actions:
-        state, time_step = step(state, jnp.int32(action))
-        steps.append(time_step)
-    return base.TimeStep(*(np.stack(field) for field in zip(*steps, strict=True)))
+    _, steps, _ = jax.jit(lambda state: run(environment, state, jnp.asarray(actions)))(state)
+    return jax.tree.map(lambda x, xs: np.concatenate([x[None], xs]), first, steps)
 
 
-def test_same_step_reset_at_termination_at_truncation_and_at_both():
-    # Two steps to the goal; three steps of waiting; the goal at the time limit.
-    steps = step_through(Corridor(), [1, 1, 0, 1, 0, 1, 0, 1])
+def test_ends_by_termination_by_time_and_by_both():
+    # Two steps to the goal; three steps, and the reset that ignores its action; the goal at the time limit.
+    steps = step_through(Corridor(), [1, 1, 0, 1, 0, 1, 1, 0, 1])
     np.testing.assert_array_equal(
         steps.observation,
-        [[1, 0, 0], [1, 1, 1], [2, 0, 0], [2, 0, 1], [2, 1, 2], [3, 0, 0], [3, 1, 1], [3, 1, 2], [4, 0, 0]],
+        [[1, 0, 0], [1, 1, 1], [2, 0, 0], [2, 0, 1], [2, 1, 2], [2, 1, 3], [3, 0, 0], [3, 1, 1], [3, 1, 2], [4, 0, 0]],
     )
-    np.testing.assert_array_equal(steps.reward, [0, 10, 10, 0, 10, 0, 10, 0, 10])
-    np.testing.assert_array_equal(steps.discount, [1, 1, 0, 1, 1, 1, 1, 1, 0])
-    np.testing.assert_array_equal(steps.truncated, [0, 0, 0, 0, 0, 1, 0, 0, 0])
-    np.testing.assert_array_equal(steps.valid, [0, 1, 1, 1, 1, 0, 1, 1, 1])
-    np.testing.assert_array_equal(steps.is_first, [1, 0, 1, 0, 0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(steps.reward, [0, 10, 10, 0, 10, 0, 0, 10, 0, 10])
+    np.testing.assert_array_equal(steps.discount, [1, 1, 0, 1, 1, 1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(steps.truncated, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(steps.valid, [0, 1, 1, 1, 1, 1, 0, 1, 1, 1])
+    np.testing.assert_array_equal(steps.is_first, [1, 0, 1, 0, 0, 0, 1, 0, 0, 1])
+
+
+def test_a_reset_is_no_step_of_what_counts_steps():
+    environment = Changing(Corridor(), "rewards", 100)
+    state, _ = environment.init(jax.random.key(0))
+    state, steps, _ = run(environment, state, jnp.zeros(8, jnp.int32))
+    assert state.num_steps == steps.valid.sum() == 6
 
 
 def test_dm_env_shows_the_last_observation_and_ignores_the_action_after_it():

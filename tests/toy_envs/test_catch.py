@@ -1,11 +1,11 @@
 """Catch against plain loops, and its exact values against published and enumerated ones."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.reference import toy_envs as reference
+from tests.toy_envs.stepping import run
 from toy_envs.catch import Catch
 
 
@@ -13,7 +13,7 @@ def test_episodes_are_those_of_a_plain_loop():
     catch, num_episodes = Catch(rows=5, columns=4), 6
     state, first = catch.init(jax.random.key(3))
     actions = np.random.default_rng(0).integers(0, 3, num_episodes * 4)
-    _, steps = jax.lax.scan(catch.step, state, jnp.asarray(actions))
+    _, steps, _ = run(catch, state, actions)
     shown = np.concatenate([first.observation[None], steps.observation])
     is_end = np.arange(len(actions)) % 4 == 3
     pellets = set()

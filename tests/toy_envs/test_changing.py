@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.toy_envs import stepping
 from tests.trees import check_equal
 from toy_envs.catch import Catch
 from toy_envs.changing import Changing
@@ -15,7 +16,7 @@ PERIOD, NUM_STEPS = 7, 40  # episodes of Catch below have three steps: periods e
 
 def run(environment, actions):
     state, first = jax.jit(environment.init)(jax.random.key(3))
-    state, steps = jax.lax.scan(environment.step, state, actions)
+    state, steps, _ = stepping.run(environment, state, actions)
     return state, first, steps
 
 
@@ -30,7 +31,7 @@ def test_periods_change_what_they_say_and_nothing_else(environment, change):
     sign = np.where(period % 2 == 1, -1.0, 1.0) if change == "rewards" else np.ones(NUM_STEPS)
     check_equal(steps, expected._replace(reward=expected.reward * sign))
     check_equal((first, state.state), (inner_first, inner))
-    assert state.num_steps == NUM_STEPS and steps.is_first.sum() >= 1
+    assert state.num_steps == steps.valid.sum() and steps.is_first.sum() >= 1  # a reset is no step
     if isinstance(environment, Catch):
         rewards = [set(np.asarray(steps.reward)[period == n].tolist()) for n in range(max(period))]
         assert all(found - {0.0} for found in rewards)  # some in each period

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.reference import grid_worlds as reference
+from tests.toy_envs.stepping import run
 from toy_envs import grid_worlds
 from toy_envs.grid_worlds import ABSENT, NUM_WORLDS, GridWorld, GridWorldState, World
 
@@ -34,8 +35,7 @@ def initial_states() -> GridWorldState:
 def rollout(num_steps: int = 150):
     """Return the actions, [steps, 57], the first observations, and the steps of all worlds at once."""
     actions = np.random.default_rng(0).integers(0, 5, (num_steps, NUM_WORLDS))
-    step = lambda state, action: jax.vmap(PROGRAM.step)(state, action)
-    _, steps = jax.jit(lambda state: jax.lax.scan(step, state, actions))(initial_states())
+    steps = jax.jit(lambda state: run(PROGRAM, state, actions)[1])(initial_states())
     return actions, jax.vmap(PROGRAM.observe)(initial_states()), jax.tree.map(np.asarray, steps)
 
 
@@ -73,9 +73,10 @@ def by_hand(board: str, **changes) -> GridWorldState:
 
 def walk(state: GridWorldState, actions):
     """Return the cells of the agent and of the objects before and after each action, and the steps."""
-    states, steps = [state], []
+    states, steps, is_after_truncation = [state], [], False
     for action in actions:
-        state, time_step = STEP(state, jnp.int32(action))
+        state, time_step = STEP(state, jnp.int32(action), is_after_truncation)
+        is_after_truncation = time_step.truncated
         states.append(state)
         steps.append(time_step)
     return [int(s.agent) for s in states], [s.objects.tolist() for s in states], stack(steps)
@@ -89,17 +90,22 @@ def test_all_worlds_are_those_of_plain_loops():
         plain, num_draws, expected = reference.GridWorld(world), 1, []
         plain.restart(for_restart[index, 0])
         np.testing.assert_array_equal(first[index], plain.observation())
+        truncated = False
         for t in range(num_steps):
+            if truncated:
+                plain.restart(for_restart[index, num_draws])
+                num_draws, truncated = num_draws + 1, False
+                expected.append((plain.observation(), 0, 1, False, False, True))
+                continue
             num_before = len(plain.objects)
             reward, terminated, truncated = plain.step(actions[t, index], for_step[index, num_draws])
             events += (reward != 0, terminated, truncated, len(plain.objects) > num_before)
             num_draws += 1
-            is_over = terminated or truncated
-            if is_over:
+            truncated = truncated and not terminated
+            if terminated:
                 plain.restart(for_restart[index, num_draws])
                 num_draws += 1
-            truncated = truncated and not terminated
-            expected.append((plain.observation(), reward, 1 - terminated, truncated, not truncated, is_over))
+            expected.append((plain.observation(), reward, 1 - terminated, truncated, True, terminated))
         for name, got, wanted in zip(steps._fields, steps, zip(*expected, strict=True), strict=True):
             np.testing.assert_array_equal(got[:, index], np.stack(wanted), f"{name} of world {index}")
     assert np.all(events > 20), events  # each kind was seen, and resets inside of a rollout
@@ -108,7 +114,10 @@ def test_all_worlds_are_those_of_plain_loops():
 def test_one_program_serves_all_worlds():
     assert all(GridWorld(index).program == PROGRAM for index in range(NUM_WORLDS))
     one = jax.tree.map(lambda leaf: leaf[0], initial_states())
-    programs = {str(jax.make_jaxpr(GridWorld(index).step)(one, jnp.int32(0))) for index in range(0, NUM_WORLDS, 7)}
+    programs = {
+        str(jax.make_jaxpr(GridWorld(index).step)(one, jnp.int32(0), jnp.array(False)))
+        for index in range(0, NUM_WORLDS, 7)
+    }
     assert len(programs) == 1
     shapes = {str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), world)) for world in WORLDS}
     assert len(shapes) == 1
@@ -122,7 +131,7 @@ def test_a_world_alone_is_the_one_in_the_batch(index):
     np.testing.assert_array_equal(alone.observation, first[index])
     step = jax.jit(environment.step)
     for t, action in enumerate(actions[:70, index]):
-        state, alone = step(state, action)
+        state, alone = step(state, action, alone.truncated)
         for field, expected in zip(alone, steps, strict=True):
             np.testing.assert_array_equal(field, expected[t, index])
 
@@ -172,14 +181,14 @@ def test_termination_is_of_the_object_and_shows_the_next_episode():
 
 def test_an_episode_is_truncated_at_exactly_the_horizon():
     state = by_hand("S.1", horizon=3)
-    agents, objects, steps = walk(state, [RIGHT, STAY, RIGHT, STAY, STAY, STAY, STAY])
-    np.testing.assert_array_equal(steps.truncated, [0, 0, 1, 0, 0, 1, 0])
-    np.testing.assert_array_equal(steps.valid, [1, 1, 0, 1, 1, 0, 1])
-    np.testing.assert_array_equal(steps.is_first, steps.truncated)
-    np.testing.assert_array_equal(steps.reward, [0, 0, 1, 0, 0, 0, 0])
+    agents, objects, steps = walk(state, [RIGHT, STAY, RIGHT, RIGHT, STAY, STAY, STAY, STAY])
+    np.testing.assert_array_equal(steps.truncated, [0, 0, 1, 0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(steps.valid, [1, 1, 1, 0, 1, 1, 1, 0])
+    np.testing.assert_array_equal(steps.is_first, ~steps.valid)
+    np.testing.assert_array_equal(steps.reward, [0, 0, 1, 0, 0, 0, 0, 0])
     assert np.all(steps.discount == 1)
-    assert agents[3] == cell(0, 0) and objects[3] == objects[0]
-    np.testing.assert_array_equal(steps.observation[2], PROGRAM.observe(state))
+    assert agents[3:5] == [cell(0, 2), cell(0, 0)] and objects[4] == objects[0]
+    np.testing.assert_array_equal(steps.observation[3], PROGRAM.observe(state))
 
 
 def test_an_object_comes_back_but_not_under_the_agent():
@@ -195,8 +204,10 @@ def test_an_object_comes_back_but_not_under_the_agent():
 @pytest.mark.parametrize("probability", [0.05, 0.3])
 def test_respawn_and_termination_probabilities(probability):
     state, num_keys = by_hand("S1.", respawn=[probability, 0, 0], termination=[probability, 0, 0]), 4_000
-    run = lambda key: jax.lax.scan(PROGRAM.step, state._replace(key=key), jnp.array([RIGHT, LEFT, STAY, STAY]))[1]
-    steps = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(1), num_keys))
+    moves = jnp.array([RIGHT, LEFT, STAY, STAY])
+    steps = jax.jit(jax.vmap(lambda key: run(PROGRAM, state._replace(key=key), moves)[1]))(
+        jax.random.split(jax.random.key(1), num_keys)
+    )
     is_over = steps.is_first[:, 0]
     is_back = steps.observation[~is_over][:, 1:, 2].sum((2, 3))  # after one to three steps
     shares = np.append(np.mean(is_over), is_back.mean(0))

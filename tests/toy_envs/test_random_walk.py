@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.reference import toy_envs as reference
+from tests.toy_envs import stepping
 from toy_envs.random_walk import RandomWalk, RandomWalkState
 
 
 def run(walk: RandomWalk, num_steps: int, seed: int = 0):
     state, first = walk.init(jax.random.key(seed))
-    state, steps = jax.lax.scan(walk.step, state, jnp.zeros(num_steps, jnp.int32))
+    state, steps, _ = stepping.run(walk, state, jnp.zeros(num_steps, jnp.int32))
     return state, first, steps
 
 
@@ -29,10 +30,10 @@ def test_left_reward_switches_at_exactly_960_steps():
         key = jax.random.split(jax.random.key(1), num_keys)
         counts = jnp.full(num_keys, num_steps)
         left = RandomWalkState(key, jnp.zeros_like(counts), counts)
-        _, step = jax.vmap(walk.step)(left, counts)
+        _, step = jax.vmap(walk.step)(left, counts, counts < 0)
         assert np.any(step.is_first) and not np.all(step.is_first)
         np.testing.assert_array_equal(step.reward, np.where(step.is_first, left_reward, 0.0))
-        _, step = jax.vmap(walk.step)(left._replace(position=jnp.full_like(counts, 4)), counts)
+        _, step = jax.vmap(walk.step)(left._replace(position=jnp.full_like(counts, 4)), counts, counts < 0)
         np.testing.assert_array_equal(step.reward, np.where(step.is_first, 1.0, 0.0))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.reference import rule_room as reference
+from tests.toy_envs.stepping import run
 from tests.trees import check_equal
 from toy_envs import names
 from toy_envs.rule_room import ABSENT, EMPTY, GOAL, HELD_OUT, INTERMEDIATE, KINDS, MIXED, NUM_OBJECTS, VOID, RuleRoom
@@ -58,8 +59,7 @@ def test_rooms_are_those_of_plain_loops(kind):
     room, actions = RuleRoom(kind), np.random.default_rng(0).integers(0, 5, (NUM_STEPS, NUM_TASKS))
     state = jax.vmap(room.begin)(tasks(kind))
     first = jax.vmap(room.observe)(state)
-    step = lambda state, action: jax.vmap(room.step)(state, action)
-    _, steps = jax.tree.map(np.asarray, jax.jit(lambda s: jax.lax.scan(step, s, actions))(state))
+    steps = jax.tree.map(np.asarray, jax.jit(lambda state: run(room, state, actions)[1])(state))
     events = dict(reached=0, lost=0, middle=0)
     for index in range(NUM_TASKS):
         task = one_task(kind, index)
@@ -67,17 +67,20 @@ def test_rooms_are_those_of_plain_loops(kind):
         state = reference.begin(homes, place(task.start), bool(task.is_solved))
         np.testing.assert_array_equal(first[index, :91], plain_observation(homes, state))
         for t in range(NUM_STEPS):
+            if time == task.horizon:  # after a truncation: the start of an episode, whatever the action
+                state, time = reference.begin(homes, place(task.start), bool(task.is_solved)), 0
+                np.testing.assert_array_equal(steps.observation[t, index, :91], plain_observation(homes, state))
+                assert steps.is_first[t, index] and not steps.valid[t, index] and steps.reward[t, index] == 0
+                continue
             before = state
             state, time = reference.step(homes, reactions, state, actions[t, index]), time + 1
             events["reached"] += state[-1] > before[-1]
             events["lost"] += state[-1] < before[-1]
             events["middle"] += state[1] == before[1] == "intermediate" and state[0] in homes
             assert steps.reward[t, index] == pytest.approx(state[-1] / task.horizon)
-            is_over = time == task.horizon
-            if is_over:
-                state, time = reference.begin(homes, place(task.start), bool(task.is_solved)), 0
             np.testing.assert_array_equal(steps.observation[t, index, :91], plain_observation(homes, state))
-            assert steps.truncated[t, index] == steps.is_first[t, index] == is_over
+            assert steps.truncated[t, index] == (time == task.horizon) and not steps.is_first[t, index]
+            assert steps.valid[t, index]
     assert np.all(steps.discount == 1.0)
     if kind in ("easy", "medium", "main", "visible"):
         assert events["reached"] > 2
@@ -98,7 +101,7 @@ def test_the_chain_by_hand():
     task = task._replace(homes=np.array([1, 2, 3, 7]), start=np.int32(0), reactions=reactions)
     state, hands, rewards = room.begin(jax.tree.map(jnp.asarray, task)), [], []
     for action in (4, 4, 4, 0, 2, 3):
-        state, time_step = jax.jit(room.step)(state, jnp.int32(action))
+        state, time_step = jax.jit(room.step)(state, jnp.int32(action), False)
         hands.append(int(state.hand))
         rewards.append(float(time_step.reward))
     # It takes the first, makes an intermediate of it, passes over the third, and waits there; the fourth is the goal.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.toy_envs.stepping import run
 from tests.toy_envs.test_base import Corridor, CorridorState, step_through
 from tests.trees import check_equal
 from toy_envs.changing import Changing
@@ -71,7 +72,7 @@ def summed(stats):
 def test_returns_by_trial():
     environment = Trials(Corridors(), 2)
     state = jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), 2))
-    step = jax.jit(lambda state, action: jax.vmap(environment.step)(state, action)[0])
+    step = jax.jit(lambda state, action: jax.vmap(environment.step)(state, action, action < 0)[0])
     for t, action in enumerate(ACTIONS):
         state = step(state, jnp.array([action, 1]))  # the other one goes on, with trials of two steps
         if t == 3:
@@ -83,19 +84,23 @@ def test_returns_by_trial():
 def test_one_trial_of_one_task_is_the_environment_alone():
     room = RuleRoom("main", pool=1)
     actions = np.random.default_rng(0).integers(0, 5, 30)
-    alone, trials = step_through(room, actions), step_through(Trials(room, 1), actions)
-    np.testing.assert_array_equal(trials.observation[:, :91], alone.observation)
-    check_equal((trials.reward, trials.is_first), (alone.reward, alone.is_first))
-    np.testing.assert_array_equal(trials.discount, 1.0 - alone.truncated)  # whose end by time is now seen to come
-    assert alone.truncated.sum() == 2 and np.all(trials.valid[1:]) and not np.any(trials.truncated)
+    alone = step_through(room, actions)
+    taken = alone.valid[1:]  # a trial's end is followed by the next one's start, without a step that nobody chose
+    trials = step_through(Trials(room, 1), actions[taken])
+    shown = np.append(True, taken)
+    is_end = alone.truncated[shown]
+    np.testing.assert_array_equal(trials.observation[~is_end, :91], alone.observation[shown][~is_end])
+    np.testing.assert_array_equal(trials.observation[is_end, :91], alone.observation[~shown])
+    check_equal(trials.reward, alone.reward[shown])
+    np.testing.assert_array_equal(trials.discount, 1.0 - is_end)  # whose end by time is now seen to come
+    assert is_end.sum() == 2 and np.all(trials.valid[1:]) and not np.any(trials.truncated)
 
 
 def test_an_episode_can_begin_with_a_task_of_choice():
     room = RuleRoom("main")
     environment = Trials(room, 3)
-    state, _ = jax.jit(lambda state: jax.lax.scan(environment.step, state, jnp.full(13, 4)))(
-        jax.jit(environment.initial_state)(jax.random.key(0))
-    )
+    state = jax.jit(environment.initial_state)(jax.random.key(0))
+    state, *_ = jax.jit(lambda state: run(environment, state, jnp.full(13, 4)))(state)
     assert state.trial == 1
     chosen = jax.jit(lambda task_id: room.begin(room.task(task_id)))(np.uint32(7))
     begun = environment.begin(state, chosen)

@@ -77,8 +77,20 @@ def test_same_step_reset():
     np.testing.assert_array_equal(steps.reward.T, [[0, 1, 2, 3, 1, 2, 3, 1], [0, 3, 2, 1, 1, 1, 2, 3]])
     np.testing.assert_array_equal(steps.discount.T, [[1, 1, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0, 1, 1]])
     np.testing.assert_array_equal(steps.truncated.T, [[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]])
-    # Not valid: the first one, and the truncations, whose last observation is not shown.
-    np.testing.assert_array_equal(steps.valid.T, [[0, 1, 1, 1, 1, 0, 1, 1], [0, 1, 1, 0, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(steps.valid.T, [[0, 1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1]])
+
+
+def test_last_observations_are_those_of_truncated_episodes():
+    environment = GymnasiumEnvironment(vector(Episodes(1), Episodes(2), mode=SAME_STEP))
+    environment.reset()
+    found = []
+    for actions in ACTIONS:
+        environment.step(np.asarray(actions, np.int32))
+        found.append({lane: last.tolist() for lane, last in environment.last_observations.items()})
+    assert found == [{}, {}, {1: [2, 3]}, {}, {0: [2, 3]}, {}, {}]
+    environment.step(np.asarray([1, 1], np.int32))
+    environment.reset()
+    assert environment.last_observations == {}
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
@@ -120,7 +132,7 @@ def lifetime(environment: gymnasium.Env, seed: int, actions: np.ndarray, is_same
             observation, _ = environment.reset()
             is_over = False
         discount = 0.0 if terminated else 1.0
-        steps.append(TimeStep(observation, reward, discount, is_cut, not (is_cut and is_same_step), is_first))
+        steps.append(TimeStep(observation, reward, discount, is_cut, True, is_first))
     return TimeStep(*(np.stack(field) for field in zip(*steps, strict=True)))
 
 

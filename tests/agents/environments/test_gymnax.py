@@ -12,6 +12,7 @@ gymnax = pytest.importorskip("gymnax")
 
 from agents.environments.gymnax import GymnaxEnvironment, GymnaxState, make_gymnax  # noqa: E402
 from agents.environments.names import is_pure, make_environment  # noqa: E402
+from tests.toy_envs.stepping import run  # noqa: E402
 
 IDS = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Breakout-MinAtar", "Freeway-MinAtar")
 
@@ -24,12 +25,9 @@ def played(environment, num_steps, seed=0):
         reset_key, key = jax.random.split(key)
         state, _ = environment.init(reset_key)
         actions = jax.random.randint(key, (num_steps,), 0, environment.num_actions)
-
-        def step(state, action):
-            after, time_step = environment.step(state, action)
-            return after, (state, after, time_step)
-
-        return jax.lax.scan(step, state, actions)[1], actions
+        _, steps, after = run(environment, state, actions)
+        before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs[:-1]]), state, after)
+        return (before, after, steps), actions
 
     return jax.device_get(play(jax.random.key(seed)))
 
@@ -57,11 +55,13 @@ def test_an_end_by_time_is_a_truncation_and_a_termination_is_none():
     environment = GymnaxEnvironment("MountainCar-v0")  # random play never gets to the top
     limit = environment._params.max_steps_in_episode
     (_, after, shown), _ = played(environment, 2 * limit + 5)
-    ends = np.flatnonzero(shown.is_first)
-    np.testing.assert_array_equal(ends, [limit - 1, 2 * limit - 1])
-    np.testing.assert_array_equal(np.flatnonzero(shown.truncated), ends)
-    np.testing.assert_array_equal(shown.valid, ~shown.truncated)
-    assert np.all(shown.discount == 1) and np.all(after.state.time[ends] == 0)
+    ends = np.flatnonzero(shown.truncated)
+    np.testing.assert_array_equal(ends, [limit - 1, 2 * limit])
+    np.testing.assert_array_equal(np.flatnonzero(shown.is_first), ends + 1)
+    np.testing.assert_array_equal(shown.valid, ~shown.is_first)
+    assert np.all(shown.discount == 1) and np.all(after.state.time[ends + 1] == 0)
+    np.testing.assert_array_equal(after.state.time[ends], limit)  # whose observation is shown
+    np.testing.assert_array_equal(shown.observation[ends, 0], after.state.position[ends])
 
     (_, _, shown), _ = played(make_gymnax("CartPole-v1"), 200)  # falls long before the limit of 500
     ends = np.flatnonzero(shown.is_first)
@@ -75,9 +75,9 @@ def test_a_termination_at_the_time_limit_is_a_termination():
     limit = environment._params.max_steps_in_episode
     for theta, is_over in ((0.0, False), (1.0, True)):
         last = state._replace(state=state.state.replace(time=jnp.int32(limit - 1), theta=jnp.float32(theta)))
-        shown = environment.step(last, jnp.int32(0))[1]
-        assert bool(shown.is_first)
-        assert (shown.discount == 0, bool(shown.truncated), bool(shown.valid)) == (is_over, not is_over, is_over)
+        shown = environment.step(last, jnp.int32(0), False)[1]
+        assert bool(shown.is_first) == is_over and bool(shown.valid)
+        assert (shown.discount == 0, bool(shown.truncated)) == (is_over, not is_over)
 
 
 def test_episodes_and_environments_differ_and_the_same_key_gives_the_same():

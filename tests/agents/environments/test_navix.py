@@ -22,9 +22,12 @@ def test_steps_are_navixs_own(env_id):
     at = lambda tree, t: jax.tree.map(lambda x: x[t], tree)
     step = jax.jit(own._step)
     for t in range(150):
+        if t and shown.truncated[t - 1]:
+            assert after.t[t] == 0 and shown.is_first[t] and not shown.valid[t]
+            continue
         new = step(at(before, t), actions[t])
         assert shown.reward[t] == new.reward and shown.discount[t] == 1 - (new.step_type == 2)
-        assert shown.truncated[t] == (new.step_type == 1) and shown.is_first[t] == (new.step_type > 0)
+        assert shown.truncated[t] == (new.step_type == 1) and shown.is_first[t] == (new.step_type == 2)
         if shown.is_first[t]:
             assert after.t[t] == 0
         else:
@@ -38,10 +41,11 @@ def test_steps_are_navixs_own(env_id):
 
 def test_an_end_by_time_is_a_truncation_and_lava_a_termination():
     (_, _, shown), _ = played(NavixEnvironment("Navix-Empty-8x8-v0", max_steps=7), 40)
-    ends = np.flatnonzero(shown.is_first)
-    np.testing.assert_array_equal(ends, [6, 13, 20, 27, 34])  # the goal is ten steps away
-    np.testing.assert_array_equal(shown.truncated, shown.is_first)
-    assert np.all(shown.discount == 1) and not np.any(shown.valid[ends])
+    ends = np.flatnonzero(shown.truncated)
+    np.testing.assert_array_equal(ends, [6, 14, 22, 30, 38])  # the goal is ten steps away
+    np.testing.assert_array_equal(np.flatnonzero(shown.is_first), ends + 1)
+    np.testing.assert_array_equal(shown.valid, ~shown.is_first)
+    assert np.all(shown.discount == 1)
 
     (_, _, shown), _ = played(make_navix("Navix-LavaGapS5-v0"), 300)
     terminated = shown.discount == 0
@@ -70,5 +74,5 @@ def test_without_navix_one_line_says_what_to_install(monkeypatch):
 def test_jit_and_vmap():
     environment = make_navix("Navix-DoorKey-5x5-v0")
     states, _ = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), 3))
-    _, shown = jax.jit(jax.vmap(environment.step))(states, jnp.arange(3))
+    _, shown = jax.jit(jax.vmap(environment.step))(states, jnp.arange(3), jnp.zeros(3, bool))
     assert shown.observation.shape == (3, 5, 5, 3)

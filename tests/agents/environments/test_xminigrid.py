@@ -52,12 +52,13 @@ def test_steps_are_xminigrids_own():
     (before, after, shown), actions = played(environment, 1500, seed=6)  # the goal is to hold an object
     at = lambda tree, t: jax.tree.map(lambda x: x[t], tree)
     step = jax.jit(lambda state, action: own.step(params.replace(ruleset=state.task), state.time_step, action))
-    ends = np.flatnonzero(shown.is_first)
+    ends = np.flatnonzero((shown.discount == 0) | shown.truncated)
     assert np.any(shown.discount[ends] == 0) and np.any(shown.truncated[ends])
+    np.testing.assert_array_equal(np.flatnonzero(~shown.valid), np.flatnonzero(shown.truncated) + 1)
     for t in sorted({*range(40), *ends.tolist()}):
         new = step(at(before, t), actions[t])
         np.testing.assert_allclose(shown.reward[t], new.reward, rtol=1e-6)
-        assert shown.discount[t] == new.discount and shown.is_first[t] == new.last()
+        assert shown.discount[t] == new.discount and shown.is_first[t] == (new.discount == 0)
         assert shown.truncated[t] == (new.last() and new.discount == 1)
         if not shown.is_first[t]:
             view = shown.observation[t, :-4].reshape(5, 5, 25)
@@ -79,7 +80,7 @@ def test_trials_are_of_one_task_in_new_places_and_episodes_of_others():
         """Return the state before a step that ends a trial, by time."""
         time_step = state.state.time_step
         late = time_step.replace(state=time_step.state.replace(step_num=jnp.full_like(time_step.state.step_num, 242)))
-        return trials.step(state._replace(state=state.state._replace(time_step=late)), jnp.int32(1))
+        return trials.step(state._replace(state=state.state._replace(time_step=late)), jnp.int32(1), False)
 
     second, shown = at_the_goal(state)
     assert not shown.is_first and second.trial == 1

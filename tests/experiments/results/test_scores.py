@@ -67,7 +67,7 @@ def test_random_play_in_a_grid_world_is_what_acting_gives(index):
 
         def body(carry, key):
             state, total, is_going = carry
-            state, step = environment.step(state, jax.random.randint(key, (), 0, 5))
+            state, step = environment.step(state, jax.random.randint(key, (), 0, 5), False)
             total += is_going * step.reward
             return (state, total, is_going * (step.discount != 0) * ~step.truncated), None
 
@@ -95,8 +95,9 @@ def test_random_play_of_gymnax_is_what_acting_gives(env):
     def body(carry):
         state, key, total, goes_on = carry
         key, own = jax.random.split(key)
-        state, step = jax.vmap(environment.step)(state, jax.random.randint(own, (num,), 0, environment.num_actions))
-        return state, key, total + goes_on * step.reward, goes_on & ~step.is_first
+        action = jax.random.randint(own, (num,), 0, environment.num_actions)
+        state, step = jax.vmap(environment.step)(state, action, jnp.zeros(num, bool))
+        return state, key, total + goes_on * step.reward, goes_on & (step.discount > 0) & ~step.truncated
 
     state, _ = jax.vmap(environment.init)(jax.random.split(jax.random.key(3), num))
     start = (state, jax.random.key(4), jnp.zeros(num), jnp.ones(num, bool))
