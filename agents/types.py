@@ -85,6 +85,11 @@ def make_trajectory(
 ) -> Trajectory:
     """Build a trajectory from plain arrays, and check them.
 
+    Where environments reset in the same step, `is_first` and `valid` need not be given: the observation after an end is
+    a first one, and every step is valid. Where they reset in the next step (gymnasium's default, envpool, dm_env), give
+    `is_first`: True of the observation that the step *after* an end shows; that step is then not valid, its reward 0
+    and its discount 1. `as_host_environment` marks both.
+
     Args:
       observation: [T + 1, B, ...], the last one is that after the last step.
       action: [T, B], whole numbers from 0 on.

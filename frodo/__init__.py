@@ -6,6 +6,7 @@ Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to 
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
+from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
@@ -49,6 +50,7 @@ __all__ = [
     "Trials",
     "UpdateRule",
     "adam",
+    "as_host_environment",
     "discover",
     "discover_online",
     "fit_rule",

@@ -26,13 +26,14 @@ def test_targets_are_generalised_advantages_and_their_sums_with_the_values():
     trajectory, predictions = drawn()
     targets, _ = ppo(CONFIG).apply({}, (), trajectory, predictions, predictions)
     v = predictions["value"]
+    after = reference.successors(trajectory, v)
     for t, b in np.argwhere(trajectory.valid):  # Eq. 11 of Schulman et al. 2017, summed forwards to an episode's end
         advantage, weight = 0.0, 1.0
         for s in range(t, T):
             if not trajectory.valid[s, b]:
                 break
             discount = GAMMA * trajectory.discount[s, b]
-            advantage += weight * (trajectory.reward[s, b] + discount * v[s + 1, b] - v[s, b])
+            advantage += weight * (trajectory.reward[s, b] + discount * after[s, b] - v[s, b])
             if trajectory.truncated[s, b]:
                 break
             weight *= discount * LAMBDA

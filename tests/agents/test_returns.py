@@ -50,7 +50,7 @@ def test_on_policy_lambda_1_is_monte_carlo_up_to_the_end_of_the_episode():
 def test_on_policy_lambda_0_is_one_step():
     trajectory, values, _ = drawn(0)
     targets, advantages = vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, 0.0)
-    one_step = trajectory.reward + GAMMA * trajectory.discount * values[1:]
+    one_step = trajectory.reward + GAMMA * trajectory.discount * reference.successors(trajectory, values)
     np.testing.assert_allclose(targets, np.where(trajectory.valid, one_step, values[:-1]), rtol=1e-12)
     np.testing.assert_allclose(advantages, targets - values[:-1], atol=1e-12)
 
@@ -68,7 +68,7 @@ def test_a_truncated_step_bootstraps_and_cuts(lambda_):
 def test_a_step_that_is_not_valid_has_its_value_as_target_and_no_advantage():
     trajectory, values, rho = drawn(0)
     targets, advantages = vtrace(trajectory, values, rho, GAMMA, 1.0)
-    assert np.sum(~trajectory.valid) == 2
+    assert np.sum(~trajectory.valid) == 1
     np.testing.assert_allclose(np.asarray(targets)[~trajectory.valid], values[:-1][~trajectory.valid], rtol=1e-12)
     np.testing.assert_array_equal(np.asarray(advantages)[~trajectory.valid], 0)
 
@@ -88,6 +88,7 @@ def test_nothing_leaks_across_the_end_of_an_episode(seed):
             end = last_step_of_episode(trajectory, t, b)
             # The value of the observation after the end counts only where the episode's last one is known.
             is_bootstrapped = trajectory.valid[end, b] and trajectory.discount[end, b] == 1
+            is_bootstrapped &= not trajectory.is_successor_unknown[end, b]
             reward, other_values, other_rho = trajectory.reward.copy(), values.copy(), rho.copy()
             reward[end + 1 :, b] = 1e6
             other_rho[end + 1 :, b] = 1e6

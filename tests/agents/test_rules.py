@@ -48,9 +48,9 @@ def test_q_learning_with_lambda_0_is_one_step_q_learning():
     rule = q_learning(QLearningConfig(GAMMA, 0.0, epsilon=0.2))
     trajectory, predictions = drawn(rule)
     targets, loss = targets_and_loss(rule, trajectory, predictions)
-    q = predictions["q"]
+    q, after = predictions["q"], reference.successors(trajectory, predictions["q"])
     for t, b in np.argwhere(trajectory.valid):
-        target = trajectory.reward[t, b] + GAMMA * trajectory.discount[t, b] * max(q[t + 1, b])
+        target = trajectory.reward[t, b] + GAMMA * trajectory.discount[t, b] * max(after[t, b])
         np.testing.assert_allclose(targets[t, b], target, rtol=1e-12)
         np.testing.assert_allclose(loss[t, b], 0.5 * (target - q[t, b, trajectory.action[t, b]]) ** 2, rtol=1e-10)
 

@@ -63,7 +63,7 @@ def test_values_reach_td_lambda_targets_with_what_the_trace_leaves():
 def test_discounts_reach_targets_by_what_they_multiply():
     found = derivatives(td_lambda(TDLambdaConfig(GAMMA, 0.0)), {"value": PREDICTIONS["value"]})["discount"]
     goes_on = TRAJECTORY.valid & (TRAJECTORY.discount > 0)  # where an episode terminated nothing is changed
-    expected = np.where(goes_on, GAMMA * PREDICTIONS["value"][1:], 0)
+    expected = np.where(goes_on, GAMMA * reference.successors(TRAJECTORY, PREDICTIONS["value"]), 0)
     for k, t in np.ndindex(T, T):
         np.testing.assert_allclose(found[k, t], expected[t] if k == t else 0, atol=1e-10)
 
@@ -118,4 +118,4 @@ def test_the_slow_copys_values_change_with_the_agents():
     )
     slow = {"value": PREDICTIONS["value"] + 1}
     found = derivatives(of_slow, {"value": PREDICTIONS["value"]}, slow=slow)["value"]
-    np.testing.assert_allclose(found[0, 0], np.where(TRAJECTORY.valid[0], GAMMA, 0), atol=1e-10)
+    np.testing.assert_allclose(found[0, 0], np.where(TRAJECTORY.is_successor_unknown[0], 0, GAMMA), atol=1e-10)
