@@ -42,7 +42,8 @@ class Checkpoints:
             )
             if not is_reader:
                 self.folder.mkdir(parents=True, exist_ok=True)
-            self._manager = ocp.CheckpointManager(self.folder, options=options)
+            handler = ocp.StandardCheckpointHandler()  # else Orbax takes an empty folder's word for how all are made
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handler)
 
     def save(self, step: int, state: Any, metadata: dict) -> None:
         """Write a checkpoint; the one of the same step, if there is one, stays.
@@ -58,7 +59,7 @@ class Checkpoints:
             return
         leaves = _leaves(state)
         data = b"".join(_array(leaf).tobytes() for leaf in leaves.values())
-        index = {"leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
+        index = {"step": step, "leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
         parts = {"state": data, "index": json.dumps(index).encode()}
         item = {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}
         with writing(self.folder / str(step)), _quiet():
@@ -99,6 +100,8 @@ class Checkpoints:
         index = json.loads(text)
         if zlib.crc32(data) != index["crc32"]:
             raise ValueError("its checksum is wrong")
+        if (found := index.get("step", step)) != step:  # earlier versions wrote none
+            raise ValueError(f"it is that of step {found}")
         return data, index
 
 
