@@ -29,6 +29,7 @@ from meta.hand_made import TARGETS
 
 Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
+RESULT = "result.json"  # the same, in the file of a result (`results.py`)
 SHIPPED = Path(__file__).with_name("data")  # of each rule <name>.npz, and its card, <name>.md
 PUBLISHED = "disco103"
 
@@ -318,6 +319,8 @@ def _opened(name: str, path: Path) -> Iterator[Archive]:
 
 
 def _origin(name: str, archive: Archive) -> Origin:
+    if RESULT in archive:
+        raise ValueError(f"{name} is the file of a result: frodo.load reads it, and its `rule` is the rule")
     for key in (CONFIG, ORIGIN):
         if key not in archive:
             raise ValueError(f"{name} is not the file of a rule: it has no key {key!r}")
