@@ -210,8 +210,8 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
         if RESULT not in archive:
             what = ": it is that of a rule, which load_rule reads" if CONFIG in archive else ""
             raise ValueError(f"{path} is not the file of a result{what or f': it has no key {RESULT!r}'}")
+        record = archive.json(RESULT)
         with files.refusing(f"{path} is a result that this version does not know"):
-            record = archive.json(RESULT)
             if (written := record.pop("format")) != FORMAT:
                 raise ValueError(f"format is {written!r}, expected {FORMAT}")
             facts = files.from_plain(_Facts, record)

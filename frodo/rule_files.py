@@ -195,8 +195,8 @@ def load_rule(name: Path | str) -> Rule:
         if CONFIG not in archive and set(disco103.expected_shapes()) <= set(archive):
             return _from_disco_rl(name, archive)
         origin = _origin(name, archive)
+        record = archive.json(CONFIG)
         with files.refusing(f"{name} has a configuration that this version does not know"):
-            record = archive.json(CONFIG)
             written = record.pop("format", None)
             if written not in (None, earlier_versions.FORMAT):
                 raise ValueError(f"format is {written!r}, this version reads those up to {earlier_versions.FORMAT}")
@@ -324,8 +324,9 @@ def _origin(name: str, archive: Archive) -> Origin:
     for key in (CONFIG, ORIGIN):
         if key not in archive:
             raise ValueError(f"{name} is not the file of a rule: it has no key {key!r}")
+    record = archive.json(ORIGIN)
     with files.refusing(f"{name} is not the file of a rule: it has no good {ORIGIN!r}"):
-        return files.from_plain(Origin, archive.json(ORIGIN))
+        return files.from_plain(Origin, record)
 
 
 def _shapes_of_eta(config: RuleConfig) -> Any:

@@ -141,6 +141,16 @@ def test_what_does_not_fit_is_named(path, result):
         frodo.load(path.with_name("none.npz"))
 
 
+def test_floats_do_not_stand_for_the_bytes_of_pictures(result):
+    """The network scales bytes alone: the same pictures as floats would look otherwise to it."""
+    seen = result.life._replace(observation=jax.ShapeDtypeStruct((4, 3), np.uint8))
+    agent = frodo.OnlineResult(result.learner, result.state, seen, result.go_on)
+    assert agent.act(np.zeros((2, 4, 3), np.uint8))[0].shape == (2,)
+    with pytest.raises(ValueError, match="observation is float32, expected uint8"):
+        agent.act(np.zeros((2, 4, 3)))
+    assert result.act(np.zeros((2, 4, 3), np.uint8))[0].shape == (2,)
+
+
 def test_a_result_does_not_pickle_and_says_what_to_do(result):
     for make in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match=r"result\.save\(path\) keeps it, and frodo\.load\(path\) reads it"):
