@@ -28,7 +28,7 @@ from agents.moving_average import MovingAverage, normalise
 from agents.types import Array, Params, Trajectory
 from experiments.runs.command_line import start
 from experiments.runs.errors import UsageError, caused_by
-from frodo import disco103_weights, files, logs
+from frodo import archives, disco103_weights, logs
 from meta import disco, disco103
 from meta.disco_inputs import DiscoContext
 from meta.target_network import LifetimeLSTMState
@@ -225,7 +225,7 @@ def main(argv: list[str]) -> None:
         arrays = disco103_weights.read(Path(flags.FLAGS.weights))
     try:
         with caused_by("--reference"):
-            reference = files.read_arrays(Path(flags.FLAGS.reference))
+            reference = archives.read_arrays(Path(flags.FLAGS.reference))
     except FileNotFoundError:
         raise UsageError(f"--reference={flags.FLAGS.reference} names no file") from None
     errors = check(arrays, reference)

@@ -1,9 +1,9 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
 Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
-`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, `discover` by a population; in
-`Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns. Inside: `Learner.targets`,
-`Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
+`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load` reads from a file,
+`discover` by a population; in `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
+Inside: `Learner.targets`, `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
 from agents.environments.adapt import as_host_environment
@@ -15,8 +15,9 @@ from agents.types import PredictionSpec, Trajectory, make_trajectory
 from frodo.adaptation import held_out_tasks, returns_by_trial
 from frodo.config import AgentConfig, PopulationConfig
 from frodo.learner import Learner, LearnerState, make_learner
-from frodo.online import OnlineResult, discover_online
+from frodo.online import discover_online, load
 from frodo.population import Discovery, discover
+from frodo.results import OnlineResult
 from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
 from meta.distillation import DistillationConfig, Teacher
@@ -55,6 +56,7 @@ __all__ = [
     "discover_online",
     "fit_rule",
     "held_out_tasks",
+    "load",
     "load_rule",
     "make_learner",
     "make_rule",

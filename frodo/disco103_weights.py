@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from frodo.files import cache_folder, read_arrays, write
+from frodo import archives
+from frodo.files import cache_folder, write
 from frodo.logs import note, quantity
 from meta import disco103
 
@@ -69,12 +70,12 @@ def read(path: Path) -> dict[str, np.ndarray]:
     Raises:
       ValueError: naming the file and the first key that is missing, unknown, or of another shape or dtype.
     """
+    expected = {key: f"float32{list(shape)}" for key, shape in disco103.expected_shapes().items()}
     try:
-        arrays = read_arrays(path)
-        disco103.check_arrays(path, arrays, disco103.expected_shapes(), "Disco103")
+        with archives.opened(path) as archive:
+            return archive.read_all(expected, "Disco103")
     except FileNotFoundError:
         raise ValueError(f"{path} names no file: give the path of the published weights, disco_103.npz") from None
-    return arrays
 
 
 def _cache_path() -> Path:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read without trust in what they hold."""
+"""Files that are written whole or not at all, and settings that are read without trust in what they hold."""
 
 import contextlib
 import csv
@@ -7,15 +7,18 @@ import io
 import json
 import os
 import re
+import reprlib
+import types
 import typing
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+
+MAX_REASON = 150  # characters of what is said of a file
+MAX_ENTRIES, MAX_TEXT = 1000, 10_000  # of a tuple, and characters of a text, in settings that are read
 
 
 class DiskError(OSError):
@@ -70,22 +73,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     write(path, buffer.getvalue())
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read an .npz file, never with pickle.
-
-    Raises:
-      FileNotFoundError: if there is none.
-      ValueError: naming the file and the reason, for whatever else is wrong with it.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: np.asarray(file[key]) for key in sorted(file)}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is no .npz file of arrays: {' '.join(str(error).split())}") from None
-
-
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows of numbers and texts as CSV, as `write` does. The first row's keys are the header, if there is one."""
     text = io.StringIO()
@@ -123,6 +110,35 @@ def as_written(value: Any) -> Any:
     return json.loads(json.dumps(plain(value), default=str))
 
 
+def parse_json(data: bytes) -> Any:
+    """Return what JSON says; a ValueError for nan and infinity, which JSON does not know, too, and for deep nests."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(data, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("its brackets are too deep") from None
+
+
+@contextlib.contextmanager
+def refusing(reason: str) -> Iterator[None]:
+    """Turn whatever the content of a file makes the block raise into a ValueError of one short line.
+
+    Raises:
+      FileNotFoundError: if the block does.
+      ValueError: the reason, and what the error says.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of zipfile, NumPy, json, JAX: they have no common type for what is wrong with a file
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{reason}: {text if len(text) <= MAX_REASON else text[:MAX_REASON] + ' …'}") from None
+
+
 def with_new_settings(kind: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     """Add the defaults of settings that a dataclass of that kind had not yet when its plain settings were written.
 
@@ -132,13 +148,48 @@ def with_new_settings(kind: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     return as_written(dataclasses.asdict(from_plain(kind, config)))
 
 
-def from_plain(kind: Any, value: Any) -> Any:
-    """Turn `plain(x)` back into x, a dataclass of that kind. A dataclass may have a `from_plain` of its own."""
+def from_plain(kind: Any, value: Any, name: str = "") -> Any:
+    """Turn `plain(x)` back into x, of a type that settings have: a dataclass, a NamedTuple, or a field's type in one.
+
+    A dataclass may have a `from_plain` of its own: value, this function -> itself.
+
+    Raises:
+      ValueError: naming the first value that has another type than the hint, or that nothing has a place for.
+      TypeError: where a field without a default is missing.
+    """
+    own, args = typing.get_origin(kind), typing.get_args(kind)
     if hasattr(kind, "from_plain"):
-        return kind.from_plain(value, from_plain)
-    if dataclasses.is_dataclass(kind):
+        return kind.from_plain(_checked(isinstance(value, Mapping), "settings by name", value, name), from_plain)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
-        return kind(**{key: from_plain(hints[key], entry) for key, entry in value.items()})  # type: ignore[operator]
-    if typing.get_origin(kind) is tuple:
-        return tuple(value)
-    return float(value) if kind is float else value  # JSON has no infinity: it is written as text
+        _checked(isinstance(value, Mapping), "settings by name", value, name)
+        if unknown := [key for key in value if key not in hints]:
+            raise ValueError(f"{reprlib.repr(unknown[0])} is no setting of {name or kind.__name__}")
+        before = f"{name}." if name else ""
+        return kind(**{key: from_plain(hints[key], x, f"{before}{key}") for key, x in value.items()})
+    if own in (typing.Union, types.UnionType):  # of a type and None
+        return None if value is None and types.NoneType in args else from_plain(args[0], value, name)
+    if own is tuple:
+        is_list = isinstance(value, (list, tuple)) and len(value) <= MAX_ENTRIES
+        _checked(is_list, f"at most {MAX_ENTRIES} entries", value, name)
+        entries = args[:1] * len(value) if args[1:] == (...,) else args
+        _checked(len(value) == len(entries), f"{len(entries)} entries", value, name)
+        return tuple(from_plain(hint, x, name) for hint, x in zip(entries, value, strict=True))
+    if own is typing.Literal:
+        return _checked(value in args, f"one of {', '.join(map(str, args))}", value, name)
+    is_int = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if kind is float:
+        is_float = is_int or isinstance(value, float) or value in ("inf", "-inf")  # JSON has no number for infinity
+        return float(_checked(is_float, "a number", value, name))
+    if kind is int:
+        return _checked(is_int, "a whole number", value, name)
+    if kind is str:
+        is_text = isinstance(value, str) and len(value) <= MAX_TEXT
+        return _checked(is_text, f"a text of at most {MAX_TEXT} characters", value, name)
+    return _checked(isinstance(value, bool), "true or false", value, name) if kind is bool else value
+
+
+def _checked(is_right: bool, expected: str, value: Any, name: str) -> Any:
+    if not is_right:
+        raise ValueError(f"{name or 'the value'} is {reprlib.repr(value)}, expected {expected}")
+    return value

@@ -10,8 +10,9 @@ import numpy as np
 
 from agents.types import Params
 from agents.validation import check_choice
+from frodo import archives
 from frodo.devices import quick_to_compile
-from frodo.files import DiskError, cache_folder, plain, read_arrays, write_arrays
+from frodo.files import DiskError, cache_folder, plain, write_arrays
 from frodo.logs import note
 from frodo.rules import RuleConfig, make_update_rule
 from meta import fitting, policy_fitting
@@ -69,11 +70,11 @@ def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
     shapes = jax.eval_shape(lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0))
     leaves, structure = jax.tree.flatten(shapes)
     try:
-        arrays = read_arrays(path)
-        found = [arrays[f"{i}"] for i in range(len(leaves))]
-        if all(x.shape == leaf.shape and np.all(np.isfinite(x)) for x, leaf in zip(found, leaves, strict=True)):
-            return jax.tree.unflatten(structure, found)
-    except (FileNotFoundError, ValueError, KeyError):  # none yet, or it is damaged
+        with archives.opened(path) as archive:
+            found = archive.read_all({f"{i}": f"{x.dtype}{list(x.shape)}" for i, x in enumerate(leaves)}, "the fit")
+        if all(np.all(np.isfinite(x)) for x in found.values()):
+            return jax.tree.unflatten(structure, [found[f"{i}"] for i in range(len(leaves))])
+    except (FileNotFoundError, ValueError):  # none yet, or it is damaged
         pass
     note(f"fitting η to {target}: a minute or two, once")
     meta_params = jax.device_get(jax.jit(fit, compiler_options=quick_to_compile())(jax.random.key(0)))

@@ -10,6 +10,7 @@ over.
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,15 +23,16 @@ from agents.environments.adapt import as_host_environment
 from agents.environments.host import HostEnvironment
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
-from frodo import presets
+from frodo import presets, results, states
 from frodo.config import AgentConfig
 from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
-from frodo.rule_files import Origin, Rule, get_rule
+from frodo.results import Life, OnlineResult, num_iterations
+from frodo.rule_files import Rule, get_rule
 from frodo.rules import RULES
 from meta.curriculum import check_curriculum, make_curriculum
-from meta.distillation import DistillationConfig, Teacher
+from meta.distillation import Teacher
 from meta.experience import apart, jit_in_place, together
 from toy_envs.base import Environment
 
@@ -136,49 +138,6 @@ def check_divided(config: AgentConfig, num_devices: int, name_of_devices: str) -
             raise ValueError(f"{name} is {size}, expected a multiple of {name_of_devices}")
 
 
-class OnlineResult:
-    """An agent and its objective at the end of a run.
-
-    Attributes:
-      learner: the agent's functions.
-      state: all that learning changed; `state.params` is θ, `state.meta_params` η.
-      metrics: of every iteration, [iterations] each: env_steps, return (the mean of the episodes that ended, nan if
-        none did), and what rule and outer objective report.
-      rule: the rule with its η as it is now, to save, or to learn by elsewhere.
-    """
-
-    def __init__(self, learner: Learner, state: LearnerState, metrics: dict[str, np.ndarray], go_on: Callable):
-        self.learner, self.state, self.metrics, self._go_on = learner, state, metrics, go_on
-
-    @property
-    def params(self) -> Params:
-        """θ of the agent that acts."""
-        return self.state.params
-
-    @property
-    def meta_params(self) -> Params:
-        """η."""
-        return self.state.meta_params
-
-    @property
-    def teacher(self) -> Teacher:
-        """The agent that acts, to teach another one."""
-        return self.learner.setup.teacher(self.state.agent)
-
-    @property
-    def rule(self) -> Rule:
-        steps = int(self.metrics["env_steps"][-1])
-        config = self.learner.config.replace(distillation=DistillationConfig())
-        return Rule(config.rule.name, config, self.meta_params, Origin((), steps, None))
-
-    def go_on(self, num_steps: float) -> "OnlineResult":
-        """Go on with the same lifetime for so many environment steps; metrics are those of all of it.
-
-        On the host, episodes begin anew.
-        """
-        return self._go_on(num_steps)
-
-
 def discover_online(
     environment: Any,
     rule: Rule | str = "frodo",
@@ -231,6 +190,45 @@ def discover_online(
     return _live(config, environment, key, meta_params, is_frozen, num_steps, num_devices, teacher)
 
 
+def load(path: Path | str) -> OnlineResult:
+    """Load what `OnlineResult.save` wrote: the same θ, η, rule and metrics, which act at once and can go on learning.
+
+    It goes on in an environment that is given then, `load(path).go_on(num_steps, environment)`, on one device.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming the file and, in one short line, what is wrong with it.
+    """
+    return results.read(Path(path), _go_on_in)
+
+
+def _go_on_in(loaded: OnlineResult, num_steps: float, environment: Any) -> OnlineResult:
+    """Go on with a loaded result in an environment that must be of the same kind as its own was."""
+    config, life, is_meta = loaded.learner.config, loaded.life, loaded.learner.is_meta
+    host = None if isinstance(environment, Environment) else as_host_environment(environment)
+    if config.distillation.steps:
+        raise ValueError(f"distillation.steps is {config.distillation.steps}, expected 0: a file holds no teacher")
+    own = lambda num_actions, x, is_on_host, num: (
+        f"{num} {'on the host' if is_on_host else 'in JAX'} with {num_actions} actions and observations "
+        f"{np.dtype(x.dtype)}{list(x.shape)}"
+    )
+    here = host or environment
+    num_envs = config.batch_size if host is None else host.num_envs
+    found = own(here.num_actions, _observation(here), host is not None, num_envs)
+    expected = own(life.num_actions, life.observation, life.is_on_host, config.batch_size)
+    if found != expected:
+        raise ValueError(f"environments are {found}, expected {expected}")
+    of = (life.key, loaded.meta_params, not is_meta, num_steps, 0, None, loaded)
+    return _live(config, environment, *of) if host is None else _live_on_host(config, host, *of)
+
+
+def _observation(environment: Environment | HostEnvironment) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of one observation, as the environment gives it."""
+    if isinstance(environment, HostEnvironment):
+        return jax.ShapeDtypeStruct(environment.observation_shape, environment.observation_dtype)
+    return jax.eval_shape(lambda key: environment.observe(environment.init(key)[0]), jax.random.key(0))
+
+
 def _live(
     config: AgentConfig,
     environment: Environment,
@@ -240,9 +238,10 @@ def _live(
     num_steps,
     num_devices: int,
     teacher: Teacher | None,
+    start: OnlineResult | None = None,
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
-    program = make_online_program(learner, environment)
+    program, seen = make_online_program(learner, environment), _observation(environment)
 
     @splitting.over(num_devices)
     @jax.jit
@@ -267,11 +266,16 @@ def _live(
             _check(control, state.learner.params)
             parts, done = [*parts, metrics], done + num
             progress.update(done * program.env_steps, _text(metrics))
-        metrics = _metrics(parts, program.env_steps)
-        return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
+        life = Life(environment.num_actions, seen, False, key, states.leaves(state.actor), parts)
+        return OnlineResult(program.learner, state.learner, life, functools.partial(go_on, state, parts))
 
     init = splitting.over(num_devices)(jax.jit(program.init, compiler_options=quick_to_compile()))
-    return go_on(init(key, meta_params), [], num_steps)
+    if start is None:
+        return go_on(init(key, meta_params), [], num_steps)
+    template = jax.eval_shape(program.init, key, meta_params).actor
+    return go_on(
+        OnlineState(start.state, states.restored(template, start.life.actor, "actor")), start.life.parts, num_steps
+    )
 
 
 def _live_on_host(
@@ -283,6 +287,7 @@ def _live_on_host(
     num_steps,
     num_devices: int,
     teacher: Teacher | None,
+    start: OnlineResult | None = None,
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     check_tasks(learner, environment)
@@ -296,7 +301,7 @@ def _live_on_host(
         iterations = max(1, int(num_steps) // env_steps)
         progress = Progress(iterations * env_steps)
         parts = list(parts)
-        explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
+        explored = -(-config.exploration // num_processes), num_iterations(parts) * env_steps // num_processes
         acting_from = (acting_params(state.agent), actor_key, *explored)
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
@@ -307,14 +312,17 @@ def _live_on_host(
                 metrics |= zip(("episodes", "return_sum"), total(len(acted.returns), sum(acted.returns)), strict=True)
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
-        metrics = _metrics(parts, env_steps)
-        return OnlineResult(learner, state, metrics, functools.partial(go_on_from_copy, state, acted.key, parts))
+        life = Life(environment.num_actions, _observation(environment), True, key, states.leaves(acted.key), parts)
+        return OnlineResult(learner, state, life, functools.partial(go_on_from_copy, state, acted.key, parts))
 
     def go_on_from_copy(state: LearnerState, *of: Any, **how: Any) -> OnlineResult:
         experience, lifetime = apart(state.lifetime)  # that of the result stays as it is
         return go_on(state._replace(lifetime=together(jax.tree.map(jnp.copy, experience), lifetime)), *of, **how)
 
     actor_key, learner_key = jax.random.split(key)
+    if start is not None:
+        acting_key = states.restored(jax.eval_shape(own_key, actor_key), start.life.actor, "actor")
+        return go_on_from_copy(start.state, acting_key, start.life.parts, num_steps)
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
@@ -336,14 +344,6 @@ def _all_finite(params: Params) -> Array:
 def _check(control: Control, params: Params) -> None:
     if reason := why_stopped(control, params):
         raise FloatingPointError(f"{reason}: try a smaller learning_rate of optimizer or meta_optimizer")
-
-
-def _metrics(parts: list[dict[str, np.ndarray]], env_steps: int) -> dict[str, np.ndarray]:
-    """Join the metrics of all iterations, with the mean return of each, and the environment steps up to it."""
-    metrics = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    with np.errstate(invalid="ignore"):
-        metrics["return"] = metrics.pop("return_sum") / metrics["episodes"]
-    return metrics | {"env_steps": env_steps * np.arange(1, 1 + len(metrics["return"]))}
 
 
 def _text(metrics: dict[str, np.ndarray]) -> str:

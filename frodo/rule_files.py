@@ -5,9 +5,10 @@ and at what cost. Those of earlier versions are read, too, and so are files of t
 alone.
 """
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -17,7 +18,8 @@ import numpy as np
 from agents.rule import UpdateRule
 from agents.types import Params
 from agents.validation import check_choice
-from frodo import disco103_weights, earlier_versions, files, population_presets, presets
+from frodo import archives, disco103_weights, earlier_versions, files, population_presets, presets
+from frodo.archives import Archive
 from frodo.config import AgentConfig
 from frodo.fitted import RULE_OF, fitted_meta_params
 from frodo.rules import RuleConfig, make_update_rule
@@ -27,6 +29,7 @@ from meta.hand_made import TARGETS
 
 Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
+RESULT = "result.json"  # the same, in the file of a result (`results.py`)
 SHIPPED = Path(__file__).with_name("data")  # of each rule <name>.npz, and its card, <name>.md
 PUBLISHED = "disco103"
 
@@ -111,9 +114,8 @@ class Rule:
 
     def describe(self) -> str:
         """Return the rule's card, or, of a rule without one, its settings and origin."""
-        card = SHIPPED / f"{self.name}.md"
-        if card.is_file():
-            return card.read_text(encoding="utf-8")
+        if self.name in shipped_rules():
+            return (SHIPPED / f"{self.name}.md").read_text(encoding="utf-8")
         lines = [f"{self.name}: rule {self.config.rule.name!r} for agents of the kind {self.config.rule.kind!r}"]
         if self.meta_params:
             lines.append(f"meta-parameters: {sum(x.size for x in jax.tree.leaves(self.meta_params)):,}")
@@ -189,21 +191,23 @@ def load_rule(name: Path | str) -> Rule:
     if name in RULE_OF:
         return fit_rule(name)
     path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
-    arrays = _read(name, path)
-    if CONFIG not in arrays and set(disco103.expected_shapes()) <= set(arrays):
-        return _from_disco_rl(name, arrays)
-    origin = _origin(name, arrays)
-    try:
-        record = json.loads(arrays.pop(CONFIG).tobytes())
-        written = record.pop("format", None)
-        if written not in (None, earlier_versions.FORMAT):
-            raise ValueError(f"format is {written}, this version reads those up to {earlier_versions.FORMAT}")
-        config = files.from_plain(AgentConfig, record if written else earlier_versions.convert(record))
-        config.validate()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{name} has a configuration that this version does not know: {error}") from None
-    del arrays[ORIGIN]
-    return Rule(name, config, _meta_params(name, config.rule, arrays), origin)
+    with _opened(name, path) as archive:
+        if CONFIG not in archive and set(disco103.expected_shapes()) <= set(archive):
+            return _from_disco_rl(name, archive)
+        origin = _origin(name, archive)
+        record = archive.json(CONFIG)
+        with files.refusing(f"{name} has a configuration that this version does not know"):
+            written = record.pop("format", None)
+            if written not in (None, earlier_versions.FORMAT):
+                raise ValueError(f"format is {written!r}, this version reads those up to {earlier_versions.FORMAT}")
+            config = files.from_plain(AgentConfig, record if written else earlier_versions.convert(record))
+            if not config.rule.entry.is_learned:
+                raise ValueError(f"rule.name is {config.rule.name!r}, expected one that has an η to learn")
+            config.validate()
+            expected = _shapes_of_eta(config.rule)
+        found = _checked(name, archive.read_all(_described(expected), "its rule", (CONFIG, ORIGIN)))
+    meta_params = {module: {x: found[f"{module}/{x}"] for x in own} for module, own in expected.items()}
+    return Rule(name, config, meta_params, origin)
 
 
 def load_settings(name: str) -> Rule:
@@ -229,7 +233,8 @@ def load_origin(name: str) -> Origin:
         return DISCO103
     if name in RULE_OF:
         return _origin_of_fit(name)
-    return _origin(name, _read(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)))
+    with _opened(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
+        return _origin(name, archive)
 
 
 def config_for(rule: Rule, preset: Config) -> Config:
@@ -271,12 +276,9 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     if name in RULE_OF:
         return fitted_meta_params(name, config)
     loaded = load_rule(name)
-    shapes = lambda rule: jax.eval_shape(
-        lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0)
-    )
     theirs, ours = (files.plain(_flat(rule)) for rule in (loaded.config.rule, config))
     is_other = any(theirs.get(key) != ours.get(key) for key in OF_ETA)
-    if is_other or shapes(loaded.config.rule) != shapes(config):
+    if is_other or _shapes_of_eta(loaded.config.rule) != _shapes_of_eta(config):
         differing = {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}
         text = "; ".join(f"{key} is {a} there and {b} here" for key, (a, b) in differing.items())
         raise ValueError(f"{name} is a rule of another configuration: {text}")
@@ -306,39 +308,48 @@ def _arrays(rule: Rule) -> dict[str, np.ndarray]:
     return {f"{module}/{x}": np.asarray(w) for module, own in rule.meta_params.items() for x, w in own.items()}
 
 
-def _read(name: str, path: Path) -> dict[str, np.ndarray]:
+@contextlib.contextmanager
+def _opened(name: str, path: Path) -> Iterator[Archive]:
     try:
-        return files.read_arrays(path)
+        with archives.opened(path) as archive:
+            yield archive
     except FileNotFoundError:
         known = ", ".join([PUBLISHED, *shipped_rules(), *RULE_OF])
         raise ValueError(f"{name} is no rule: expected one of {known}, or the path of a rule's file") from None
 
 
-def _origin(name: str, arrays: Mapping[str, np.ndarray]) -> Origin:
+def _origin(name: str, archive: Archive) -> Origin:
+    if RESULT in archive:
+        raise ValueError(f"{name} is the file of a result: frodo.load reads it, and its `rule` is the rule")
     for key in (CONFIG, ORIGIN):
-        if key not in arrays:
+        if key not in archive:
             raise ValueError(f"{name} is not the file of a rule: it has no key {key!r}")
-    try:
-        record = json.loads(arrays[ORIGIN].tobytes())
-        return Origin(**(record | {"envs": tuple(record["envs"])}))
-    except (ValueError, TypeError, KeyError):
-        raise ValueError(f"{name} is not the file of a rule: it has no good {ORIGIN!r}") from None
+    record = archive.json(ORIGIN)
+    with files.refusing(f"{name} is not the file of a rule: it has no good {ORIGIN!r}"):
+        return files.from_plain(Origin, record)
 
 
-def _meta_params(name: str, config: RuleConfig, arrays: Mapping[str, np.ndarray]) -> Params:
-    rule = make_update_rule(config)
-    shapes = jax.eval_shape(lambda key: rule.random_meta_params(key, 2), jax.random.key(0))
-    expected = {f"{module}/{x}": shape.shape for module, own in shapes.items() for x, shape in own.items()}
-    disco103.check_arrays(name, arrays, expected, "its rule")
-    for key in sorted(expected):
-        if not np.all(np.isfinite(arrays[key])):
+def _shapes_of_eta(config: RuleConfig) -> Any:
+    return jax.eval_shape(lambda key: make_update_rule(config).random_meta_params(key, 2), jax.random.key(0))
+
+
+def _described(shapes: Any) -> dict[str, str]:
+    return {f"{module}/{x}": f"{s.dtype}{list(s.shape)}" for module, own in shapes.items() for x, s in own.items()}
+
+
+def _checked(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    for key, x in arrays.items():
+        if not np.all(np.isfinite(x)):
             raise ValueError(f"{name}: {key!r} has entries that are not finite")
-    return {module: {x: arrays[f"{module}/{x}"] for x in own} for module, own in shapes.items()}
+    return arrays
 
 
-def _from_disco_rl(name: str, arrays: dict[str, np.ndarray]) -> Rule:
+def _from_disco_rl(name: str, archive: Archive) -> Rule:
     """Make a rule from η as the public DiscoRL code writes it; sizes are those of the arrays."""
-    settings = disco103.sizes(arrays)
-    disco103.check_arrays(name, arrays, disco103.expected_shapes(settings), "the public DiscoRL code's")
-    config = presets.disco("").agent_only().replace(rule=RuleConfig("disco", settings))
+    with files.refusing(f"{name} holds no rule of the public DiscoRL code"):
+        settings = disco103.sizes(archive)
+        config = presets.disco("").agent_only().replace(rule=RuleConfig("disco", settings))
+        config.validate()
+        expected = {key: f"float32{list(shape)}" for key, shape in disco103.expected_shapes(settings).items()}
+    arrays = _checked(name, archive.read_all(expected, "the public DiscoRL code's"))
     return Rule(name, config, disco103.to_meta_params(arrays), None)

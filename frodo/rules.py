@@ -94,10 +94,11 @@ class RuleConfig:
         return dataclasses.replace(self, settings=replace(f"the rule {self.name!r}", self.settings, settings))
 
     @classmethod
-    def from_plain(cls, value: Mapping[str, Any], convert: Callable[[type, Any], Any]) -> Self:
+    def from_plain(cls, value: Mapping[str, Any], convert: Callable[[type, Any, str], Any]) -> Self:
         """Turn `dataclasses.asdict(config)` back into config; `convert` does so for its settings."""
-        check_choice("rule", value["name"], RULES)
-        return cls(value["name"], convert(RULES[value["name"]].settings, value["settings"]))
+        name = convert(str, value["name"], "rule.name")
+        check_choice("rule", name, RULES)
+        return cls(name, convert(RULES[name].settings, value["settings"], "rule"))
 
 
 def replace(owner: str, config: Any, settings: Mapping[str, Any]) -> Any:

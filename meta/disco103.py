@@ -4,7 +4,7 @@ Source: Oh et al. 2025; github.com/google-deepmind/disco_rl (Apache-2.0).
 """
 
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,13 +41,12 @@ LAYERS = {
 def expected_shapes(config: DiscoConfig | None = None) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array of a published file, by default Disco103's, in sorted order of their keys."""
     rule = disco(config or DiscoConfig())
-    params = jax.eval_shape(lambda key: rule.random_meta_params(key, 2), jax.random.key(0))
-    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params)
-    return {key: x.shape for key, x in from_meta_params(zeros).items()}
+    weights = lambda key: from_meta_params(rule.random_meta_params(key, 2))
+    return {key: x.shape for key, x in jax.eval_shape(weights, jax.random.key(0)).items()}
 
 
-def sizes(weights: Mapping[str, np.ndarray]) -> DiscoConfig:
-    """Return the settings of the rule that these arrays belong to: their sizes, and all else as of Disco103."""
+def sizes(weights: Mapping[str, Any]) -> DiscoConfig:
+    """Return the settings of the rule that arrays of these shapes belong to: their sizes, all else as of Disco103."""
     size = lambda layer: weights[f"{layer}/b"].shape[0]
     return DiscoConfig(
         prediction_size=size("lstm/linear_2"),
@@ -55,18 +54,6 @@ def sizes(weights: Mapping[str, np.ndarray]) -> DiscoConfig:
         lifetime_lstm=size("lstm/~/meta_lstm/~unroll/lstm/linear") // 4,
         action_embedding=(size("lstm/sequential/conv1_d"), size("lstm/sequential/conv1_d_1")),
     )
-
-
-def check_arrays(
-    path: Path | str, arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], rule: str
-) -> None:
-    """Raise a ValueError naming the file and its first key that is missing, unknown, or of another shape or dtype."""
-    for key in sorted({*expected, *arrays}):
-        if key not in arrays or key not in expected:
-            raise ValueError(f"{path}: key {key!r} is {'missing' if key in expected else f'not one of {rule}'}")
-        found = f"{arrays[key].dtype}{list(arrays[key].shape)}"
-        if found != f"float32{list(expected[key])}":
-            raise ValueError(f"{path}: {key!r} is {found}, expected float32{list(expected[key])}")
 
 
 def from_meta_params(params: Params) -> dict[str, Array]:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
 from experiments.runs.errors import UsageError
+from frodo import states
 from frodo.files import writing
 from frodo.logs import note
 
@@ -42,7 +42,8 @@ class Checkpoints:
             )
             if not is_reader:
                 self.folder.mkdir(parents=True, exist_ok=True)
-            self._manager = ocp.CheckpointManager(self.folder, options=options)
+            handler = ocp.StandardCheckpointHandler()  # else Orbax takes an empty folder's word for how all are made
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handler)
 
     def save(self, step: int, state: Any, metadata: dict) -> None:
         """Write a checkpoint; the one of the same step, if there is one, stays.
@@ -57,8 +58,8 @@ class Checkpoints:
         if step == self._manager.latest_step():
             return
         leaves = _leaves(state)
-        data = b"".join(_array(leaf).tobytes() for leaf in leaves.values())
-        index = {"leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
+        data = b"".join(states.as_array(leaf).tobytes() for leaf in leaves.values())
+        index = {"step": step, "leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
         parts = {"state": data, "index": json.dumps(index).encode()}
         item = {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}
         with writing(self.folder / str(step)), _quiet():
@@ -99,6 +100,8 @@ class Checkpoints:
         index = json.loads(text)
         if zlib.crc32(data) != index["crc32"]:
             raise ValueError("its checksum is wrong")
+        if (found := index.get("step", step)) != step:  # earlier versions wrote none
+            raise ValueError(f"it is that of step {found}")
         return data, index
 
 
@@ -117,18 +120,10 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _array(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-
-
 def _leaves(state: Any) -> dict[str, Any]:
-    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    leaves = states.leaves(state)
     for name, leaf in leaves.items():
-        if _array(leaf).dtype.hasobject:
+        if states.as_array(leaf).dtype.hasobject:
             raise TypeError(f"state{name} is a {type(leaf).__name__}, which a checkpoint cannot hold")
     return leaves
 
@@ -136,7 +131,7 @@ def _leaves(state: Any) -> dict[str, Any]:
 def _describe(leaves: dict[str, Any]) -> dict[str, str]:
     """For each leaf its dtype and shape, such as "float32[3, 4]"."""
     return {
-        name: f"{leaf.dtype if _is_key(leaf) else _array(leaf).dtype}{list(np.shape(leaf))}"
+        name: f"{leaf.dtype if states.is_key(leaf) else states.as_array(leaf).dtype}{list(np.shape(leaf))}"
         for name, leaf in leaves.items()
     }
 
@@ -152,18 +147,8 @@ def _unpack(data: bytes, stored: dict[str, str], template: Any, path: Path) -> A
         raise UsageError(f"{path} does not fit this program: its leaves come in another order")
     restored, offset = [], 0
     for leaf in leaves.values():
-        array = _array(leaf)
+        array = states.as_array(leaf)
         value = np.frombuffer(data, array.dtype, array.size, offset).reshape(array.shape).copy()
-        restored.append(_like(leaf, value))
+        restored.append(states.like(leaf, value))
         offset += array.nbytes
     return jax.tree.unflatten(jax.tree.structure(template), restored)
-
-
-def _like(leaf: Any, array: np.ndarray) -> Any:
-    """Give an array the type and the place of a leaf of the template."""
-    if _is_key(leaf):
-        key = jax.random.wrap_key_data(jnp.array(array), impl=jax.random.key_impl(leaf))
-        return jax.device_put(key, leaf.sharding) if leaf.committed else key
-    if isinstance(leaf, jax.Array):
-        return jax.device_put(array, leaf.sharding, may_alias=False) if leaf.committed else jnp.array(array)
-    return array if isinstance(leaf, np.ndarray) else type(leaf)(array[()])

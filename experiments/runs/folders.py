@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -63,8 +64,8 @@ def check_free(folder: Path, options: RunOptions) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Say whether the run in a folder can go on: the name of a checkpoint that is whole has nothing but digits."""
-    return any(path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
+    """Say whether the run in a folder can go on: the name of a checkpoint that is whole is a number."""
+    return any(re.fullmatch("0|[1-9][0-9]*", x.name) and any(x.glob("*")) for x in (folder / "checkpoints").glob("*"))
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:

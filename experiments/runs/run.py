@@ -22,7 +22,6 @@ import contextlib
 import csv
 import dataclasses
 import io
-import json
 import os
 import resource
 import signal
@@ -40,7 +39,7 @@ from experiments.runs.folders import check_free, check_version, clear, folder_of
 from experiments.runs.options import RunOptions
 from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
-from frodo.files import as_written, plain, with_new_settings, write_json, writing
+from frodo.files import as_written, parse_json, plain, with_new_settings, write_json, writing
 from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -114,8 +113,10 @@ class Run:
 
     def _continue(self) -> None:
         try:
-            earlier = json.loads(self._config_path.read_bytes())
+            earlier = parse_json(self._config_path.read_bytes())
             check_version(self.folder, earlier)
+            if not isinstance(earlier["steps"], int) or not isinstance(earlier.get("resumed", []), list):
+                raise ValueError
             config = with_new_settings(self._config_type, earlier["config"])
             before, now = _settings(earlier | {"config": config}), _settings(self._record)
         except FileNotFoundError:
@@ -267,20 +268,25 @@ class Run:
         length = metadata["metrics_bytes"]
         if self._metrics_length() < length:
             raise UsageError(f"--resume: {self._metrics_path} has lost rows that checkpoint {step} knows of")
+        if length:
+            self._columns = self._read_columns()
         with writing(self._metrics_path):
             if self._metrics_path.exists():
                 os.truncate(self._metrics_path, length)
             for name in ("summary.json", "rule.npz"):  # no longer true of the run
                 (self.folder / name).unlink(missing_ok=True)
-        if length:
-            with self._metrics_path.open(newline="") as file:
-                self._columns = next(csv.reader(file))
         self._start = time.monotonic() - metadata["seconds"]
         self._cpu_start = time.process_time() - metadata["cpu_seconds"]
         self._record["resumed"][-1]["step"] = step
         write_json(self._config_path, self._record)
         self._watch()
         return state, step
+
+    def _read_columns(self) -> list[str]:
+        with contextlib.suppress(ValueError, csv.Error, StopIteration), self._metrics_path.open(newline="") as file:
+            if set(FIRST_COLUMNS) <= set(columns := next(csv.reader(file))):
+                return columns
+        raise UsageError(f"--resume: {self._metrics_path} is damaged: its first line does not name the columns")
 
     def _watch(self) -> None:
         start = time.time() - self.seconds()

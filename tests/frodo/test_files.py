@@ -6,7 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from frodo.files import DiskError, read_arrays, write, write_arrays, writing
+from frodo.archives import read_arrays
+from frodo.files import DiskError, write, write_arrays, writing
 
 
 def test_a_full_disk_leaves_earlier_files(tmp_path, monkeypatch):

@@ -120,7 +120,7 @@ def test_the_published_weights_are_read():
             lambda w: w.update({"lstm/linear/b": np.zeros(256)}),
             r"'lstm/linear/b' is float64\[256\], expected float32\[256\]",
         ),
-        (lambda w: w.update({"lstm/linear/b": np.array([{}])}), "is no .npz file of arrays: .*[Oo]bject"),
+        (lambda w: w.update({"lstm/linear/b": np.array([{}])}), "is no .npz file of arrays: .* is no array of numbers"),
     ],
 )
 def test_a_wrong_file_is_named_by_its_first_wrong_key(change, message, tmp_path):
@@ -138,8 +138,8 @@ def test_what_is_no_whole_npz_file_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "c.npz", "w") as file:
         for key in disco103.expected_shapes():
             file.writestr(f"{key}.npy", b"broken")
-    for name, message in (("a", "is no .npz file of arrays"), ("b", "is no .npz file of arrays"), ("c", "expected")):
-        with pytest.raises(ValueError, match=f"{name}.npz.*{message}"):
+    for name in "abc":
+        with pytest.raises(ValueError, match=f"{name}.npz is no .npz file of arrays: "):
             disco103_weights.read(tmp_path / f"{name}.npz")
 
 

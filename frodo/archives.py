@@ -1,0 +1,154 @@
+"""Archives of arrays (.npz), read without trust: what is wrong with one is found before any of its arrays is read.
+
+The table of contents is checked first, then the first bytes of the members that are asked for: their dtypes, shapes and
+sizes. An array is read piece by piece, no further than its header says. Pickle and `eval` are never used.
+"""
+
+import contextlib
+import math
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from frodo import files
+
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)  # that unpack a piece at a time
+MAX_NAME = 200  # characters of a member's name
+MAX_TEXT = 2**20  # bytes of a member that holds JSON
+HEADER_BYTES = 10_000  # at most, as of NumPy
+CHUNK_BYTES = 2**20
+_SIZE = {1: 2, 2: 4}  # bytes of the header's size, by the version of the format
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=][biufc]\d{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,40}, ?)*(?:\d{1,40})?)\), \}\s*"
+)
+
+
+class Header(NamedTuple):
+    """What an array is, and where its data begins."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    order: Any  # "C" or "F"
+    start: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.start + self.dtype.itemsize * math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Archive(Mapping[str, Header]):
+    """The headers of an archive's arrays by name, and what reads the arrays; errors are those of `opened`."""
+
+    def __init__(self, path: Path, file: zipfile.ZipFile):
+        self.path, self._file = path, file
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for member in file.infolist():
+            name = member.filename.removesuffix(".npy")
+            if len(name) > MAX_NAME or not (name.isascii() and name.isprintable()):
+                raise ValueError(f"a member's name is {name[:40]!r} …, expected at most {MAX_NAME} ASCII characters")
+            if name in self._members:
+                raise ValueError(f"{name!r} is there twice")
+            if member.flag_bits & 1 or member.compress_type not in METHODS:
+                raise ValueError(f"{name!r} is encrypted, or compressed in a way that is not known")
+            self._members[name] = member
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> Header:
+        member = self._members[name]
+        with _refusing(self.path):
+            with self._file.open(member) as file:
+                header = _header(name, file.read(HEADER_BYTES))
+            if member.file_size != header.num_bytes:
+                raise ValueError(f"{name!r} has {member.file_size} bytes, but is {header}")
+            return header
+
+    def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
+        """Return an array of at most so many bytes."""
+        header = self[name]
+        with _refusing(self.path):
+            if max_bytes is not None and header.num_bytes > max_bytes:
+                raise ValueError(f"{name!r} has {header.num_bytes} bytes, expected at most {max_bytes}")
+            data = bytearray()
+            with self._file.open(self._members[name]) as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    data += chunk
+            if len(data) != header.num_bytes:
+                raise ValueError(f"{name!r} ends after {len(data)} of {header.num_bytes} bytes")
+            array = np.frombuffer(data, header.dtype, offset=header.start)
+            return array.reshape(header.shape, order=header.order)
+
+    def read_all(self, expected: Mapping[str, str], owner: str, others: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+        """Return the arrays, which must be these; `others` may be there, too.
+
+        Args:
+          expected: name -> dtype and shape, such as "float32[3, 4]".
+          owner: whose arrays they are, in messages.
+          others: members that are not read.
+        Raises:
+          ValueError: naming the first array that is missing, unknown, or of another dtype or shape.
+        """
+        for name in sorted({*expected, *self._members} - {*others}):
+            if name not in self or name not in expected:
+                raise ValueError(f"{self.path}: key {name!r} is {f'not one of {owner}' if name in self else 'missing'}")
+            if (found := str(self[name])) != expected[name]:
+                raise ValueError(f"{self.path}: {name!r} is {found[:100]}, expected {expected[name]}")
+        return {name: self.read(name) for name in sorted(expected)}
+
+    def json(self, name: str) -> Any:
+        """Return what a member of bytes says as JSON."""
+        text = self.read(name, HEADER_BYTES + MAX_TEXT)
+        with files.refusing(f"{self.path}: {name!r} is no JSON"):
+            return files.parse_json(text.tobytes())
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """Open an .npz file.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      ValueError: naming the file and, in one short line, the reason, for whatever else is wrong with it.
+    """
+    with contextlib.ExitStack() as on_exit:
+        with _refusing(path):
+            archive = Archive(path, on_exit.enter_context(zipfile.ZipFile(path)))
+        yield archive
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read an .npz file of whatever arrays; errors are those of `opened`."""
+    with opened(path) as archive:
+        return {name: archive.read(name) for name in sorted(archive)}
+
+
+def _refusing(path: Path) -> contextlib.AbstractContextManager[None]:
+    return files.refusing(f"{path} is no .npz file of arrays")
+
+
+def _header(name: str, data: bytes) -> Header:
+    """Read what numpy.lib.format writes before an array of numbers."""
+    if data[:6] != b"\x93NUMPY" or data[6] not in _SIZE:
+        raise ValueError(f"{name!r} is not in NumPy's format, version 1 or 2")
+    first = 8 + _SIZE[data[6]]
+    start = first + int.from_bytes(data[8:first], "little")
+    match = _HEADER.fullmatch(data[first:start])
+    if not match:
+        raise ValueError(f"{name!r} is no array of numbers")
+    shape = tuple(int(size) for size in re.findall(rb"\d+", match[3]))
+    return Header(np.dtype(match[1].decode()), shape, "F" if match[2] == b"True" else "C", start)
