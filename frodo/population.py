@@ -142,6 +142,7 @@ class Population:
                 self._hosts.append(self._make_host(i, environment))
         self._groups = [self._make_group(program, indices) for program, indices in programs.items()]
         self._actors: list[HostActor] = []
+        self._is_stopping: Callable[[], Any] = lambda: False
         self._sum = jax.jit(lambda updates: total(*updates))
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: apply_updates(
@@ -212,10 +213,26 @@ class Population:
         return self
 
     def __exit__(self, *exception) -> None:
-        self._on_exit.close()
+        for actor in self._actors:
+            actor.stop()  # all of them before the first one is waited for
+        self._on_exit.__exit__(*exception)
 
-    def start(self, state: PopulationState, others: Mapping[int, HostEnvironment] | None = None) -> None:
-        """Start the threads that act on the host; an entry of `others` replaces the environment of its index."""
+    @property
+    def hangs(self) -> bool:
+        """Whether the step of an environment hangs, which was left behind: they are not to be closed then."""
+        return any(actor.hangs() for actor in self._actors)
+
+    def start(
+        self,
+        state: PopulationState,
+        others: Mapping[int, HostEnvironment] | None = None,
+        is_stopping: Callable[[], Any] = lambda: False,
+    ) -> None:
+        """Start the threads that act on the host; an entry of `others` replaces the environment of its index.
+
+        Where `is_stopping` and an environment's step hangs, `step` raises KeyboardInterrupt.
+        """
+        self._is_stopping = is_stopping
         for host, agent in zip(self._hosts, state.hosts, strict=True):
             setup = host.functions.setup
             actor = HostActor(
@@ -261,7 +278,7 @@ class Population:
 
     def _learn_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
         """Let an agent begin to learn from what was acted; returns that, the state, and the output."""
-        acted = actor.get()
+        acted = actor.get(self._is_stopping)
         meta_params, (experience, lifetime) = jax.device_put(meta_params, host.device), apart(agent.lifetime)
         others = agent._replace(key=acted.key, lifetime=lifetime)
         return acted, *host.functions.learn(experience, others, meta_params, acted.trajectories, acted.validation)

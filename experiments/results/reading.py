@@ -34,7 +34,7 @@ def read(folder: Path) -> Results:
     """
     try:
         config = json.loads((folder / "config.json").read_bytes())
-        with (folder / "metrics.csv").open(newline="") as file:
+        with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
         values = np.array([[float(cell or "nan") for cell in row] for row in rows]).T
     except (FileNotFoundError, NotADirectoryError) as error:

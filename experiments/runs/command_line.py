@@ -147,8 +147,8 @@ def start(main: Callable[[list[str]], Any]) -> None:
                 lost = "a device or another process" if processes.are_several() else "a device"
                 _fail(f"JAX: {why}; {lost} seems to be lost: --resume goes on from the last checkpoint", 1)
             _raise(error)
-        except KeyboardInterrupt:
-            _fail("interrupted", 130)
+        except KeyboardInterrupt as error:
+            _fail(": ".join(["interrupted", *map(str, error.args)]), 130)
         except Exception as error:
             _raise(error)
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,16 @@ from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
 from frodo.files import writing
+from frodo.logs import note
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # elsewhere
+    msvcrt = None  # type: ignore[assignment]
 
 PARTS = (
     "config.json",
@@ -78,16 +88,33 @@ def check_version(folder: Path, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; a job waits for the end of another, else there is a UsageError."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Keep other processes out of a folder; a job waits for the end of another, else there is a UsageError.
+
+    The system takes the lock back when the process ends, however it does.
+    """
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl else os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if jobs.is_job else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise UsageError(f"{folder} is being written by another process: wait for its end") from None
+        if not fcntl and not msvcrt:
+            note(f"{folder} is not locked: this platform has no locks; let no other process write there")
+        while not _is_locked(descriptor):
+            if not jobs.is_job:
+                raise UsageError(f"{folder} is being written by another process: wait for its end")
+            time.sleep(0.2)
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock an open folder, or on Windows a file, if no other process has; says whether it is so now."""
+    try:
+        if fcntl:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif msvcrt:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def clear(folder: Path) -> None:

@@ -24,7 +24,6 @@ import dataclasses
 import io
 import json
 import os
-import resource
 import signal
 import sys
 import threading
@@ -35,6 +34,7 @@ from typing import Any, Self
 
 from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.devices import peak_memory_mb
 from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
@@ -157,7 +157,8 @@ class Run:
         """Let the first signal ask the run to stop; the second ends the process even while XLA holds the main
         thread."""
         read, write_end = os.pipe()
-        os.set_blocking(write_end, False)
+        if hasattr(os, "set_blocking"):  # which Windows neither has nor needs
+            os.set_blocking(write_end, False)
 
         def ask(number: int, _: Any) -> None:
             self.interrupted = number
@@ -197,9 +198,7 @@ class Run:
 
     def cost(self) -> dict[str, Any]:
         """Return the run's CPU seconds so far, and the largest memory of its process, as columns of metrics.csv."""
-        kilobyte = 2**20 if sys.platform == "darwin" else 2**10
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // kilobyte
-        return {"cpu_seconds": round(self.cpu_seconds(), 3), "peak_memory_mb": peak}
+        return {"cpu_seconds": round(self.cpu_seconds(), 3), "peak_memory_mb": peak_memory_mb()}
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to metrics.csv, and hand them to who watches; `seconds` is added.
@@ -223,7 +222,7 @@ class Run:
         length = self._metrics_length()
         with writing(self._metrics_path):
             try:
-                with self._metrics_path.open("a") as file:
+                with self._metrics_path.open("a", encoding="utf-8", newline="") as file:
                     file.write(text.getvalue())
             except OSError:
                 with contextlib.suppress(OSError):
@@ -273,7 +272,7 @@ class Run:
             for name in ("summary.json", "rule.npz"):  # no longer true of the run
                 (self.folder / name).unlink(missing_ok=True)
         if length:
-            with self._metrics_path.open(newline="") as file:
+            with self._metrics_path.open(newline="", encoding="utf-8") as file:
                 self._columns = next(csv.reader(file))
         self._start = time.monotonic() - metadata["seconds"]
         self._cpu_start = time.process_time() - metadata["cpu_seconds"]
