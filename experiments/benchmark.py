@@ -84,7 +84,9 @@ def run(
 def processor() -> str:
     """Return the name of this machine's processor."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+        if found := re.search(
+            r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
+        ):
             return found[1]
     return platform.processor() or platform.machine()
 
