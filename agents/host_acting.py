@@ -34,8 +34,8 @@ class HostActor:
 
     It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
     are at most two of its iterations old. Use it as a context manager: leaving it stops the thread; the environment
-    stays open. A thread that hangs in a step is left behind after an error or Ctrl-C. `seconds_waiting` and `seconds_waited_for` are what it has waited for the learner, and the learner for
-    it.
+    stays open. After an error or Ctrl-C, a thread that hangs in a step is left behind. `seconds_waiting` and
+    `seconds_waited_for` are what it has waited for the learner, and the learner for it.
 
     Args:
       environment, agent, policy: what acts, and where.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agents.validation import check_choice
+from agents.validation import check_choice, check_numbers
 from frodo.program_lanes import Evaluator, Job, Outcome, Pool, Task, loss_pools, target_pools
 from frodo.rules import with_prefix
 from frodo.target_lanes import TargetLaneConfig
@@ -98,6 +98,7 @@ class EvolutionConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected none: targets have target_lane.budget")
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)}, expected integers of at least 1")
+        check_numbers(self)
         with_prefix("lane", self.lane.validate)
         with_prefix("target_lane", self.target_lane.validate)
 
