@@ -36,7 +36,7 @@ def check_numbers(config: Any, prefix: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_numbers(value, f"{name}.".replace("rule.settings.", "rule."))
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, numbers.Integral) and not -(2**31) <= number < 2**31:
+            if isinstance(number, numbers.Integral) and not -(2**31) <= int(number) < 2**31:
                 raise ValueError(f"{name} is {value}, expected a whole number below 2147483648")
             if isinstance(number, float) and not (math.isinf(number) or abs(number) <= _LARGEST):
                 raise ValueError(f"{name} is {value}, expected a number of at most {_LARGEST:.3g}")

@@ -27,6 +27,7 @@ from frodo.config import AgentConfig
 from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
+from frodo.memory import batch_shape, check_agents
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from meta.curriculum import check_curriculum, make_curriculum
@@ -204,7 +205,8 @@ def discover_online(
         `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the environment.
+      ValueError: naming the setting that is not known, is bad, does not fit the environment, or asks for more memory
+        than there is.
       TypeError: if the environment is of no kind that is known.
       FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
@@ -270,8 +272,12 @@ def _live(
         metrics = _metrics(parts, program.env_steps)
         return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
 
-    init = splitting.over(num_devices)(jax.jit(program.init, compiler_options=quick_to_compile()))
-    return go_on(init(key, meta_params), [], num_steps)
+    init = jax.jit(program.init, compiler_options=quick_to_compile())
+    with splitting.over(num_devices):
+        shapes = jax.eval_shape(init, key, meta_params)
+        check_agents(config, learner.setup.agent, environment, learner.is_meta, shapes)
+        state = init(key, meta_params)
+    return go_on(state, [], num_steps)
 
 
 def _live_on_host(
@@ -316,8 +322,11 @@ def _live_on_host(
 
     actor_key, learner_key = jax.random.split(key)
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
-    observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
-    state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
+    observation = batch_shape(config, environment)
+    with splitting.over(num_devices):
+        shapes = jax.eval_shape(init, learner_key, observation, meta_params)
+        check_agents(config, learner.setup.agent, environment, learner.is_meta, shapes)
+        state = init(learner_key, jnp.zeros(observation.shape, observation.dtype), meta_params)
     return go_on(state, own_key(actor_key), [], num_steps)
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Array
+from frodo import memory
 from frodo.devices import gather, shared_out
 from frodo.target_lanes import TargetLaneConfig, make_target_lanes
 from meta.lanes import LaneConfig, Lanes, make_lanes
@@ -84,6 +85,10 @@ class Pool:
             expected = f"a multiple of the {len(devices)} devices of all processes"
             raise ValueError(f"num_lanes or num_full_lanes is {num}, expected {expected}")
         init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
+        of_key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        make = jax.jit(init)
+        shapes = jax.eval_shape(make, jax.ShapeDtypeStruct((num, *of_key.shape), of_key.dtype))
+        memory.check({"num_lanes, num_full_lanes or what a lane has": memory.num_bytes(shapes)})
 
         def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
             longest = jnp.broadcast_to(longest, (num,))
@@ -107,7 +112,7 @@ class Pool:
         self._new: dict[int, np.ndarray] = {}
         rows = self._assemble(nothing)
         self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
-        self.lanes: Any = jax.jit(init)(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
+        self.lanes: Any = make(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
 
     @property
     def free(self) -> list[int]:

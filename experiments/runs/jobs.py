@@ -1,7 +1,6 @@
 """Runs as processes of their own, so many at a time, each on its share of the cores; finished ones are left out."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -155,8 +154,13 @@ def _given(value: Any) -> Any:
     return {key: x for key, x in value.items() if x not in ("", None)} if isinstance(value, Mapping) else value
 
 
-def _entries(value: Any) -> set[Any]:
-    return set(value.items() if isinstance(value, Mapping) else value or ())
+def _is_part(was: Any, now: Any) -> bool:
+    """Say whether a list or mapping has all entries of an earlier one, which may be None."""
+    if isinstance(was, list) and isinstance(now, list):
+        return all(entry in now for entry in was)
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        return all(key in now and now[key] == value for key, value in was.items())
+    return not was
 
 
 def open_folder(
@@ -192,9 +196,9 @@ def open_folder(
         return
     if not resume:
         raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
-    earlier = json.loads(path.read_bytes())
+    earlier = files.read_json(path)
     for key, now in files.as_written(record).items():
         was = earlier.get(key)
-        if _given(was) != _given(now) and not (key in growing and _entries(was) <= _entries(now)):
+        if _given(was) != _given(now) and not (key in growing and _is_part(was, now)):
             raise UsageError(f"--resume: {key} was {was} in {out} and is {now} now")
     files.write_json(path, record)

@@ -22,7 +22,6 @@ import contextlib
 import csv
 import dataclasses
 import io
-import json
 import os
 import signal
 import sys
@@ -40,7 +39,7 @@ from experiments.runs.folders import check_free, check_version, clear, folder_of
 from experiments.runs.options import RunOptions
 from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
-from frodo.files import as_written, plain, with_new_settings, write_json, writing
+from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
 from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -114,11 +113,12 @@ class Run:
 
     def _continue(self) -> None:
         try:
-            earlier = json.loads(self._config_path.read_bytes())
+            earlier = read_json(self._config_path)
             check_version(self.folder, earlier)
+            steps = earlier["steps"]
             config = with_new_settings(self._config_type, earlier["config"])
             before, now = _settings(earlier | {"config": config}), _settings(self._record)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UsageError(f"--resume: {self.folder} holds no run") from None
         except UsageError as error:
             raise UsageError(f"--resume: {error}") from None
@@ -129,11 +129,11 @@ class Run:
             if was != is_now:
                 key = key.replace("rule.settings.", "rule.")  # as its flag
                 raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
-        if self.options.steps < earlier["steps"]:
-            raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
-        if self.options.steps > earlier["steps"] and self._why_as_long:
+        if self.options.steps < steps:
+            raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {steps}")
+        if self.options.steps > steps and self._why_as_long:
             raise UsageError(
-                f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and "
+                f"--resume: --steps={self.options.steps} is more than the run's {steps}, and "
                 f"{self._why_as_long}: give the same number"
             )
         self._on_exit.enter_context(locked(self.folder))
