@@ -189,7 +189,11 @@ class Population:
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
         rule = make_update_rule(self._config.rule)
         draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
-        self._check_memory(jax.eval_shape(lambda key: rule.random_meta_params(key, 2), meta_key) if meta_params is None else meta_params)
+        self._check_memory(
+            jax.eval_shape(lambda key: rule.random_meta_params(key, 2), meta_key)
+            if meta_params is None
+            else meta_params
+        )
         if meta_params is None:
             meta_params = draw(meta_key, 2)
         meta_params = jax.device_put(meta_params, self._everywhere)

@@ -5,6 +5,7 @@ done get the next programs, as data.
 """
 
 import collections
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -175,6 +176,8 @@ def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool
 
 def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Pool]:
     """Lanes for programs that need two outputs of networks and no random numbers, and lanes for all programs."""
+    shown = math.prod(task.environment.observation_shape)
+    memory.check({"lane.batch_size": 8 * num * lane.batch_size * shown})  # states of what is replayed, S and S'
 
     def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
         functions = make_lanes(task.environment, lane, lists, has_draws)
@@ -185,6 +188,8 @@ def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Po
 
 
 def target_pools(task: Task, lane: TargetLaneConfig, num: int) -> list[Pool]:
+    shown = math.prod(task.environment.observation_shape)
+    memory.check({"target_lane.batch_size or unroll": 4 * num * lane.batch_size * lane.unroll * shown})
     functions = make_target_lanes(task.environment, lane)
     return [Pool(task, functions, num, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
 

@@ -95,6 +95,7 @@ def hang_after(monkeypatch, num_steps):
     return closed
 
 
+@pytest.mark.slow
 def test_a_program_saves_and_says_how_to_go_on(start, tmp_path, monkeypatch):
     closed = hang_after(monkeypatch, 33)
     run = start("experiments.online", *BSUITE, *SMALL, f"--out={tmp_path}/run")
@@ -104,6 +105,7 @@ def test_a_program_saves_and_says_how_to_go_on(start, tmp_path, monkeypatch):
     assert closed == [33]  # the one whose shapes were asked for, not the one that hangs
 
 
+@pytest.mark.slow
 def test_a_population_ends_with_one_line(start, tmp_path, monkeypatch):
     closed = hang_after(monkeypatch, 5)
     settings = ["--rule=frodo", "--config.batch_size=2", "--config.unroll=5", "--config.validation_unroll=5"]
