@@ -4,7 +4,7 @@ import operator
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,8 @@ from agents.environments.host import HostEnvironment
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
 from toy_envs.base import TimeStep
+
+PATIENCE = 5.0  # seconds that a step may take where the run is to stop; then it counts as one that hangs
 
 
 class ActedIteration(NamedTuple):
@@ -33,8 +35,8 @@ class HostActor:
 
     It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
     are at most two of its iterations old. Use it as a context manager: leaving it stops the thread; the environment
-    stays open. `seconds_waiting` and `seconds_waited_for` are what it has waited for the learner, and the learner for
-    it.
+    stays open. After an error or Ctrl-C, a thread that hangs in a step is left behind. `seconds_waiting` and
+    `seconds_waited_for` are what it has waited for the learner, and the learner for it.
 
     Args:
       environment, agent, policy: what acts, and where.
@@ -66,6 +68,7 @@ class HostActor:
             self._shapes.append((1, schedule.num_validation_steps))
         self._queue: queue.Queue[ActedIteration | BaseException] = queue.Queue(maxsize=1)
         self._stop = threading.Event()
+        self._last_seen: tuple[Array, float] = key, 0.0  # the key, which each step changes, and since when it is so
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
         def step(params, key, observation, is_first, core_state, num_steps):
@@ -82,25 +85,48 @@ class HostActor:
         self._thread.start()
         return self
 
-    def __exit__(self, *exception) -> None:
-        self._stop.set()
-        while self._thread.is_alive():
+    def __exit__(self, kind: type[BaseException] | None, *exception) -> None:
+        self.stop()
+        while self._thread.is_alive() and not (kind and self.hangs()):
             try:
                 self._queue.get(timeout=0.1)
             except queue.Empty:
                 pass
+
+    def stop(self) -> None:
+        """Let the thread stop after its step, without waiting for it."""
+        self._stop.set()
+        self.hangs()  # its time runs from here
+
+    def hangs(self) -> bool:
+        """Say whether the thread has been in one step for PATIENCE seconds since this was first asked."""
+        if self._key is not self._last_seen[0] or not self._last_seen[1]:
+            self._last_seen = self._key, time.monotonic()
+        return self._thread.is_alive() and time.monotonic() - self._last_seen[1] > PATIENCE
 
     @property
     def seconds_waiting(self) -> float:
         before, since = self._waited
         return before + (time.monotonic() - since if since else 0.0)
 
-    def get(self) -> ActedIteration:
-        """Wait for the next iteration; an error of the thread is raised here."""
+    def get(self, is_stopping: Callable[[], Any] = lambda: False) -> ActedIteration:
+        """Wait for the next iteration; an error of the thread is raised here.
+
+        Raises:
+          KeyboardInterrupt: where the run is to stop, as `is_stopping` says, and a step hangs.
+        """
         while True:
             start = time.monotonic()
-            acted = self._queue.get()
-            self.seconds_waited_for += time.monotonic() - start
+            try:
+                acted = self._queue.get(timeout=0.5)
+            except queue.Empty:
+                if is_stopping() and self.hangs():
+                    raise KeyboardInterrupt("a step of the environment hangs") from None
+                if not self._thread.is_alive() and self._queue.empty():
+                    raise RuntimeError("the thread that steps the environment has ended") from None
+                continue
+            finally:
+                self.seconds_waited_for += time.monotonic() - start
             if isinstance(acted, BaseException):
                 raise acted
             if acted.generation == self._generation:

@@ -65,7 +65,7 @@ class NetworkConfig:
                 f"network.is_orthogonal is True, torso {self.torso!r} and head_stddev {self.head_stddev}, expected the "
                 "torso 'mlp' and no head_stddev"
             )
-        if self.head_stddev is not None and not self.head_stddev > 0:
+        if self.head_stddev is not None and not 0 < self.head_stddev < float("inf"):
             raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
         check_choice("network.activation", self.activation, ACTIVATIONS)
         check_choice("network.core_kind", self.core_kind, CORES)

@@ -1,11 +1,16 @@
 """Checks of values and arrays: an error is one line that names the bad one."""
 
+import dataclasses
 import difflib
+import math
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import chex
 import numpy as np
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
@@ -21,6 +26,29 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
+def check_numbers(config: Any, prefix: str = "") -> None:
+    """Raise a ValueError where a setting, or one of the settings in it, is no number that a device can hold.
+
+    Whole numbers have 32 bits, others those of a float32; they may be infinite here, but not nan.
+    """
+    for field in dataclasses.fields(config):
+        name, value = prefix + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            check_numbers(value, f"{name}.".replace("rule.settings.", "rule."))
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, numbers.Integral) and not -(2**31) <= int(number) < 2**31:
+                raise ValueError(f"{name} is {value}, expected a whole number below 2147483648")
+            if isinstance(number, float) and not (math.isinf(number) or abs(number) <= _LARGEST):
+                raise ValueError(f"{name} is {value}, expected a number of at most {_LARGEST:.3g}")
+
+
+def check_finite(config: Any, *names: str, prefix: str = "") -> None:
+    """Raise a ValueError where one of these settings is infinite."""
+    for name in names:
+        if math.isinf(getattr(config, name)):
+            raise ValueError(f"{prefix}{name} is {getattr(config, name)}, expected a finite number")
+
+
 def check_fractions(config: Any, *names: str) -> None:
     """Raise a ValueError where one of these settings is not from 0 to 1."""
     for name in names:
@@ -29,14 +57,16 @@ def check_fractions(config: Any, *names: str) -> None:
 
 
 def check_not_negative(config: Any, *names: str) -> None:
-    """Raise a ValueError where one of these settings is below 0."""
+    """Raise a ValueError where one of these settings is below 0, or infinite."""
+    check_finite(config, *names)
     for name in names:
         if not getattr(config, name) >= 0:
             raise ValueError(f"{name} is {getattr(config, name)}, expected a number of at least 0")
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Raise a ValueError where one of these settings is not above 0."""
+    """Raise a ValueError where one of these settings is not above 0, or infinite."""
+    check_finite(config, *names)
     for name in names:
         if not getattr(config, name) > 0:
             raise ValueError(f"{name} is {getattr(config, name)}, expected a positive number")

@@ -18,6 +18,7 @@ with all steps done tests anew, such as with --greedy.
 import dataclasses
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ from experiments.runs.folders import folder_of, of_process
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join, num_devices
-from frodo import files, logs
+from frodo import files, logs, memory
 from frodo.adaptation import held_out_tasks
 from frodo.config import OnlineConfig
 from frodo.rules import RULES
@@ -155,8 +156,9 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
         )
     with caused_by(f"--test_env={test_env or env}"):
         k_shot.check_solvable(tested)
-    with caused_by("--test_tasks"):
-        jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
+    with caused_by(f"--test_tasks={num_tasks}"):
+        tasks = jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
+        memory.check({"the number of tasks": memory.num_bytes(tasks)})
     return HeldOut(tested, parse_trials(trials), num_tasks, num_episodes, is_greedy)
 
 
@@ -174,7 +176,7 @@ def main(argv: list[str]) -> None:
         preset = configure(env, FLAGS.rule)
     config, options = command_line.parse_options(argv, preset)
     options = dataclasses.replace(options, num_devices=num_devices())
-    summary = run(config, options, test, FLAGS.rule.rpartition("/")[2].removesuffix(".npz"))
+    summary = run(config, options, test, Path(FLAGS.rule).name.removesuffix(".npz"))
     if not jax.process_index():
         print_summary(summary)
         print_test(summary["test"])

@@ -22,6 +22,7 @@ from experiments.analyses.pictures import pictures
 from experiments.results import plots
 from experiments.runs import command_line
 from experiments.runs.errors import UsageError
+from experiments.runs.folders import check_out
 from frodo import files
 from frodo.logs import Progress, note
 
@@ -205,6 +206,7 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     if len(argv) != 2:
         raise UsageError("name one run folder: python -m experiments.analyse RUN")
+    check_out(Path(FLAGS.out))
     run(Path(argv[1]), FLAGS.figures.split(","), FLAGS.seed, FLAGS.out)
 
 

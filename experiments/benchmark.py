@@ -31,6 +31,7 @@ from experiments.benchmarks.tables import OTHER, THIS, result, tables
 from experiments.results import reading
 from experiments.runs import command_line
 from experiments.runs.errors import RunError, UsageError
+from experiments.runs.folders import check_out
 from frodo import files
 from frodo.logs import note
 
@@ -84,7 +85,9 @@ def run(
 def processor() -> str:
     """Return the name of this machine's processor."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+        if found := re.search(
+            r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
+        ):
             return found[1]
     return platform.processor() or platform.machine()
 
@@ -93,8 +96,7 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     command_line.no_arguments(argv)
     benchmarks, cores, out = choose(FLAGS.only), choose_cores(FLAGS.num_cores), Path(FLAGS.out)
-    if out.is_dir():
-        raise UsageError(f"--out={out} is a folder: name a file")
+    check_out(out, is_file=True)
     commits, packages = {THIS: revisions.describe()}, {THIS: revisions.ROOT}
     with tempfile.TemporaryDirectory(prefix="frodo_revision_") as folder:
         if FLAGS.against:

@@ -34,6 +34,7 @@ from bsuite.utils import datasets, wrappers
 
 from agents.environments.bsuite import make_bsuite
 from agents.environments.dm_env import DmEnvBatch
+from agents.environments.names import make_environment
 from agents.validation import did_you_mean
 from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import EXPERIMENTS, Recorder, record_path
@@ -44,6 +45,7 @@ from experiments.runs.folders import folder_of
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.runs.options import RunOptions
 from frodo.config import OnlineConfig
+from frodo.learner import build_learner
 from frodo.logs import note, table
 from frodo.rules import RULES
 
@@ -162,9 +164,12 @@ def main(argv: list[str]) -> None:
     if FLAGS.only:
         run_id(ids[0], config, options, out)
         return
-    beside = [Path(folder) for folder in FLAGS.beside.split(",") if folder]
+    beside = [Path(folder) for folder in FLAGS.beside.split(",")] if FLAGS.beside else []
     for folder in beside:
         bsuite_scores.read(folder / "scores.csv")
+    if not ids[0].startswith("mnist"):  # whose data may be missing; each run checks itself, too
+        environment = make_environment(f"bsuite/{ids[0]}", 1, 0)
+        training.check_learner(build_learner(config, environment.num_actions, config.is_frozen), environment)
     changed = {name: FLAGS[name].value for name in sorted(FLAGS) if name.startswith("config.") and FLAGS[name].present}
     record = {"rule": FLAGS.rule, "init_meta_params": FLAGS.init_meta_params}
     record |= {"seeds": options.seeds, "steps": options.steps, "settings": changed}

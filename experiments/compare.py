@@ -41,7 +41,7 @@ from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse
 from experiments.results import statistics
 from experiments.runs import command_line, settings
 from experiments.runs.errors import RunError, UsageError
-from experiments.runs.folders import has_checkpoint
+from experiments.runs.folders import check_out, has_checkpoint
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
 from frodo import presets
 from frodo.logs import quantity
@@ -172,7 +172,7 @@ def show(comparison: Comparison) -> str:
 def parse_budgets(text: str) -> dict[str, int]:
     """Return the environment steps of each family: the defaults, but for those of "minatar=5e6,catch=1e5"."""
     budgets = {name: one.budget for name, one in FAMILIES.items()}
-    for part in filter(None, text.split(",")):
+    for part in text.split(",") if text else []:
         name, _, steps = part.partition("=")
         if name not in FAMILIES:
             hint = did_you_mean(name, FAMILIES) or f": give some of {', '.join(FAMILIES)}"
@@ -190,6 +190,7 @@ def main(argv: list[str]) -> None:
             hint = did_you_mean(name, METHODS) or f": give some of {', '.join(METHODS)}"
             raise UsageError(f"--methods={FLAGS.methods}: {name!r} is no method{hint}")
     out = Path(FLAGS.out)
+    check_out(out)
     rule_files = {name: str(FLAGS[name].value) for name in RULE_FLAGS}
     if FLAGS.discover:
         if given := [name for name in DISCOVERIES if rule_files[name]]:
@@ -238,8 +239,10 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "batches", ",".join("{}x{}".format(*x) for x in Grid.batches), "Environments x steps to choose from."
     )
-    flags.DEFINE_float("discount", None, "γ of rules that were not discovered; the outer objective keeps its own.")
-    flags.DEFINE_float("lambda", None, "λ of the same; the outer objective keeps its own.")
+    text = "γ of rules that were not discovered; the outer objective keeps its own."
+    flags.DEFINE_float("discount", None, text, lower_bound=0, upper_bound=1)
+    text = "λ of the same; the outer objective keeps its own."
+    flags.DEFINE_float("lambda", None, text, lower_bound=0, upper_bound=1)
     text = "Trajectories that one θ acts before it is updated on them in turn, where none are replayed; M of FRODO."
     flags.DEFINE_integer("stale", None, text, lower_bound=1)
     flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(METHODS)}.")

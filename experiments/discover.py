@@ -60,6 +60,7 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         on_exit.callback(lambda: [one.close() for one in hosts.values()])
         with caused_by("--envs"):
             population = Population(config, environments, jax.random.key(seed))
+        on_exit.callback(lambda: [hosts.pop(i) for i in list(hosts) if population.hangs])  # to close one might hang
         state = population.init(meta_params)  # before anything is written: the network may not suit an environment
         run = on_exit.enter_context(Run(options, experiment="discover", name=config.rule.name, config=config))
         on_exit.enter_context(population)
@@ -68,7 +69,7 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
             for i in hosts:
                 hosts[i].close()
                 hosts[i] = make(i, start)
-        population.start(state, hosts)
+        population.start(state, hosts, lambda: run.interrupted)
         summary = _discover(run, config, population, state, start)
         run.finish(summary)
     summary["rule"] = str(run.folder / "rule.npz")

@@ -35,7 +35,7 @@ from experiments.runs.processes import define_process_flags, join
 from experiments.runs.run import Run
 from frodo import devices, files, presets
 from frodo.config import AgentConfig
-from frodo.evolution import KINDS, Evolution, EvolutionConfig, Exhausted, Record
+from frodo.evolution import KINDS, MAX_SEEDS, Evolution, EvolutionConfig, Exhausted, Record
 from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
 from meta.optimizers import adam
@@ -58,6 +58,8 @@ class EvolveConfig(EvolutionConfig):
         for name in ("num_finalists", "num_final_seeds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if self.num_final_seeds > (most := MAX_SEEDS - SEEDS_OF_FINALISTS):
+            raise ValueError(f"num_final_seeds is {self.num_final_seeds}, expected at most {most}")
 
 
 def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:

@@ -16,6 +16,7 @@ from experiments.results.plots import curves
 from experiments.results.reading import DIFFERENCE, Results, X, curve, final_values, pool, read
 from experiments.runs.command_line import start
 from experiments.runs.errors import UsageError
+from experiments.runs.folders import check_out
 from frodo.logs import note, table
 
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
@@ -59,6 +60,7 @@ def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
 
 
 def main(argv: list[str]) -> None:
+    check_out(Path(flags.FLAGS.out), is_file=True)
     print(table(run(argv[1:], flags.FLAGS.metric, flags.FLAGS.out)))
     note(f"curves: {flags.FLAGS.out}")
 

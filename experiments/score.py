@@ -20,6 +20,7 @@ from experiments.results.program_plots import draw_program
 from experiments.results.scores import parse_tasks, task_of
 from experiments.runs import command_line
 from experiments.runs.errors import UsageError
+from experiments.runs.folders import check_out
 from frodo import files
 from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
@@ -70,6 +71,7 @@ def rows(envs: tuple[str, ...], programs: list[Program], scores: np.ndarray, end
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
+    check_out(Path(FLAGS.out))
     envs = parse_tasks(FLAGS.envs)
     formulas = [*FLAGS.formula, *(read_finalists(FLAGS.finalists) if FLAGS.finalists else [])]
     if not formulas:

@@ -32,7 +32,7 @@ from experiments.runs import command_line, settings
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import folder_of
 from experiments.runs.options import RunOptions
-from frodo import files, presets
+from frodo import files, memory, presets
 from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import build_learner
@@ -133,6 +133,8 @@ def measure(
     meta_params = settings.initial_meta_params(config)
     program = make_online_program(build_learner(config, environment.num_actions), environment)
     agent, rule, discount = program.learner.setup.agent, program.learner.setup.rule, config.rule.settings.discount
+    shapes = jax.eval_shape(program.init, jax.random.key(0), meta_params)
+    memory.check_agents(config, agent, environment, program.learner.is_meta, shapes)
     rules = {
         config.rule.name: rule,
         TD: td_lambda(TDLambdaConfig(discount, TD_LAMBDA)),

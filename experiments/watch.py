@@ -42,6 +42,7 @@ from experiments.analyses.predictions import certainty
 from experiments.results.plots import COLOURS
 from experiments.runs import command_line
 from experiments.runs.errors import RunError, UsageError
+from experiments.runs.folders import check_out
 from frodo import files
 from frodo.logs import Progress, note
 from toy_envs.rule_room import RuleRoom
@@ -261,6 +262,7 @@ def main(argv: list[str]) -> None:
         raise UsageError("name one run folder: python -m experiments.watch RUN")
     folder = Path(argv[1])
     out = Path(FLAGS.out) if FLAGS.out else folder / "episode.gif"
+    check_out(out, is_file=True)
     run(folder, out, FLAGS.seed, command_line.parse_steps(FLAGS.steps), FLAGS.episode_seed)
     note(f"film: {out}")
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from agents.networks import NetworkConfig, make_agent
 from agents.types import Array
-from agents.validation import check_choice
+from agents.validation import check_choice, check_numbers
 from frodo.rules import RULES, RuleConfig, make_update_rule, replace, with_prefix
 from meta.curriculum import UNIFORM, CurriculumConfig
 from meta.distillation import DistillationConfig, Teacher, distilled
@@ -46,6 +46,7 @@ class AgentConfig(LifetimeConfig):
         self.meta_optimizer.validate("meta_optimizer")
         with_prefix("curriculum", self.curriculum.validate)
         with_prefix("distillation", self.distillation.validate)
+        check_numbers(self)
         if self.distillation.steps and self.rule.kind != "actor_critic":
             raise ValueError(
                 f"distillation.steps is {self.distillation.steps}, expected 0 for the rule {self.rule.name!r}: an "

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agents.validation import check_choice
+from agents.validation import check_choice, check_numbers
 from frodo.program_lanes import Evaluator, Job, Outcome, Pool, Task, loss_pools, target_pools
 from frodo.rules import with_prefix
 from frodo.target_lanes import TargetLaneConfig
@@ -41,6 +41,7 @@ COUNTED = (
     "not finite",
 )
 VERSION = 2  # of how programs are scored and told apart; in the first they had one draw, or means of seeds
+MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
 
@@ -81,6 +82,8 @@ class EvolutionConfig:
         for name in ("population_size", "tournament_size", "num_seeds", "num_lanes", "num_full_lanes", "chunk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if self.num_seeds > MAX_SEEDS:
+            raise ValueError(f"num_seeds is {self.num_seeds}, expected at most {MAX_SEEDS}")
         if self.tournament_size > self.population_size:
             raise ValueError(
                 f"tournament_size is {self.tournament_size}, expected at most population_size ({self.population_size})"
@@ -98,6 +101,7 @@ class EvolutionConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected none: targets have target_lane.budget")
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)}, expected integers of at least 1")
+        check_numbers(self)
         with_prefix("lane", self.lane.validate)
         with_prefix("target_lane", self.target_lane.validate)
 
@@ -258,8 +262,8 @@ class Evolution:
         Raises:
           ValueError: a seed is above 65,535, where the draws of another task begin.
         """
-        if max(seeds) >= 2**16:
-            raise ValueError(f"seeds go up to {max(seeds)}, expected numbers up to {2**16 - 1}")
+        if max(seeds) >= MAX_SEEDS:
+            raise ValueError(f"seeds go up to {max(seeds)}, expected numbers up to {MAX_SEEDS - 1}")
         scores, num_steps = np.full((len(programs), len(self._tasks), len(seeds)), np.nan), 0
         for i, program in enumerate(programs):
             for task in range(len(self._tasks)):

@@ -73,6 +73,24 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     write(path, buffer.getvalue())
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds names and values.
+
+    Raises:
+      FileNotFoundError, NotADirectoryError: if there is none.
+      ValueError: naming the file and the reason, for whatever else is wrong with it.
+    """
+    try:
+        value = parse_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__} as JSON, expected names and values")
+    return value
+
+
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows of numbers and texts as CSV, as `write` does. The first row's keys are the header, if there is one."""
     text = io.StringIO()

@@ -28,6 +28,7 @@ from frodo.config import AgentConfig
 from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
+from frodo.memory import batch_shape, check_agents
 from frodo.results import Life, OnlineResult, num_iterations
 from frodo.rule_files import Rule, get_rule
 from frodo.rules import RULES
@@ -163,7 +164,8 @@ def discover_online(
         `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the environment.
+      ValueError: naming the setting that is not known, is bad, does not fit the environment, or asks for more memory
+        than there is.
       TypeError: if the environment is of no kind that is known.
       FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
@@ -269,13 +271,15 @@ def _live(
         life = Life(environment.num_actions, seen, False, key, states.leaves(state.actor), parts)
         return OnlineResult(program.learner, state.learner, life, functools.partial(go_on, state, parts))
 
-    init = splitting.over(num_devices)(jax.jit(program.init, compiler_options=quick_to_compile()))
-    if start is None:
-        return go_on(init(key, meta_params), [], num_steps)
-    template = jax.eval_shape(program.init, key, meta_params).actor
-    return go_on(
-        OnlineState(start.state, states.restored(template, start.life.actor, "actor")), start.life.parts, num_steps
-    )
+    init = jax.jit(program.init, compiler_options=quick_to_compile())
+    with splitting.over(num_devices):
+        shapes = jax.eval_shape(init, key, meta_params)
+        check_agents(config, learner.setup.agent, environment, learner.is_meta, shapes)
+        if start is not None:
+            acting_state = states.restored(shapes.actor, start.life.actor, "actor")
+            return go_on(OnlineState(start.state, acting_state), start.life.parts, num_steps)
+        state = init(key, meta_params)
+    return go_on(state, [], num_steps)
 
 
 def _live_on_host(
@@ -324,8 +328,11 @@ def _live_on_host(
         acting_key = states.restored(jax.eval_shape(own_key, actor_key), start.life.actor, "actor")
         return go_on_from_copy(start.state, acting_key, start.life.parts, num_steps)
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
-    observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
-    state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
+    observation = batch_shape(config, environment)
+    with splitting.over(num_devices):
+        shapes = jax.eval_shape(init, learner_key, observation, meta_params)
+        check_agents(config, learner.setup.agent, environment, learner.is_meta, shapes)
+        state = init(learner_key, jnp.zeros(observation.shape, observation.dtype), meta_params)
     return go_on(state, own_key(actor_key), [], num_steps)
 
 

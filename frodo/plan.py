@@ -12,17 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from agents import acting
 from agents.environments.names import is_pure, make_environment
 from agents.environments.suites import Seen, seen
-from agents.networks import Agent
-from agents.types import Trajectory
 from frodo import logs
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
 from frodo.devices import cpu_devices, make_mesh, mesh_size
 from frodo.learner import build_learner
+from frodo.memory import batch_shape, num_bytes, trajectory_shape, trajectory_shapes
 from frodo.online import check_divided, make_online_program
 from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
@@ -149,7 +147,7 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
         step = _with_acting(step, config, learner.setup, environment, of_learner.agent.params, learner.is_meta)
     update = _update(config, learner.setup, environment, of_learner.meta_params, of_learner.lifetime.agent)
     sizes_of = _num(of_learner.params), _num(of_learner.meta_params)
-    share = Share(config.env, not is_pure(config.env), 1, 1, *sizes_of, update, step, _num_bytes(state))
+    share = Share(config.env, not is_pure(config.env), 1, 1, *sizes_of, update, step, num_bytes(state))
     env_steps = whole.num_env_steps(learner.is_meta)
     if learner.is_meta:  # as compiled: θ's gradient in each update, twice on the way back but once in one; η's there
         num_told = (3 * config.num_updates - 1 + config.stride) * sizes_of[0] + config.num_updates * sizes_of[1]
@@ -212,7 +210,7 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
         step = costs_of(make_host_learn(agent), *parts, donated=0)
         step = _with_acting(step, config, setup, environment, state.lifetime.agent.params, True).times(num)
         step = step._replace(  # all are begun before the first one ends
-            arguments=step.arguments + (num - 1) * (_num_bytes(state) + _num_bytes(trajectories)),
+            arguments=step.arguments + (num - 1) * (num_bytes(state) + num_bytes(trajectories)),
             outputs=num * step.outputs,
             aliased=num * step.aliased,
         )
@@ -220,7 +218,7 @@ def _share_of_agents(config: PopulationConfig, names: Sequence[str], num_devices
     update = _update(config, setup, environment, meta_params, of_agent)
     kind = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     sizes = _num(of_agent.params), _num(meta_params)
-    return Share(kind, is_host, len(names), num, *sizes, update, step, num * _num_bytes(state))
+    return Share(kind, is_host, len(names), num, *sizes, update, step, num * num_bytes(state))
 
 
 def describe(plan: Plan, accelerators: Sequence[str] = tuple(ACCELERATORS)) -> str:
@@ -304,24 +302,6 @@ def _update(config: AgentConfig, setup: Setup, environment: Environment | Seen, 
     return costs_of(lambda meta_params, state, one: step(meta_params, state, one, None), meta_params, state, one)
 
 
-def trajectory_shapes(
-    config: AgentConfig, agent: Agent, environment: Seen, is_meta: bool
-) -> tuple[Trajectory, Trajectory | None]:
-    """Return the shapes of what an actor hands over for a step."""
-    schedule, observation = config.schedule(is_meta), batch_shape(config, environment)
-    of_length = lambda length, *num: trajectory_shape(agent, observation, length, environment.num_actions, num)
-    validation = of_length(schedule.num_validation_steps) if schedule.num_validation_steps else None
-    return of_length(schedule.num_steps, schedule.num_trajectories), validation
-
-
-def trajectory_shape(agent: Agent, observation: Any, length: int, num_actions: int, leading: tuple[int, ...]) -> Any:
-    """Return the shapes of trajectories [*leading, T, B, ...]."""
-    empty = lambda x: acting.empty_trajectory(agent, agent.prepare(x), length, num_actions)
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), jax.eval_shape(empty, observation)
-    )
-
-
 def _environment(name: str) -> Environment | Seen:
     """Return a pure environment itself, of others what they show."""
     if not is_pure(name):
@@ -331,19 +311,9 @@ def _environment(name: str) -> Environment | Seen:
     return environment
 
 
-def batch_shape(config: AgentConfig, environment: Environment | Seen, size: int = 0) -> jax.ShapeDtypeStruct:
-    """Return the shape of observations of a batch, as the environment shows them."""
-    dtype = environment.observation_dtype if isinstance(environment, Seen) else jnp.float32
-    return jax.ShapeDtypeStruct((size or config.batch_size, *environment.observation_shape), dtype)
-
-
 def _key() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
 def _num(tree: Any) -> int:
     return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-
-
-def _num_bytes(tree: Any) -> int:
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))

@@ -4,8 +4,10 @@ Agents whose environments share a program are a group: one compiled program on a
 an environment on the host, which a thread steps. What one agent does in a meta-step is in `meta/population.py`.
 """
 
+import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -28,6 +30,7 @@ from frodo import population_presets
 from frodo.config import AgentConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress
+from frodo.memory import batch_shape, check, needs
 from frodo.rule_files import Origin, Rule, get_rule, population_config
 from frodo.rules import RULES, make_update_rule
 from meta.experience import apart, experience_apart, make_lifetime
@@ -67,8 +70,8 @@ class _Group(NamedTuple):
 
     indices: list[int]  # of its agents in the population
     setup: Setup
-    agent: PopulationAgent
     mesh: Mesh
+    begin: Callable[..., PopulationAgentState]
     step: Callable[..., tuple[PopulationAgentState, GroupOutput]]
     renew: Callable[..., PopulationAgentState]
 
@@ -142,6 +145,7 @@ class Population:
                 self._hosts.append(self._make_host(i, environment))
         self._groups = [self._make_group(program, indices) for program, indices in programs.items()]
         self._actors: list[HostActor] = []
+        self._is_stopping: Callable[[], Any] = lambda: False
         self._sum = jax.jit(lambda updates: total(*updates))
         self._apply = jax.jit(
             lambda meta_params, opt_state, updates, weights: apply_updates(
@@ -157,9 +161,12 @@ class Population:
         setup = make_setup(self._config, program.num_actions)
         agent = make_agent(self._config, setup, program)
         mesh = make_mesh(len(indices), self._devices, AXIS)
+        sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+        begin = jax.vmap(agent.init, in_axes=(0, None, 0))
+        begin = jax.jit(begin, out_shardings=sharding, compiler_options=self._quick)
         step = jax.jit(make_group_step(agent, mesh, self._config.vmap_agents), donate_argnums=1)
         renew = jax.jit(make_group_renew(agent, mesh), donate_argnums=0, compiler_options=self._quick)
-        return _Group(indices, setup, agent, mesh, step, renew)
+        return _Group(indices, setup, mesh, begin, step, renew)
 
     def _make_host(self, index: int, environment: HostEnvironment) -> _Host:
         if environment.num_envs != self._config.batch_size:
@@ -180,9 +187,14 @@ class Population:
     def init(self, meta_params: Params | None = None) -> PopulationState:
         """Make every agent's first lifetime, and η at random if it is not given."""
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
+        rule = make_update_rule(self._config.rule)
+        draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
+        self._check_memory(
+            jax.eval_shape(lambda key: rule.random_meta_params(key, 2), meta_key)
+            if meta_params is None
+            else meta_params
+        )
         if meta_params is None:
-            rule = make_update_rule(self._config.rule)
-            draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
             meta_params = draw(meta_key, 2)
         meta_params = jax.device_put(meta_params, self._everywhere)
         groups = []
@@ -195,10 +207,7 @@ class Population:
                     (key, acting.init_actor(environment, group.setup.agent, env_key, self._config.batch_size))
                 )
             key, actor = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
-            sharding = NamedSharding(group.mesh, PartitionSpec(AXIS))
-            begin_all = jax.vmap(group.agent.init, in_axes=(0, None, 0))
-            begin_all = jax.jit(begin_all, out_shardings=sharding, compiler_options=self._quick)
-            groups.append(begin_all(key, meta_params, actor))
+            groups.append(group.begin(key, meta_params, actor))
         hosts = []
         for host in self._hosts:
             observation = host.functions.setup.agent.prepare(jnp.asarray(host.environment.reset().observation))
@@ -208,14 +217,48 @@ class Population:
         opt_state = jax.device_put(opt_state, self._everywhere)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
 
+    def _check_memory(self, meta_params: Any) -> None:
+        """Raise a ValueError where the agents, with an η of these shapes, need more memory than there is."""
+        config, parts = self._config, collections.Counter[str]()
+        for group in self._groups:
+            environment: Any = self._environments[group.indices[0]]
+            agent, num = group.setup.agent, len(group.indices)
+            start = functools.partial(acting.init_actor, environment, agent, batch_size=config.batch_size)
+            one = self._key, jax.eval_shape(start, self._key)
+            all_of = jax.tree.map(lambda x, num=num: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), one)
+            state = jax.eval_shape(group.begin, all_of[0], meta_params, all_of[1])
+            parts += needs(config, agent, environment, True, state, num if config.vmap_agents else 1)
+        for host in self._hosts:
+            agent = host.functions.setup.agent
+            observation = jax.eval_shape(agent.prepare, batch_shape(config, host.environment))
+            state = jax.eval_shape(host.functions.init, self._key, meta_params, observation)
+            parts += needs(config, agent, host.environment, True, state)
+        check(parts)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception) -> None:
-        self._on_exit.close()
+        for actor in self._actors:
+            actor.stop()  # all of them before the first one is waited for
+        self._on_exit.__exit__(*exception)
 
-    def start(self, state: PopulationState, others: Mapping[int, HostEnvironment] | None = None) -> None:
-        """Start the threads that act on the host; an entry of `others` replaces the environment of its index."""
+    @property
+    def hangs(self) -> bool:
+        """Whether the step of an environment hangs, which was left behind: they are not to be closed then."""
+        return any(actor.hangs() for actor in self._actors)
+
+    def start(
+        self,
+        state: PopulationState,
+        others: Mapping[int, HostEnvironment] | None = None,
+        is_stopping: Callable[[], Any] = lambda: False,
+    ) -> None:
+        """Start the threads that act on the host; an entry of `others` replaces the environment of its index.
+
+        Where `is_stopping` and an environment's step hangs, `step` raises KeyboardInterrupt.
+        """
+        self._is_stopping = is_stopping
         for host, agent in zip(self._hosts, state.hosts, strict=True):
             setup = host.functions.setup
             actor = HostActor(
@@ -261,7 +304,7 @@ class Population:
 
     def _learn_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
         """Let an agent begin to learn from what was acted; returns that, the state, and the output."""
-        acted = actor.get()
+        acted = actor.get(self._is_stopping)
         meta_params, (experience, lifetime) = jax.device_put(meta_params, host.device), apart(agent.lifetime)
         others = agent._replace(key=acted.key, lifetime=lifetime)
         return acted, *host.functions.learn(experience, others, meta_params, acted.trajectories, acted.validation)

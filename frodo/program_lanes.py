@@ -5,6 +5,7 @@ done get the next programs, as data.
 """
 
 import collections
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Array
+from frodo import memory
 from frodo.devices import gather, shared_out
 from frodo.target_lanes import TargetLaneConfig, make_target_lanes
 from meta.lanes import LaneConfig, Lanes, make_lanes
@@ -84,6 +86,10 @@ class Pool:
             expected = f"a multiple of the {len(devices)} devices of all processes"
             raise ValueError(f"num_lanes or num_full_lanes is {num}, expected {expected}")
         init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
+        of_key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        make = jax.jit(init)
+        shapes = jax.eval_shape(make, jax.ShapeDtypeStruct((num, *of_key.shape), of_key.dtype))
+        memory.check({"num_lanes, num_full_lanes or what a lane has": memory.num_bytes(shapes)})
 
         def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
             longest = jnp.broadcast_to(longest, (num,))
@@ -107,7 +113,7 @@ class Pool:
         self._new: dict[int, np.ndarray] = {}
         rows = self._assemble(nothing)
         self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
-        self.lanes: Any = jax.jit(init)(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
+        self.lanes: Any = make(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
 
     @property
     def free(self) -> list[int]:
@@ -170,6 +176,8 @@ def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool
 
 def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Pool]:
     """Lanes for programs that need two outputs of networks and no random numbers, and lanes for all programs."""
+    shown = math.prod(task.environment.observation_shape)
+    memory.check({"lane.batch_size": 8 * num * lane.batch_size * shown})  # states of what is replayed, S and S'
 
     def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
         functions = make_lanes(task.environment, lane, lists, has_draws)
@@ -180,6 +188,8 @@ def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Po
 
 
 def target_pools(task: Task, lane: TargetLaneConfig, num: int) -> list[Pool]:
+    shown = math.prod(task.environment.observation_shape)
+    memory.check({"target_lane.batch_size or unroll": 4 * num * lane.batch_size * lane.unroll * shown})
     functions = make_target_lanes(task.environment, lane)
     return [Pool(task, functions, num, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
 

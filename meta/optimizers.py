@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.types import Array, Params
-from agents.validation import check_choice
+from agents.validation import check_choice, check_finite
 
 NAMES = ("rmsprop", "adam")
 ADAM_B1 = 0.9
@@ -29,6 +29,7 @@ class OptimizerConfig:
         for field in ("learning_rate", "epsilon", "max_gradient_norm", "max_update"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{prefix}.{field} is {getattr(self, field)}, expected a positive number")
+        check_finite(self, "learning_rate", "epsilon", prefix=f"{prefix}.")
         if not 0 <= self.decay < 1:
             raise ValueError(f"{prefix}.decay is {self.decay}, expected a number from 0 to below 1")
 

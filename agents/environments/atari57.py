@@ -12,7 +12,7 @@ def atari57_scores() -> dict[str, tuple[float, float]]:
 
     Source: DeepMind's DQN Zoo (`dqn_zoo/atari_data.py`). Episodes start with 1 to 30 no-ops, of 108,000 frames at most.
     """
-    with open(pathlib.Path(__file__).with_name("atari57_scores.csv"), newline="") as file:
+    with open(pathlib.Path(__file__).with_name("atari57_scores.csv"), newline="", encoding="utf-8") as file:
         return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
 
 

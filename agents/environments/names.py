@@ -23,6 +23,7 @@ from toy_envs.changing import CHANGES, Changing
 from toy_envs.rule_room import KINDS
 from toy_envs.trials import Trials
 
+MAX_ON_HOST = 10_000  # environments of a batch
 _FORMS = {
     "toy": "toy/<name>",
     "gymnax": "gymnax/<Id>",
@@ -73,8 +74,9 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system
         library.
     """
-    if num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs}, expected at least 1")
+    if num_envs < 1 or (num_envs > MAX_ON_HOST and not is_pure(name)):
+        most = "" if num_envs < 1 else f", and at most {MAX_ON_HOST} of those that are stepped on the host, as {name}"
+        raise ValueError(f"num_envs is {num_envs}, expected at least 1{most}")
     suite, _, rest = name.partition("/")
     if suite == "toy" and (toy := toys.make(rest)):
         return toy
@@ -90,10 +92,10 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
         return EnvpoolEnvironment(rest, num_envs, seed)
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
-    if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d+)/(.+)", rest)) and _is_plain(found[3]):
+    if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
         with _named(name):
             return Changing(_make_pure(found[3]), found[1], int(found[2]))
-    if suite == "trials" and (found := re.fullmatch(r"(?:(\d+)-)?(\d+)/(forgetful/)?(.+)", rest)):
+    if suite == "trials" and (found := re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)):
         if _is_plain(found[4]):
             with _named(name):
                 return Trials(_make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))

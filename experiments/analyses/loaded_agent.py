@@ -5,7 +5,6 @@ trajectory, observations = play(agent, num_steps=50, batch_size=2, seed=0)
 clipped, predictions, slow = rule_inputs(agent, trajectory)
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,8 @@ from agents.types import Array, Params, Predictions, Trajectory
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.folders import check_version, has_checkpoint
-from frodo import files
+from experiments.runs.training import check_learner
+from frodo import files, memory
 from frodo.adaptation import returns_by_trial
 from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
@@ -51,7 +51,7 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
       UsageError: if the folder holds no run of `online` with a checkpoint, or none of that seed.
     """
     try:
-        record = json.loads((folder / "config.json").read_bytes())
+        record = files.read_json(folder / "config.json")
         check_version(folder, record)
         config = files.from_plain(OnlineConfig, record["config"])
         config.validate()
@@ -67,6 +67,7 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     environment = make_environment(config.env, config.batch_size, 0)
     checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
     learner = build_learner(config, environment.num_actions, config.is_frozen)
+    check_learner(learner, environment, len(seeds) if is_pure(config.env) else 1)
     if isinstance(environment, Environment):
         program, chosen = make_online_program(learner, environment), seeds[0] if seed is None else seed
         if chosen in seeds:
@@ -141,6 +142,8 @@ def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tup
             state = acting.init_actor(environment, agent, key, batch_size)
             return acting.rollout(acting.Actor(environment, agent, policy), params, state, num_steps)[1]
 
+        shapes = jax.eval_shape(run, key)
+        memory.check({"the number of steps": memory.num_bytes(shapes)})
         trajectory = run(key)
         return trajectory, np.asarray(trajectory.observation)  # which `prepare` leaves as they are, of a toy
     return _play_on_host(loaded, environment, key, num_steps)
@@ -175,6 +178,7 @@ def _play_on_host(
     )
     first_core = core = agent.initial_state(environment.num_envs)
     time_step = environment.reset()
+    memory.check({"the number of steps": num_steps * time_step.observation.nbytes})
     before, after, chosen = [time_step], [], []
     for step_key in jax.random.split(key, num_steps):
         action, logits, core = act(step_key, prepare(time_step.observation), time_step.is_first, core)

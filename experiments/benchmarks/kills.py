@@ -128,7 +128,7 @@ def last_step(folder: Path) -> int:
 
 def end_of(folder: Path, num_iterations: int) -> tuple[list[str], bytes]:
     """Return the rows of a run without clocks, and its last state."""
-    lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+    lines = [line.split(",") for line in (folder / "metrics.csv").read_text(encoding="utf-8").splitlines()]
     kept = [i for i, name in enumerate(lines[0]) if name not in CLOCKS]
     rows = [",".join(line[i] for i in kept) for line in lines]
     return rows, Checkpoints(folder / "checkpoints", is_reader=True).read(num_iterations * ITERATION)[0]

@@ -1,7 +1,6 @@
 """A benchmark as a process of its own, on some cores, and the numbers of it."""
 
 import os
-import resource
 import shlex
 import signal
 import subprocess
@@ -11,6 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 from experiments.benchmarks.cases import Benchmark, Unit
 from experiments.results import reading
@@ -24,6 +28,8 @@ Sample = Mapping[str, float]  # the numbers of one process by their names
 
 def choose_cores(num_cores: int) -> list[int]:
     """Return the first cores that this process may use; [] for all, by 0 or where processes cannot be pinned."""
+    if not resource:
+        raise UsageError("this platform does not say how many CPU seconds a process took, which benchmarks are about")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if cores and num_cores > len(cores):
         raise UsageError(f"--num_cores={num_cores}: this process may use {len(cores)}")
@@ -46,14 +52,14 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, co
         "PYTHONPATH": str(packages),
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_COMPILE_SECONDS),
-        jobs.IS_JOB: "1",
+        **jobs.ENVIRONMENT,
     }
     command = [sys.executable, "-m", f"experiments.{benchmark.program}"]
     command += [*shlex.split(benchmark.arguments), f"--out={out}"]
     out.mkdir(parents=True)
     cpu, wall = _cpu_seconds_of_children(), time.monotonic()
     with (
-        (out / "log.txt").open("w") as log,
+        (out / "log.txt").open("w", encoding="utf-8") as log,
         subprocess.Popen(
             command,
             cwd=out.parent,

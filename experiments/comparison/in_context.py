@@ -5,7 +5,6 @@ the first trials. The others learn there from nothing, for as long as their budg
 environment steps in that room, beside the explorer that is best in all trials together.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,8 +87,9 @@ def check(folders: Sequence[str], envs: Sequence[str]) -> None:
 def _environment(folder: Path) -> Trials:
     """Return what an agent was trained in."""
     try:
-        env = files.from_plain(OnlineConfig, json.loads((folder / "config.json").read_bytes())["config"]).env
-    except (OSError, ValueError, TypeError, KeyError):
+        env = files.from_plain(OnlineConfig, files.read_json(folder / "config.json")["config"]).env
+        _summary(folder)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(f"--adapted_agents={folder} holds no run of experiments.adapt") from None
     environment = make_environment(env, 1, 0) if env.startswith("trials/") else None
     if not isinstance(environment, Trials) or not isinstance(environment.environment, RuleRoom):
@@ -97,10 +97,16 @@ def _environment(folder: Path) -> Trials:
     return environment
 
 
+def _summary(folder: Path) -> tuple[list[int], float]:
+    """Return the seeds and the steps of a run that is finished."""
+    summary = files.read_json(folder / "summary.json")
+    return [int(seed) for seed in summary["seeds"]], float(summary["env_steps"])
+
+
 def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list[Line]:
     """Play all rooms with the agents, one of each seed, of a run of `experiments.adapt`: a line for each kind."""
-    summary = json.loads((folder / "summary.json").read_bytes())
-    agents = [loaded_agent.load(folder, seed) for seed in summary["seeds"]]
+    seeds, env_steps = _summary(folder)
+    agents = [loaded_agent.load(folder, seed) for seed in seeds]
     lines = []
     for kind, own in by_kind.items():
         room = RuleRoom(kind)
@@ -109,7 +115,7 @@ def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list
         returns = loaded_agent.play_trials(agents, room, tasks, NUM_TRIALS, NUM_EPISODES)
         scores = np.mean([normalised(env, returns[:, i]) for i, env in enumerate(own)], axis=0)
         seconds = reading.read(folder).columns["cpu_seconds"].max()  # of process 0, for all seeds
-        before = float(summary["env_steps"]), float(seconds) / len(agents)
+        before = env_steps, float(seconds) / len(agents)
         label = f"{folder.name}, in context"
         lines.append(Line(kind, label, _ends(kind), scores, *before, True))
     return lines

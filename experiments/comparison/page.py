@@ -15,6 +15,7 @@ from experiments.comparison.methods import METHODS, Comparison
 from experiments.comparison.protocol import ALL, Point, family, groups_of
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
+from frodo import files
 from frodo.logs import quantity
 from frodo.rule_files import load_origin
 
@@ -110,7 +111,7 @@ def page(
     parts.append("<h2>Configurations</h2>")
     for env, method in finals:
         run = cells.folder_of(out, cells.CELLS, env, method) / cells.run_name(found.choices[env, method].tuned)
-        record = json.loads((run / "config.json").read_bytes())
+        record = files.read_json(run / "config.json")
         text = html.escape(json.dumps(record, indent=1, ensure_ascii=False))
         parts.append(
             f"<details><summary>{html.escape(f'{METHODS[method].label} on {env}')}</summary><pre>{text}</pre></details>"

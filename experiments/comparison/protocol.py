@@ -103,7 +103,7 @@ class Grid:
             if repeated := [text for text in texts if texts.count(text) > 1]:
                 raise UsageError(f"--{name}={','.join(texts)}: {repeated[0]} is given more than once; give it once")
             numbers = [x for pair in values for x in pair] if name == "batches" else values
-            if not all(math.isfinite(x) and (x > 0 or (x == 0 and name == "entropy_costs")) for x in numbers):
+            if not all(x < 3.4e38 and (x > 0 or (x == 0 and name == "entropy_costs")) for x in numbers):
                 raise UsageError(f"--{name}={','.join(texts)}: give positive numbers")
 
     def programs(self, has_entropy: bool) -> list[Program]:

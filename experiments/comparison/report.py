@@ -1,6 +1,5 @@
 """The report of a comparison: index.html, which holds all it shows, its figures as PNG and its numbers as CSV."""
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -303,7 +302,7 @@ def _in_rooms(
 
 def steps_per_cpu_second(results: reading.Results) -> float:
     """Return the speed of a run, compilation left out; nan if it has a single row."""
-    return json.loads((results.folder / "summary.json").read_bytes())["steps_per_cpu_second"] or math.nan
+    return files.read_json(results.folder / "summary.json").get("steps_per_cpu_second") or math.nan
 
 
 def _draw(

@@ -1,7 +1,6 @@
 """Runs read back from their folders: the columns of metrics.csv, curves over environment steps, final values."""
 
 import csv
-import json
 import os.path
 import re
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from experiments.results.plots import Series
 from experiments.runs.errors import UsageError
+from frodo.files import read_json
 
 FINAL_FRACTION = 0.2  # of a run
 X = "env_steps"
@@ -33,17 +33,20 @@ def read(folder: Path) -> Results:
       UsageError: if the folder holds no run, or no rows yet, or files that cannot be read.
     """
     try:
-        config = json.loads((folder / "config.json").read_bytes())
-        with (folder / "metrics.csv").open(newline="") as file:
+        config = read_json(folder / "config.json")
+        with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
+        if missing := {"seed", X} - set(header):
+            raise ValueError(f"metrics.csv has no {' and no '.join(sorted(missing))}")
         values = np.array([[float(cell or "nan") for cell in row] for row in rows]).T
+        columns = dict(zip(header, values, strict=True)) if rows else {}
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(f"{folder} holds no run with metrics: there is no {error.filename}") from None
-    except ValueError as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{folder} holds a run whose files cannot be read: {error}") from None
     if not rows:
         raise UsageError(f"{folder} holds a run without metrics")
-    return Results(folder, config, dict(zip(header, values, strict=True)))
+    return Results(folder, config, columns)
 
 
 def pool(everything: Sequence[Results]) -> list[Results]:

@@ -10,12 +10,17 @@
 Flags are defined where the program starts, not where it is imported, so that programs can be imported side by side.
 """
 
+import collections
 import dataclasses
+import io
+import math
 import re
+import sys
 import traceback
 import types
 import typing
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -24,11 +29,14 @@ from absl import app, flags, logging
 from agents.validation import did_you_mean
 from experiments.runs import compiled_programs, devices, errors, jobs, processes, watching
 from experiments.runs.errors import RunError, UsageError
+from experiments.runs.folders import check_out
 from experiments.runs.options import RunOptions
 from frodo.files import DiskError
 from frodo.rules import RULES, RuleConfig
 
 Config = TypeVar("Config")
+MAX_ENTRIES = 10_000  # of a list with ranges, such as 0-9
+MAX_LINE = 2000  # characters of an error
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists the flags as the program's own
 
@@ -65,6 +73,7 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
     """
     if FLAGS.resume and FLAGS.overwrite:
         raise UsageError("--resume and --overwrite: give one of them, to go on with the run or to replace it")
+    check_out(Path(FLAGS.out))
     config = parse_settings(argv, config)
     options = RunOptions(
         seeds=parse_seeds(FLAGS.seeds),
@@ -88,7 +97,10 @@ def parse_settings(argv: Sequence[str], config: Config) -> Config:
 
 
 def parse_seeds(text: str, flag: str = "seeds") -> tuple[int, ...]:
-    """Return the seeds of "3", "0,1,2", "0-9" or "0-4,8", in order; UsageError if one is negative or given twice."""
+    """Return the seeds of "3", "0,1,2", "0-9" or "0-4,8", in order; UsageError if one is negative or given twice.
+
+    There are MAX_ENTRIES at most.
+    """
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9}))?\s*", part)
@@ -97,9 +109,11 @@ def parse_seeds(text: str, flag: str = "seeds") -> tuple[int, ...]:
             raise UsageError(
                 f"--{flag}={text}: {part!r} is no seed; give whole numbers from 0 on, such as 0,1,2 or 0-9"
             )
+        if len(seeds) + last - first >= MAX_ENTRIES:
+            raise UsageError(f"--{flag}={text}: these are more than {MAX_ENTRIES} seeds; give fewer")
         seeds.extend(range(first, last + 1))
     if len(set(seeds)) < len(seeds):
-        repeated = max(seeds, key=seeds.count)
+        repeated = collections.Counter(seeds).most_common(1)[0][0]
         raise UsageError(f"--{flag}={text}: seed {repeated} is given more than once; give each seed once")
     return tuple(sorted(seeds))
 
@@ -119,9 +133,9 @@ def parse_steps(text: str, flag: str = "steps") -> int:
 def start(main: Callable[[list[str]], Any]) -> None:
     """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
 
-    Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError or
-    ImportError), 1 for the disk, for a device that is lost or full, or where another process of the run is gone. Of
-    several processes, one that fails in another way ends at once, too, after its traceback.
+    Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError, ImportError
+    or OSError of a file), 1 for the disk, for a device that is lost or full, or where another process of the run is
+    gone. Of several processes, one that fails in another way ends at once, too, after its traceback.
     """
 
     def guarded(argv: list[str]) -> None:
@@ -137,6 +151,10 @@ def start(main: Callable[[list[str]], Any]) -> None:
             if errors.run_is_open and not isinstance(error, UsageError):
                 _raise(error)
             _fail(error, 2)
+        except OSError as error:  # a name that is too long, a folder in place of a file
+            if errors.run_is_open or error.filename is None:
+                _raise(error)
+            _fail(f"{error.filename}: {error.strerror}", 2)
         except jax.errors.JaxRuntimeError as error:
             why = _first_line(error)
             if processes.is_of_another(error):
@@ -147,11 +165,14 @@ def start(main: Callable[[list[str]], Any]) -> None:
                 lost = "a device or another process" if processes.are_several() else "a device"
                 _fail(f"JAX: {why}; {lost} seems to be lost: --resume goes on from the last checkpoint", 1)
             _raise(error)
-        except KeyboardInterrupt:
-            _fail("interrupted", 130)
+        except KeyboardInterrupt as error:
+            _fail(": ".join(["interrupted", *map(str, error.args)]), 130)
         except Exception as error:
             _raise(error)
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where it knows no Greek letters
     flags.DEFINE_boolean("keep_compiled", True, "Keep compiled programs in the user's cache folder for later runs.")
     jobs.stop_with_parent()
     devices.use_all_cores()
@@ -176,7 +197,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _fail(message: Any, code: int) -> typing.NoReturn:
-    processes.end(code, f"error: {' '.join(str(message).split())}")
+    text = " ".join(str(message).split())
+    if len(text) > MAX_LINE:
+        text = f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
+    processes.end(code, f"error: {text}")
 
 
 def _raise(error: Exception) -> typing.NoReturn:
@@ -200,6 +224,12 @@ def _parse_flags(argv: list[str]) -> list[str]:
         if isinstance(parser, flags.EnumParser):
             expected = "one of " + ", ".join(parser.enum_values)
         _fail(f"--{match[1]}={match[2]}: give {expected}", 2)
+    for name in FLAGS:
+        value = FLAGS[name].value if FLAGS[name].present else None
+        if isinstance(FLAGS[name].parser, flags.FloatParser) and not math.isfinite(value or 0):
+            _fail(f"--{name}={value}: give a finite number", 2)
+        if isinstance(value, int) and abs(value) >= 2**31:
+            _fail(f"--{name}={value}: give a whole number below {2**31}", 2)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
     return rest
@@ -307,5 +337,8 @@ def _convert(text: str, hint: Any) -> Any:
     if _is_optional(hint):
         return None if text.lower() == "none" else _convert(text, args[0])
     if origin is tuple:
-        return tuple(_convert(part.strip(), args[0]) for part in text.strip("()[] ").split(",") if part.strip())
+        inside = text.strip("()[] ").removesuffix(",")
+        return tuple(_convert(part.strip(), args[0]) for part in inside.split(",")) if inside else ()
+    if hint is float and (math.isnan(number := float(text)) or (math.isinf(number) and "inf" not in text.lower())):
+        raise ValueError(text)
     return {"true": True, "false": False}[text.lower()] if hint is bool else hint(text)

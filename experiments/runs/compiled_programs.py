@@ -82,7 +82,7 @@ def _remove_damaged(folder: Path, name: str) -> None:
 def _processor() -> str:
     """Return a name for the processors that run the same programs: a digest of what the system says of this one."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
         said = sorted(set(re.findall(r"^(?:model name|flags|Features|CPU part)\s*: (.*)$", text, re.MULTILINE)))
     except OSError:
         said = [platform.processor()]

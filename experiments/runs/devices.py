@@ -7,7 +7,17 @@ import sys
 
 import jax
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+try:
+    import psutil  # which comes with Orbax
+except ImportError:
+    psutil = None
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD = -1, -2  # of mallopt, from malloc.h
+_THREADS = "/proc/self/task"  # of Linux
 
 
 def use_all_cores() -> None:
@@ -35,7 +45,7 @@ def use_one_thread() -> None:
             jax.config.update("jax_num_cpu_devices", 1)
         jax.devices()
     finally:
-        for thread in os.listdir("/proc/self/task"):
+        for thread in os.listdir(_THREADS) if os.path.isdir(_THREADS) else [0]:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), cores)
 
@@ -43,6 +53,16 @@ def use_one_thread() -> None:
 def _may_choose() -> bool:
     is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     return not is_set and "JAX_NUM_CPU_DEVICES" not in os.environ and hasattr(os, "sched_setaffinity")
+
+
+def peak_memory_mb() -> float:
+    """Return how many MiB of memory this process had at most; nan where the platform does not say."""
+    if resource:
+        of_mebibyte = 2**20 if sys.platform == "darwin" else 2**10
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // of_mebibyte
+    if psutil and hasattr(of_process := psutil.Process().memory_info(), "peak_wset"):
+        return of_process.peak_wset // 2**20
+    return float("nan")
 
 
 def keep_freed_memory() -> None:

@@ -2,10 +2,10 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,16 @@ from experiments.runs.errors import UsageError
 from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
 from frodo.files import writing
+from frodo.logs import note
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:  # elsewhere
+    msvcrt = None  # type: ignore[assignment]
 
 PARTS = (
     "config.json",
@@ -53,10 +63,22 @@ def of_process(options: RunOptions, *names: str) -> RunOptions:
     return options
 
 
+def check_out(path: Path, is_file: bool = False) -> None:
+    """Raise a UsageError where no folder, or no file, of that name can be written."""
+    try:
+        found = next(one for one in (path, *path.parents) if one.exists())
+    except OSError as error:
+        raise UsageError(f"--out={path}: {error.strerror}") from None
+    if found != path and not found.is_dir():
+        raise UsageError(f"--out={path}: {found} is a file, in which there are no others")
+    if found == path and found.is_dir() == is_file:
+        is_now, expected = ("a folder", "a file") if is_file else ("a file", "a folder")
+        raise UsageError(f"--out={path} is {is_now}: name {expected}")
+
+
 def check_free(folder: Path, options: RunOptions) -> None:
     """Raise a UsageError where a run cannot begin because the folder holds one."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out={folder} is a file: name a folder")
+    check_out(folder)
     if any((folder / name).exists() for name in PARTS) and not options.overwrite:
         raise UsageError(
             f"{folder} holds a run: --resume goes on with it, --overwrite replaces it, --out names another folder"
@@ -69,7 +91,12 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:
-    """Raise a UsageError where config.json is of another version, which learned in another way."""
+    """Raise a UsageError where config.json is of another version, which learned in another way, or of no run."""
+    for name, kind in {"seeds": list, "steps": int, "learning_rates": list, "config": dict, "resumed": list}.items():
+        if name in record and not isinstance(record[name], kind):
+            raise UsageError(f"{folder / 'config.json'} is damaged: its {name} are no {kind.__name__}")
+    if any(type(seed) is not int or not 0 <= seed < 2**32 for seed in record.get("seeds", ())):
+        raise UsageError(f"{folder / 'config.json'} is damaged: its seeds are not whole numbers from 0 on")
     if record.get("format") != FORMAT:
         raise UsageError(
             f"{folder} holds a run of another version, which alone can go on with it: a rule.npz in it is read by this "
@@ -79,16 +106,33 @@ def check_version(folder: Path, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; a job waits for the end of another, else there is a UsageError."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Keep other processes out of a folder; a job waits for the end of another, else there is a UsageError.
+
+    The system takes the lock back when the process ends, however it does.
+    """
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl else os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if jobs.is_job else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise UsageError(f"{folder} is being written by another process: wait for its end") from None
+        if not fcntl and not msvcrt:
+            note(f"{folder} is not locked: this platform has no locks; let no other process write there")
+        while not _is_locked(descriptor):
+            if not jobs.is_job:
+                raise UsageError(f"{folder} is being written by another process: wait for its end")
+            time.sleep(0.2)
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock an open folder, or on Windows a file, if no other process has; says whether it is so now."""
+    try:
+        if fcntl:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif msvcrt:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def clear(folder: Path) -> None:

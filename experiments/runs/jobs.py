@@ -1,7 +1,6 @@
 """Runs as processes of their own, so many at a time, each on its share of the cores; finished ones are left out."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ from frodo import files
 from frodo.logs import note
 
 IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
+ENVIRONMENT = {IS_JOB: "1", "PYTHONIOENCODING": "utf-8"}  # of a job, whose messages are in log.txt
 is_job = False  # whether it is one
 
 
@@ -51,8 +51,9 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
     note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
     asked: list[int] = []  # to stop, by signals
     ask = lambda number, frame: asked.append(number)
-    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]  # but for those that nohup, say, has turned off
-    before = {number: signal.signal(number, ask) for number in signals if signal.getsignal(number) != signal.SIG_IGN}
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    signals = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]  # which nohup, say, turns off
+    before = {number: signal.signal(number, ask) for number in signals}
     try:
         while (waiting or running) and not asked:
             for place in range(num_processes):
@@ -65,7 +66,7 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
                     continue
                 del running[place]
                 if process.returncode < 0:
-                    with files.writing(job.folder), (job.folder / "log.txt").open("a") as log:
+                    with files.writing(job.folder), (job.folder / "log.txt").open("a", encoding="utf-8") as log:
                         log.write(f"\nerror: it was ended by {signal.Signals(-process.returncode).name}\n")
                 num_done += 1
                 now = time.monotonic()
@@ -74,7 +75,7 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
                 note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
     finally:
         for process, *_ in running.values():
-            process.terminate()  # it saves and stops
+            _ask_to_stop(process)
         for process, *_ in running.values():
             process.wait()
         for number, handler in before.items():
@@ -88,7 +89,7 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
 def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
     with files.writing(job.folder):
         job.folder.mkdir(parents=True, exist_ok=True)
-        log = (job.folder / "log.txt").open("w")
+        log = (job.folder / "log.txt").open("w", encoding="utf-8")
     everything = os.sched_getaffinity(0) if cores else set()
     if cores:
         os.sched_setaffinity(0, cores)  # which the process inherits
@@ -97,15 +98,24 @@ def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
             command = [sys.executable, "-m", job.module, *job.arguments]
             return subprocess.Popen(
                 command,
-                env=os.environ | {IS_JOB: "1"},
+                env=os.environ | ENVIRONMENT,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for this process
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             )
     finally:
         if cores:
             os.sched_setaffinity(0, everything)
+
+
+def _ask_to_stop(process: subprocess.Popen) -> None:
+    """Let a job save and stop; on Windows, where terminate() would kill it, by the end of its standard input."""
+    if sys.platform == "win32" and process.stdin:
+        process.stdin.close()
+    else:
+        process.terminate()
 
 
 def stop_with_parent() -> None:
@@ -113,7 +123,10 @@ def stop_with_parent() -> None:
 
     def wait_for_its_end() -> None:
         os.read(0, 1)  # nothing is ever written there
-        os.kill(os.getpid(), signal.SIGTERM)
+        if sys.platform == "win32":  # where os.kill would end the process at once
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     global is_job
     is_job = bool(os.environ.pop(IS_JOB, ""))
@@ -126,10 +139,14 @@ def failure(folder: Path) -> str:
     if (folder / "summary.json").exists():
         return ""
     with contextlib.suppress(OSError):
-        lines = [line for line in (folder / "log.txt").read_text().splitlines() if line.strip()]
+        lines = [line for line in _log(folder).splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
     return "it was not run"
+
+
+def _log(folder: Path) -> str:
+    return (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
 
 
 def _given(value: Any) -> Any:
@@ -137,8 +154,13 @@ def _given(value: Any) -> Any:
     return {key: x for key, x in value.items() if x not in ("", None)} if isinstance(value, Mapping) else value
 
 
-def _entries(value: Any) -> set[Any]:
-    return set(value.items() if isinstance(value, Mapping) else value or ())
+def _is_part(was: Any, now: Any) -> bool:
+    """Say whether a list or mapping has all entries of an earlier one, which may be None."""
+    if isinstance(was, list) and isinstance(now, list):
+        return all(entry in now for entry in was)
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        return all(key in now and now[key] == value for key, value in was.items())
+    return not was
 
 
 def open_folder(
@@ -174,9 +196,9 @@ def open_folder(
         return
     if not resume:
         raise UsageError(f"{out} holds a {kind}: --resume goes on with it, --overwrite replaces it")
-    earlier = json.loads(path.read_bytes())
+    earlier = files.read_json(path)
     for key, now in files.as_written(record).items():
         was = earlier.get(key)
-        if _given(was) != _given(now) and not (key in growing and _entries(was) <= _entries(now)):
+        if _given(was) != _given(now) and not (key in growing and _is_part(was, now)):
             raise UsageError(f"--resume: {key} was {was} in {out} and is {now} now")
     files.write_json(path, record)

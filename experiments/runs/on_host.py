@@ -76,16 +76,24 @@ def train_on_host(
             actors: list[HostActor] = []
             for key, own_seed in zip(keys, own_seeds[:num_actors], strict=True):
                 own_size = config.batch_size // num_processes
-                environment = stack.enter_context(contextlib.closing(make(config.env, own_size, own_seed)))
+                environment = make(config.env, own_size, own_seed)
                 num_parts = num_actors * num_processes
                 explored = -(-config.exploration // num_parts), state["step"] // num_parts
                 actor = HostActor(environment, agent, policy, schedule, params, key, *explored)
+                stack.callback(_close, environment, actor)
                 actors.append(stack.enter_context(actor))
             waiting = Waiting(actors)
             is_last = state["step"] >= steps
             while not is_last:
                 number = state["step"] // env_steps % num_actors  # they take turns
-                acted = actors[number].get()
+                try:
+                    acted = actors[number].get(lambda: run.interrupted)
+                except KeyboardInterrupt:
+                    if num_processes == 1:  # else the others wait for this one
+                        done = index * steps + state["step"]
+                        run.save(state, done)
+                        run.stop_if_interrupted(state, done)
+                    raise
                 learner_state, metrics, control = learn(state["learner"], acted, rate)
                 params = acting_params(learner_state.agent)
                 for actor in actors:
@@ -119,6 +127,12 @@ def train_on_host(
                     whole = state | {"learner": devices.gather(state["learner"])}
                     run.save(whole, done)
                     run.stop_if_interrupted(whole, done, interrupted)
+
+
+def _close(environment: HostEnvironment, actor: HostActor) -> None:
+    """Close an environment, but for one whose step hangs: to close it might, too."""
+    if not actor.hangs():
+        environment.close()
 
 
 def _restored(run: Run, begun: dict[str, Any]) -> tuple[dict[str, Any], int]:

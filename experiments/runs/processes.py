@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import selectors
 import shutil
 import socket
 import sys
@@ -23,10 +24,10 @@ from experiments.runs.errors import UsageError
 from experiments.runs.provenance import matmul_precision, versions
 from frodo.logs import note
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GOODBYE, FAILED = b"g", b"f"  # what a process says before it ends; one that is killed says nothing
 ALIVE = b"a"  # what it says until then, four times in the timeout
 OF_A_PROCESS = ("process_id", "coordinator", "keep_compiled", "flagfile")  # flags that may differ between processes
+MAX_STRANGERS = 64  # that are listened to at a time, where the processes are gathered
 GRACE = 2.0  # seconds in which a process may tell its own error, after another one had one
 
 _others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
@@ -56,7 +57,7 @@ def join() -> None:
     Where they do not come up within the timeout, the program ends with one line and exit code 2. Where one of them is
     killed later, the others end at once with one line and exit code 1, unless after process 0 JAX is faster, and aborts
     them with a message of its own. Where one is stopped, or cut off from the network, they end so after the timeout;
-    one that hangs in its work is waited for. A coordinator on this machine's loopback listens there alone.
+    one that hangs in its work is waited for. Process 0 listens on the coordinator's address alone.
 
     Raises:
       UsageError: if the arguments do not go together, or process 0 cannot listen or be reached.
@@ -77,8 +78,12 @@ def join() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # signals are `Run`'s
 
+    address = ""  # where process 0 listens
+
     def give_up() -> None:  # JAX itself would abort the process with a stack trace
         why = f"not all of {num_processes} processes came up within {given.timeout} s"
+        if address not in ("", host):
+            why += f"; process 0 listens on {address}, which {host} is on its machine"
         note(f"error: --coordinator={coordinator}: {why}")
         os._exit(2)
 
@@ -87,20 +92,21 @@ def join() -> None:
     deadline.start()
     later = given.timeout + 60  # by when this module's own lines have been said
     how = {"initialization_timeout": later, "heartbeat_timeout_seconds": later}
-    if host in LOOPBACK:
-        how["coordinator_bind_address"] = coordinator
     if process_id == 0:
         try:
-            _listen(host, int(port)).close()
+            address = _address_of(host)
+            _listen(address, int(port)).close()
         except OSError as error:  # JAX itself would crash, as it still does if another program is faster now
-            raise UsageError(f"--coordinator={coordinator}: give a port that is free here: {error}") from None
+            why = "give an address of this machine, and a port that is free on it"
+            raise UsageError(f"--coordinator={coordinator}: {why}: {error}") from None
+        how["coordinator_bind_address"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     jax.distributed.initialize(coordinator, num_processes, process_id, **how)
     counts = collections.Counter(device.process_index for device in jax.devices())
     if len(set(counts.values())) > 1:  # what processes tell each other would already fail
         found = ", ".join(f"{counts[i]} in process {i}" for i in sorted(counts))
         raise UsageError(f"number of devices is {found}: expected the same in all processes of a run")
     try:
-        _connect(host, given.timeout)
+        _connect(host, address, given.timeout)
     except OSError as error:
         raise UsageError(f"--coordinator={coordinator}: process 0 cannot be reached there: {error}") from None
     deadline.cancel()
@@ -128,23 +134,21 @@ def _check_same() -> None:
                 )
 
 
-def _connect(host: str, timeout: float) -> None:
-    """Connect every process with process 0: the system closes the connections of a process that is killed."""
+def _connect(host: str, address: str, timeout: float) -> None:
+    """Connect every process with process 0: the system closes the connections of a process that is killed.
+
+    Process 0 listens on an address, the others reach it by the host's name.
+    """
     num_others = jax.process_count() - 1
     if not num_others:
         return
-    server = _listen(host) if jax.process_index() == 0 else None
+    server = _listen(address) if jax.process_index() == 0 else None
     found = np.array([server.getsockname()[1] if server else 0, secrets.randbits(31)], np.int32)
     port, token = (int(x) for x in multihost_utils.broadcast_one_to_all(found))
     password = token.to_bytes(4, "big")
     if server:
         with server:
-            while len(_others) < num_others:
-                other = server.accept()[0]
-                other.settimeout(5.0)
-                with contextlib.suppress(OSError):
-                    if other.recv(len(password), socket.MSG_WAITALL) == password:  # else it is a stranger
-                        _others.append(other)
+            _others.extend(_gather(server, password, num_others))
     else:
         _others.append(socket.create_connection((host, port)))
         _others[0].sendall(password)
@@ -171,12 +175,52 @@ def _leave(thread: threading.Thread) -> None:
         thread.join()
 
 
-def _listen(host: str, port: int = 0) -> socket.socket:
-    if host in LOOPBACK:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
+def _gather(server: socket.socket, password: bytes, num: int) -> list[socket.socket]:
+    """Return the connections of so many that say the password; strangers, who do not, are in nobody's way."""
+    found: list[socket.socket] = []
+    said: dict[socket.socket, bytes] = {}  # by those of whom it is not known yet, the one that came first first
+    server.setblocking(False)
+    with selectors.DefaultSelector() as ready:
+
+        def part(other: socket.socket) -> socket.socket:
+            ready.unregister(other)
+            del said[other]
+            return other
+
+        ready.register(server, selectors.EVENT_READ)
+        while len(found) < num:
+            for one in [key.fileobj for key, _ in ready.select()]:
+                assert isinstance(one, socket.socket)
+                if one is server:
+                    with contextlib.suppress(OSError):  # one that is gone already
+                        other = server.accept()[0]
+                        other.setblocking(False)
+                        ready.register(other, selectors.EVENT_READ)
+                        said[other] = b""
+                    if len(said) > MAX_STRANGERS:
+                        part(next(iter(said))).close()
+                elif one in said:
+                    more = b""
+                    with contextlib.suppress(OSError):
+                        more = one.recv(len(password) - len(said[one]))
+                    said[one] += more
+                    if said[one] == password:
+                        found.append(part(one))
+                    elif not more or not password.startswith(said[one]):
+                        part(one).close()
+    for stranger in said:
+        stranger.close()
+    return found
+
+
+def _address_of(host: str) -> str:
+    """Return the address that a host's name has here, of IPv4 if there is one."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+
+
+def _listen(address: str, port: int = 0) -> socket.socket:
+    return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
 
 
 def _end_with(other: socket.socket) -> None:

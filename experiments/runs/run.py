@@ -23,7 +23,6 @@ import csv
 import dataclasses
 import io
 import os
-import resource
 import signal
 import sys
 import threading
@@ -34,12 +33,13 @@ from typing import Any, Self
 
 from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
+from experiments.runs.devices import peak_memory_mb
 from experiments.runs.errors import UsageError
 from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
 from experiments.runs.options import RunOptions
 from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
-from frodo.files import as_written, parse_json, plain, with_new_settings, write_json, writing
+from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
 from frodo.logs import note
 
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -113,13 +113,14 @@ class Run:
 
     def _continue(self) -> None:
         try:
-            earlier = parse_json(self._config_path.read_bytes())
+            earlier = read_json(self._config_path)
             check_version(self.folder, earlier)
-            if not isinstance(earlier["steps"], int) or not isinstance(earlier.get("resumed", []), list):
+            steps = earlier["steps"]
+            if not isinstance(steps, int) or not isinstance(earlier.get("resumed", []), list):
                 raise ValueError
             config = with_new_settings(self._config_type, earlier["config"])
             before, now = _settings(earlier | {"config": config}), _settings(self._record)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise UsageError(f"--resume: {self.folder} holds no run") from None
         except UsageError as error:
             raise UsageError(f"--resume: {error}") from None
@@ -130,11 +131,11 @@ class Run:
             if was != is_now:
                 key = key.replace("rule.settings.", "rule.")  # as its flag
                 raise UsageError(f"--resume: {key} was {was} in {self.folder} and is {is_now} now")
-        if self.options.steps < earlier["steps"]:
-            raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {earlier['steps']}")
-        if self.options.steps > earlier["steps"] and self._why_as_long:
+        if self.options.steps < steps:
+            raise UsageError(f"--resume: --steps={self.options.steps} is less than the run's {steps}")
+        if self.options.steps > steps and self._why_as_long:
             raise UsageError(
-                f"--resume: --steps={self.options.steps} is more than the run's {earlier['steps']}, and "
+                f"--resume: --steps={self.options.steps} is more than the run's {steps}, and "
                 f"{self._why_as_long}: give the same number"
             )
         self._on_exit.enter_context(locked(self.folder))
@@ -158,7 +159,8 @@ class Run:
         """Let the first signal ask the run to stop; the second ends the process even while XLA holds the main
         thread."""
         read, write_end = os.pipe()
-        os.set_blocking(write_end, False)
+        if hasattr(os, "set_blocking"):  # which Windows neither has nor needs
+            os.set_blocking(write_end, False)
 
         def ask(number: int, _: Any) -> None:
             self.interrupted = number
@@ -198,9 +200,7 @@ class Run:
 
     def cost(self) -> dict[str, Any]:
         """Return the run's CPU seconds so far, and the largest memory of its process, as columns of metrics.csv."""
-        kilobyte = 2**20 if sys.platform == "darwin" else 2**10
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // kilobyte
-        return {"cpu_seconds": round(self.cpu_seconds(), 3), "peak_memory_mb": peak}
+        return {"cpu_seconds": round(self.cpu_seconds(), 3), "peak_memory_mb": peak_memory_mb()}
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to metrics.csv, and hand them to who watches; `seconds` is added.
@@ -224,7 +224,7 @@ class Run:
         length = self._metrics_length()
         with writing(self._metrics_path):
             try:
-                with self._metrics_path.open("a") as file:
+                with self._metrics_path.open("a", encoding="utf-8", newline="") as file:
                     file.write(text.getvalue())
             except OSError:
                 with contextlib.suppress(OSError):
@@ -283,7 +283,10 @@ class Run:
         return state, step
 
     def _read_columns(self) -> list[str]:
-        with contextlib.suppress(ValueError, csv.Error, StopIteration), self._metrics_path.open(newline="") as file:
+        with (
+            contextlib.suppress(ValueError, csv.Error, StopIteration),
+            self._metrics_path.open(newline="", encoding="utf-8") as file,
+        ):
             if set(FIRST_COLUMNS) <= set(columns := next(csv.reader(file))):
                 return columns
         raise UsageError(f"--resume: {self._metrics_path} is damaged: its first line does not name the columns")

@@ -4,6 +4,7 @@ import re
 
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
+from experiments.runs.command_line import MAX_ENTRIES
 from experiments.runs.errors import UsageError, caused_by
 from frodo import population_presets, presets
 from frodo.config import OnlineConfig, PopulationConfig
@@ -73,13 +74,16 @@ def population(rule: str, envs: tuple[str, ...], preset: str = "small") -> Popul
 def parse_envs(text: str) -> tuple[str, ...]:
     """Return the environments of "toy/catch,toy/grid_world/0-7"; one of that name must exist for each."""
     envs: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        if match := re.fullmatch(r"(.*/)(\d+)-(\d+)", part):
-            envs.extend(f"{match[1]}{index}" for index in range(int(match[2]), int(match[3]) + 1))
-        else:
-            envs.append(part)
-    if not envs:
-        raise UsageError(f"--envs={text}: give at least one environment, such as toy/catch,toy/grid_world/0-7")
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            raise UsageError(f"--envs={text}: give at least one environment between commas, as toy/catch,toy/catch/5x5")
+        match = re.fullmatch(r"(.*/)(\d{1,9})-(\d{1,9})", part)
+        numbers = range(int(match[2]), int(match[3]) + 1) if match else [0]
+        if not numbers:
+            raise UsageError(f"--envs={text}: {part!r} has no environment; give the smaller number first")
+        if len(envs) + len(numbers) > MAX_ENTRIES:
+            raise UsageError(f"--envs={text}: these are more than {MAX_ENTRIES} environments; give fewer")
+        envs.extend(f"{match[1]}{number}" for number in numbers) if match else envs.append(part)
     for env in envs:
         if re.fullmatch(r"(toy|gymnax|navix|bsuite|envpool|atari|changing|trials)/.*", env) is None or is_pure(env):
             make_environment(env, 1, 0)  # refuses an unknown name

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agents.environments.host import HostEnvironment
@@ -29,6 +28,7 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
+from frodo.memory import batch_shape, check_agents
 from frodo.online import check_split, check_tasks
 from meta.distillation import Teacher
 from toy_envs.base import Environment
@@ -75,8 +75,8 @@ def train(
     teacher = load_teacher()
     check_teacher(config, teacher)
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
-    _check_learner(make_learner(), environment)
     num_lives = len(lives_of(options))
+    check_learner(make_learner(), environment, num_lives if isinstance(environment, Environment) else 1)
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
     why_as_long = "" if is_extensible else "its first seeds are done"
@@ -112,12 +112,13 @@ def _is_small(config: OnlineConfig) -> bool:
     return batch_size * config.unroll * width**2 < SMALL
 
 
-def _check_learner(learner: Learner, environment: Environment | HostEnvironment) -> None:
-    """Raise a ValueError before anything is written: the network, say, may not suit the observations."""
+def check_learner(learner: Learner, environment: Environment | HostEnvironment, num_lives: int = 1) -> None:
+    """Raise a ValueError before anything is written: the network, say, may not suit the observations, or memory."""
     check_tasks(learner, environment)
-    dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
-    observation = jnp.zeros((learner.config.batch_size, *environment.observation_shape), dtype)
-    jax.eval_shape(learner.init, jax.random.key(0), observation)
+    config = learner.config
+    state = jax.eval_shape(learner.init, jax.random.key(0), batch_shape(config, environment))
+    of_all = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_lives, *x.shape), x.dtype), state)
+    check_agents(config, learner.setup.agent, environment, learner.is_meta, of_all)
 
 
 def _summary(run: Run, lives_at_once: int) -> dict[str, Any]:

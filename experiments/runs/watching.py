@@ -88,7 +88,7 @@ class WeightsAndBiases:
             with writing(path.parent):
                 path.parent.mkdir(exist_ok=True)
             write(path, secrets.token_hex(4).encode())
-        token = path.read_text()
+        token = path.read_text(encoding="utf-8")
         shared: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", "frodo-rl"),
             "group": f"{record['experiment']}/{record['name']}",
@@ -152,7 +152,7 @@ def rows_so_far(folder: Path) -> list[dict[str, str]]:
     path = folder / "metrics.csv"
     if not path.exists():
         return []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
