@@ -41,9 +41,7 @@ class NetworkConfig:
     activation: str = "relu"
     action_model: int = 0  # units of the action-conditional LSTM, and of the hidden layer of its heads; 0 for none
     head_stddev: float | None = None  # of other heads' first weights; by default 1 / √inputs, 0.01 after a transformer
-    is_orthogonal: bool = (
-        False  # first weights: √2 in layers, 0.01 in heads of policies and after a transformer, else 1
-    )
+    is_orthogonal: bool = False  # first weights: √2 in layers, 0.01 in policy heads and after a transformer, else 1
     is_critic_separate: bool = False  # whether the value has a network of its own
     channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
     core_kind: str = "lstm"  # or "transformer", which alone has the settings below
