@@ -9,6 +9,7 @@ over.
 """
 
 import functools
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from frodo.learner import Control, Learner, LearnerState, build_learner, check_t
 from frodo.logs import Progress
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
+from frodo.value_bins import BinWatch, with_bins
 from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import DistillationConfig, Teacher
 from meta.experience import apart, jit_in_place, together
@@ -196,7 +198,8 @@ def discover_online(
       environment: a pure one (`Environment`), which is batched here; a batch on the host: a
         `gymnasium.vector.VectorEnv`, a `dm_env.Environment` or a sequence of them, or a `HostEnvironment`.
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
-      num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
+      num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
+        as fit; at least those of one.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
       num_devices: over which the batch is split; 0 leaves it on one.
@@ -223,7 +226,7 @@ def discover_online(
         given = settings.setdefault("batch_size", num_envs)
         if given != num_envs:
             raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
-    config = config.replace(**settings)
+    config = with_bins(config.replace(**settings), host or environment)
     check_teacher(config, teacher)
     check_split(config, num_devices)
     if host is not None:
@@ -258,18 +261,20 @@ def _live(
         return jax.lax.fori_loop(0, num_iterations, iteration, (state, outputs))
 
     def go_on(state: OnlineState, parts: list, num_steps: float) -> OnlineResult:
-        iterations, done = max(1, int(num_steps) // program.env_steps), 0
-        progress = Progress(iterations * program.env_steps)
+        iterations, done = num_iterations(num_steps, program.env_steps), 0
+        progress, bins = Progress(iterations * program.env_steps), BinWatch()
         while done < iterations:
             num = min(CHUNK, iterations - done)
             state, outputs = run(state, num)
             metrics, control = jax.tree.map(lambda x, num=num: x[:num], jax.device_get(outputs))
             _check(control, state.learner.params)
+            bins.look(metrics)
             parts, done = [*parts, metrics], done + num
             progress.update(done * program.env_steps, _text(metrics))
         metrics = _metrics(parts, program.env_steps)
         return OnlineResult(program.learner, state.learner, metrics, functools.partial(go_on, state, parts))
 
+    num_iterations(num_steps, program.env_steps)  # refuses a bad number before anything is compiled
     init = splitting.over(num_devices)(jax.jit(program.init, compiler_options=quick_to_compile()))
     return go_on(init(key, meta_params), [], num_steps)
 
@@ -293,8 +298,8 @@ def _live_on_host(
     num_processes = jax.process_count()
 
     def go_on(state: LearnerState, actor_key: Array, parts: list, num_steps: float) -> OnlineResult:
-        iterations = max(1, int(num_steps) // env_steps)
-        progress = Progress(iterations * env_steps)
+        iterations = num_iterations(num_steps, env_steps)
+        progress, bins = Progress(iterations * env_steps), BinWatch()
         parts = list(parts)
         explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
         acting_from = (acting_params(state.agent), actor_key, *explored)
@@ -306,6 +311,7 @@ def _live_on_host(
                 _check(control, state.params)
                 metrics |= zip(("episodes", "return_sum"), total(len(acted.returns), sum(acted.returns)), strict=True)
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
+                bins.look(parts[-1])
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
         metrics = _metrics(parts, env_steps)
         return OnlineResult(learner, state, metrics, functools.partial(go_on_from_copy, state, acted.key, parts))
@@ -314,11 +320,23 @@ def _live_on_host(
         experience, lifetime = apart(state.lifetime)  # that of the result stays as it is
         return go_on(state._replace(lifetime=together(jax.tree.map(jnp.copy, experience), lifetime)), *of, **how)
 
+    num_iterations(num_steps, env_steps)
     actor_key, learner_key = jax.random.split(key)
     init = jax.jit(lambda *of: split(learner.init(*of)), compiler_options=quick_to_compile())
     observation = jnp.zeros((config.batch_size, *environment.observation_shape), environment.observation_dtype)
     state = splitting.over(num_devices)(init)(learner_key, observation, meta_params)
     return go_on(state, own_key(actor_key), [], num_steps)
+
+
+def num_iterations(num_steps: float, env_steps: int) -> int:
+    """Return how many iterations of so many steps there are in a lifetime's steps; a ValueError where there is none."""
+    is_number = isinstance(num_steps, numbers.Real) and not isinstance(num_steps, bool)
+    if not is_number or not env_steps <= num_steps < float("inf"):
+        raise ValueError(
+            f"num_steps is {num_steps!r}, expected a number of at least {env_steps}, the environment steps of one "
+            "iteration"
+        )
+    return int(num_steps) // env_steps
 
 
 def why_stopped(control: Control, params: Params) -> str:

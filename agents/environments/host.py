@@ -21,6 +21,7 @@ class HostEnvironment(abc.ABC):
     observation_shape: tuple[int, ...]  # of one environment
     observation_dtype: np.dtype
     num_actions: int
+    reward_range: tuple[float, float] | None = None  # the least and the largest reward; None where they are not known
     is_complete = False  # whether it has no more episodes to show, which ends a program's run
 
     @abc.abstractmethod

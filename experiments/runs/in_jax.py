@@ -19,6 +19,7 @@ from frodo.config import OnlineConfig
 from frodo.learner import Learner
 from frodo.logs import Progress
 from frodo.online import OnlineProgram, make_online_program
+from frodo.value_bins import BinWatch
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
@@ -74,11 +75,12 @@ def train_in_jax(
     states, start = _restored(run, [init(own) for own in _groups(seeds, group)], group)
     rates_of = [None] * len(states) if rates is None else _groups(rates, group)
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
-    progress = Progress(total=last * len(lives), start=start * len(lives))
+    progress, bins = Progress(total=last * len(lives), start=start * len(lives)), BinWatch()
     for step in range(start + chunk_steps, last + 1, chunk_steps):
         done = [run_chunk(own, rate) for own, rate in zip(states, rates_of, strict=True)]
         states = [own for own, _, _ in done]
         metrics = _stacked([outputs for _, outputs, _ in done])  # of each name [lives, iterations]
+        bins.look(metrics)
         logged = reduced(metrics) | _stacked([evaluate(own) for own in states])
         if rates is None:
             for own, _, control in done:
