@@ -20,14 +20,17 @@ import numpy as np
 from agents import acting, splitting
 from agents.acting import Actor, ActorState
 from agents.environments.adapt import as_host_environment
-from agents.environments.host import HostEnvironment
+from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
+from agents.validation import check_count, check_key
 from frodo import presets
+from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig
 from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
+from frodo.not_finite import NotFinite, first_not_finite, nothing, what_was_shown
 from frodo.rule_files import Origin, Rule, get_rule
 from frodo.rules import RULES
 from frodo.value_bins import BinWatch, with_bins
@@ -57,11 +60,14 @@ class OnlineProgram(NamedTuple):
       init: key, η -> OnlineState; without the last argument η is random.
       run: state, number of iterations (static) -> state, metrics and Control of every iteration, [iterations] each.
       env_steps: of one iteration, all environments of the batch counted.
+      search: state, number of iterations -> NotFinite: run them again, and say what the environments show first that is
+        not finite.
     """
 
     learner: Learner
     init: Callable[..., OnlineState]
     run: Callable[[OnlineState, int], tuple[OnlineState, dict[str, Array], Control]]
+    search: Callable[[OnlineState, Array], NotFinite]
     env_steps: int
 
 
@@ -91,7 +97,20 @@ def make_online_program(
         state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
         return state, *splitting.whole((metrics, control))
 
-    return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
+    def search(state: OnlineState, num_iterations: Array) -> NotFinite:
+        def iteration(carry):
+            i, state, _ = carry
+            actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
+            found = first_not_finite(trajectories, validation, np.isfinite(config.max_abs_reward))
+            learner_state, *_ = learner.learn(state.learner, trajectories, validation)
+            return i + 1, OnlineState(split(learner_state), acting.split(actor_state)), found
+
+        is_on = lambda carry: (carry[0] < num_iterations) & ~carry[2].is_there
+        num, _, found = jax.lax.while_loop(is_on, iteration, (jnp.zeros((), jnp.int32), state, nothing()))
+        steps_before = (num - 1) * (config.num_env_steps(learner.is_meta) // config.batch_size)
+        return splitting.whole(found._replace(step=found.step + steps_before))
+
+    return OnlineProgram(learner, init, run, search, config.num_env_steps(learner.is_meta))
 
 
 def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:
@@ -120,7 +139,8 @@ def check_tasks(learner: Learner, environment: Environment | HostEnvironment) ->
 def check_split(config: AgentConfig, num_devices: int) -> None:
     """Raise a ValueError where a lifetime cannot be split over so many devices (0 for no split): `splitting.over`."""
     num, num_processes = jax.device_count(), jax.process_count()
-    if not 0 <= num_devices <= num:
+    check_count("num_devices", num_devices, 0)
+    if num_devices > num:
         raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
     if num_processes > 1 and num_devices != num:
         raise ValueError(f"num_devices is {num_devices}, expected all {num} of the {num_processes} processes")
@@ -207,10 +227,14 @@ def discover_online(
         `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the environment.
-      TypeError: if the environment is of no kind that is known.
-      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
+      ValueError: naming the setting or argument that is not known, is bad, or does not fit the environment.
+      TypeError: if the environment is of no kind that is known, or rule or key are none.
+      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite: by what an
+        environment showed, which is then named, or by what was learned. On the host it comes as soon as an environment
+        shows an observation or a reward that is not finite; infinite rewards that are clipped (`max_abs_reward`) do no
+        harm, and pass.
     """
+    check_key(key)
     host = None if isinstance(environment, Environment) else as_host_environment(environment)
     dtype = np.float32 if host is None else host.observation_dtype
     shape = (host or environment).observation_shape
@@ -246,6 +270,7 @@ def _live(
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     program = make_online_program(learner, environment)
+    check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
 
     @splitting.over(num_devices)
     @jax.jit
@@ -260,14 +285,21 @@ def _live(
 
         return jax.lax.fori_loop(0, num_iterations, iteration, (state, outputs))
 
+    search = splitting.over(num_devices)(jax.jit(program.search))
+
+    def look(state: OnlineState, num_iterations: int, step: int) -> str:
+        found, shape = search(state, num_iterations), state.actor.time_step.observation.shape[1:]
+        return what_was_shown(found, type(environment).__name__, shape, step // config.batch_size)
+
     def go_on(state: OnlineState, parts: list, num_steps: float) -> OnlineResult:
         iterations, done = num_iterations(num_steps, program.env_steps), 0
         progress, bins = Progress(iterations * program.env_steps), BinWatch()
         while done < iterations:
             num = min(CHUNK, iterations - done)
-            state, outputs = run(state, num)
+            before, (state, outputs) = state, run(state, num)
             metrics, control = jax.tree.map(lambda x, num=num: x[:num], jax.device_get(outputs))
-            _check(control, state.learner.params)
+            step = sum(len(part["episodes"]) for part in parts) * program.env_steps
+            _check(control, state.learner.params, num, functools.partial(look, before, num, step))
             bins.look(metrics)
             parts, done = [*parts, metrics], done + num
             progress.update(done * program.env_steps, _text(metrics))
@@ -291,6 +323,7 @@ def _live_on_host(
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     check_tasks(learner, environment)
+    check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
     learn_of_all, agent = jit_in_place(make_host_learn(learner)), learner.setup.agent
     learn = splitting.over(num_devices)(lambda state, acted: learn_of_all(state, *of_all_actors(acted)))
     acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
@@ -302,7 +335,7 @@ def _live_on_host(
         progress, bins = Progress(iterations * env_steps), BinWatch()
         parts = list(parts)
         explored = -(-config.exploration // num_processes), len(parts) * env_steps // num_processes
-        acting_from = (acting_params(state.agent), actor_key, *explored)
+        acting_from = (acting_params(state.agent), actor_key, *explored, np.isfinite(config.max_abs_reward))
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
@@ -351,9 +384,16 @@ def _all_finite(params: Params) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
-def _check(control: Control, params: Params) -> None:
+def cause(reason: str, shown: str, when: str, remedy: str) -> str:
+    """Say why a run cannot go on: by what the environments showed, else by what was learned."""
+    return f"{reason}: {shown or f'all that the environments showed {when}was finite, so {remedy}'}"
+
+
+def _check(control: Control, params: Params, num_iterations: int = 0, look: Callable[[], str] = lambda: "") -> None:
     if reason := why_stopped(control, params):
-        raise FloatingPointError(f"{reason}: try a smaller learning_rate of optimizer or meta_optimizer")
+        when = f"in the last {num_iterations} iterations " if num_iterations else ""
+        remedy = "try a smaller learning_rate of optimizer or meta_optimizer"
+        raise NotFiniteError(cause(reason, look(), when, remedy))
 
 
 def _metrics(parts: list[dict[str, np.ndarray]], env_steps: int) -> dict[str, np.ndarray]:

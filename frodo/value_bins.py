@@ -73,8 +73,10 @@ class Seen(NamedTuple):
 
 def measure(environment: Environment | HostEnvironment, discount: float, max_abs_reward: float = math.inf) -> Seen:
     """Play at random, and say what was seen; numbers that are not finite are left out."""
-    play = _play if isinstance(environment, Environment) else _play_on_host
-    rewards, is_over = play(environment)
+    if isinstance(environment, Environment):
+        rewards, is_over = _play(environment)
+    else:
+        rewards, is_over = _play_on_host(environment)
     rewards = np.clip(np.nan_to_num(rewards, posinf=0.0, neginf=0.0), -max_abs_reward, max_abs_reward)
     value, largest, length, longest = np.zeros(len(rewards[0])), 0.0, np.zeros(len(rewards[0]), int), 1
     for reward, ended in zip(rewards[::-1], is_over[::-1], strict=True):

@@ -61,6 +61,7 @@ def train_on_host(
     state, start = _restored(run, initial_state(0))
     progress, bins = Progress(total=steps * len(lives), start=start), BinWatch()
     agent, policy = learner.setup.agent, learner.setup.rule.policy
+    is_clipped = np.isfinite(config.max_abs_reward)
     acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
     for index in range(state["index"], len(lives)):
         rate, seed = lives[index]
@@ -80,7 +81,7 @@ def train_on_host(
                 environment = stack.enter_context(contextlib.closing(make(config.env, own_size, own_seed)))
                 num_parts = num_actors * num_processes
                 explored = -(-config.exploration // num_parts), state["step"] // num_parts
-                actor = HostActor(environment, agent, policy, schedule, params, key, *explored)
+                actor = HostActor(environment, agent, policy, schedule, params, key, *explored, is_clipped)
                 actors.append(stack.enter_context(actor))
             waiting = Waiting(actors)
             is_last = state["step"] >= steps

@@ -36,7 +36,7 @@ from typing import Any, Self
 from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
+from experiments.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked
 from experiments.runs.options import RunOptions
 from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
@@ -280,6 +280,13 @@ class Run:
         self._record["resumed"][-1]["step"] = step
         write_json(self._config_path, self._record)
         self._watch()
+        return state, step
+
+    def last_saved(self, begun: Any) -> tuple[Any, int]:
+        """Return state and step of the last checkpoint, or what was begun with and 0; nothing of the run changes."""
+        if not has_checkpoint(self.folder):
+            return begun, 0
+        state, step, _ = self._checkpoints.restore(begun)
         return state, step
 
     def _watch(self) -> None:
