@@ -78,9 +78,10 @@ def returns_by_trial(
     check_key(key)
     check_count("num_trials", num_trials)
     check_count("num_episodes", num_episodes)
-    setup, num_tasks = learner.setup, len(jax.tree.leaves(tasks)[0])
-    expected = jax.eval_shape(environment.initial_state, jax.random.key(0))
-    check_like("tasks", jax.tree.map(lambda x: x[0], tasks), expected, "states of the environment, [num_tasks, ...]")
+    setup, num_tasks = learner.setup, next((len(x) for x in jax.tree.leaves(tasks) if jnp.ndim(x)), 1)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_tasks))
+    expected = jax.eval_shape(jax.vmap(environment.initial_state), keys)
+    check_like("tasks", tasks, expected, "states of the environment, [num_tasks, ...]")
     shape = (num_tasks, *Trials(environment, num_trials).observation_shape)
     check_params(setup.agent, params, jax.ShapeDtypeStruct(shape, jnp.float32))
     drawn = setup.rule.policy
