@@ -48,6 +48,11 @@ def two_hot(x: Array, num_bins: int) -> Array:
     return rlax.transform_to_2hot(rlax.signed_hyperbolic(x), -limit, limit, num_bins)
 
 
+def bin_shares(x: Array, valid: Array, num_bins: int) -> Array:
+    """Mean share of each bin in the numbers x of valid steps, [T, B] and [T, B] bool -> [bins]; 0 if there are none."""
+    return jnp.tensordot(valid.astype(x.dtype), two_hot(x, num_bins), 2) / jnp.maximum(1, jnp.sum(valid))
+
+
 def two_hot_loss(x: Array, logits: Array) -> Array:
     """Cross-entropy of distributions over bins, [..., bins], to h(x), [...], shared out over its two nearest bins."""
     return -jnp.sum(two_hot(x, logits.shape[-1]) * jax.nn.log_softmax(logits), axis=-1)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.acting import Policy, Schedule, act, random_share
-from agents.environments.host import HostEnvironment
+from agents.environments.host import HostEnvironment, check_finite
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
 from toy_envs.base import TimeStep
@@ -44,6 +44,9 @@ class HostActor:
       params, key: those to begin with.
       exploration: environment steps over which the share of random actions falls from 1 to 0; 0 for none.
       num_steps: environment steps that this lifetime had before.
+      is_clipped: whether rewards are clipped for learning, so that infinite ones do no harm.
+    Raises:
+      NotFiniteError: by `get`, where the environment shows what is not finite.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class HostActor:
         key: Array,
         exploration: int = 0,
         num_steps: int = 0,
+        is_clipped: bool = False,
     ):
         self.params = params
+        self._is_clipped, self._num_taken = is_clipped, 0
         self._num_steps, self._exploration = num_steps, exploration
         self._generation = 0
         self.seconds_waited_for = 0.0
@@ -148,9 +153,14 @@ class HostActor:
         except BaseException as error:  # the learner must not wait for ever
             self._queue.put(error)
 
+    def _checked(self, time_step: TimeStep) -> TimeStep:
+        check_finite(time_step, self._environment.name, self._num_taken, self._is_clipped)
+        self._num_taken += 1
+        return time_step
+
     def _iterations(self):
         batch_size = self._environment.num_envs
-        time_step = self._environment.reset()
+        time_step = self._checked(self._environment.reset())
         core_state = self._agent.initial_state(batch_size)
         episode_return = np.zeros(batch_size, np.float64)
         _, observation, _, logits, _ = jax.eval_shape(
@@ -178,7 +188,7 @@ class HostActor:
                     buffer.observation[at], buffer.is_first[at] = observation, time_step.is_first
                     self._key, core_state = key, next_state
                     chosen = np.asarray(action)
-                    time_step = self._environment.step(chosen)
+                    time_step = self._checked(self._environment.step(chosen))
                     buffer.action[at], buffer.behaviour_logits[at] = chosen, logits
                     buffer.reward[at], buffer.discount[at] = time_step.reward, time_step.discount
                     buffer.truncated[at], buffer.valid[at] = time_step.truncated, time_step.valid

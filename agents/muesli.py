@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from agents.action_values import expected_values
-from agents.categorical import entropy, kl_divergence, log_probability, to_scalars, two_hot_loss
+from agents.categorical import bin_shares, entropy, kl_divergence, log_probability, to_scalars, two_hot_loss
 from agents.moving_average import MovingAverage, initial_average, root_mean_square, update_average
 from agents.returns import importance_ratios, retrace
 from agents.rule import UpdateRule, masked_means
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_fractions, check_not_negative
+
+MAX_VALUE = 300  # that of Hessel et al. 2021
 
 
 @dataclasses.dataclass
@@ -26,7 +28,9 @@ class MuesliConfig:
     lambda_: float = 0.95  # of Retrace
     clip: float = 1.0  # c, of the normalised advantages that policy targets are made from
     model_steps: int = 5  # K, how far ahead the model is trained; 1 is the least that q needs
-    max_value: int = 300  # of transformed rewards and values: their bins are the whole numbers from -max_value to it
+    # Of transformed rewards and values: their bins are the whole numbers from -max_value to it. None for as many as fit
+    # the environment's returns (`frodo.value_bins`); where there is none, such as in `make_learner`, 300.
+    max_value: int | None = None
     cmpo_cost: float = 1.0  # of KL(π_CMPO ‖ π)
     model_policy_cost: float = 1.0  # of the same of the model's policies
     value_cost: float = 0.25  # of v, and of the model's values
@@ -37,8 +41,9 @@ class MuesliConfig:
         check_fractions(self, "discount", "lambda_", "target_decay")
         check_not_negative(self, "clip", "cmpo_cost", "model_policy_cost", "value_cost", "reward_cost")
         for name in ("model_steps", "max_value"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, expected an integer of at least 1")
 
 
 class MuesliTargets(NamedTuple):
@@ -54,10 +59,10 @@ class MuesliTargets(NamedTuple):
 
 def muesli(config: MuesliConfig) -> UpdateRule:
     """Make the rule. Its losses are means over valid steps."""
-    num_ahead = config.model_steps + 1
+    num_ahead, max_value = config.model_steps + 1, config.max_value or MAX_VALUE
 
     def spec(num_actions: int) -> TargetSpec:
-        bins = (2 * config.max_value + 1,)
+        bins = (2 * max_value + 1,)
         return {
             "policy": PredictionSpec((num_actions,)),
             "value_bins": PredictionSpec(bins),
@@ -109,7 +114,8 @@ def muesli(config: MuesliConfig) -> UpdateRule:
     def metrics(targets: MuesliTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
         policy = predictions["policy"][:-1]
         found = {"entropy": entropy(policy), "cmpo": kl_divergence(targets.policy[:, :, 0], policy)}
-        return masked_means(found, trajectory.valid)
+        shares = bin_shares(targets.value[:, :, 0], trajectory.valid, 2 * max_value + 1)
+        return masked_means(found, trajectory.valid) | {"value_bin_share": jnp.max(shares)}
 
     return UpdateRule(
         spec=spec,

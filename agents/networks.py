@@ -40,8 +40,8 @@ class NetworkConfig:
     core: int = 0  # units of the core, 0 for none
     activation: str = "relu"
     action_model: int = 0  # units of the action-conditional LSTM, and of the hidden layer of its heads; 0 for none
-    head_stddev: float | None = None  # of the other heads' initial weights, by default 1 / sqrt(inputs)
-    is_orthogonal: bool = False  # initial weights: scaled by √2 in layers, by 0.01 in the policy's head, 1 in others
+    head_stddev: float | None = None  # of other heads' first weights; by default 1 / √inputs, 0.01 after a transformer
+    is_orthogonal: bool = False  # first weights: √2 in layers, 0.01 in policy heads and after a transformer, else 1
     is_critic_separate: bool = False  # whether the value has a network of its own
     channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
     core_kind: str = "lstm"  # or "transformer", which alone has the settings below
@@ -272,9 +272,11 @@ def _cast(tree: Any, dtype: Any) -> Any:
 
 
 def _head_init(config: NetworkConfig, name: str) -> hk.initializers.Initializer | None:
+    is_transformer = config.core_kind == "transformer"  # its outputs have unit variance, those of others have less
     if config.is_orthogonal:
-        return hk.initializers.Orthogonal(0.01 if name == "policy" else 1.0)
-    return hk.initializers.TruncatedNormal(config.head_stddev) if config.head_stddev else None
+        return hk.initializers.Orthogonal(0.01 if name == "policy" or is_transformer else 1.0)
+    stddev = config.head_stddev or (0.01 if is_transformer else None)
+    return hk.initializers.TruncatedNormal(stddev) if stddev else None
 
 
 def _side_by_side(first: Agent, second: Agent) -> Agent:

@@ -105,8 +105,12 @@ def make_trajectory(
     Raises:
       ValueError: naming the first array whose shape, dtype or entries are wrong.
     """
+    given = dict(observation=observation, action=action, reward=reward, discount=discount)
+    for name, x in (given | dict(behaviour_logits=behaviour_logits)).items():
+        if x is None:
+            raise TypeError(f"{name} is None, expected an array")
     actions, rewards, discounts = jnp.asarray(action), jnp.asarray(reward), jnp.asarray(discount)
-    check_shape("action", actions, (None, None))
+    _check_size(actions)
     check_shape("discount", discounts, actions.shape)
     ended = discounts == 0
     is_truncated = jnp.zeros_like(ended) if truncated is None else jnp.asarray(truncated)
@@ -157,7 +161,7 @@ def make_trajectory(
 
 def check_trajectory(trajectory: Trajectory) -> None:
     """Raise a ValueError that names the first array of a trajectory [T, B] whose shape or kind of numbers is wrong."""
-    check_shape("action", trajectory.action, (None, None))
+    _check_size(trajectory.action)
     num_steps, batch_size = trajectory.action.shape
     _check_kind("action", trajectory.action, jnp.integer)
     for name in ("is_first", "truncated", "valid"):
@@ -171,6 +175,12 @@ def check_trajectory(trajectory: Trajectory) -> None:
             f"observation has the shape {list(trajectory.observation.shape)}, expected [{num_steps + 1}, {batch_size}, "
             "...]: one more than there are actions"
         )
+
+
+def _check_size(action: Array) -> None:
+    check_shape("action", action, (None, None))
+    if not action.size:
+        raise ValueError(f"action has the shape {list(action.shape)}, expected at least one step and one environment")
 
 
 def _check_kind(name: str, x: Array, kind: Any) -> None:

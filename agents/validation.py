@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -22,7 +24,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """Return " (did you mean <nearest>?)", or "" where none is near."""
-    nearest = difflib.get_close_matches(value, list(choices), n=1)
+    nearest = difflib.get_close_matches(str(value), list(choices), n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
@@ -70,6 +72,28 @@ def check_positive(config: Any, *names: str) -> None:
     for name in names:
         if not getattr(config, name) > 0:
             raise ValueError(f"{name} is {getattr(config, name)}, expected a positive number")
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise a ValueError where an argument is no whole number, or below the least."""
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.bool_))
+    if not is_whole or value < least:
+        raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
+
+
+def check_type(name: str, value: Any, kind: Any, expected: str) -> None:
+    """Raise a TypeError where an argument is of another type; the message says what is expected."""
+    if not isinstance(value, kind):
+        text = repr(value)
+        raise TypeError(f"{name} is {text if len(text) < 80 else f'a {type(value).__name__}'}, expected {expected}")
+
+
+def check_key(key: Any) -> None:
+    """Raise a TypeError where a random key is not a single one of `jax.random.key`."""
+    is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_key or key.shape:
+        found = f"an array {key.dtype}{list(key.shape)}" if isinstance(key, (jax.Array, np.ndarray)) else repr(key)
+        raise TypeError(f"key is {found}, expected one typed key, such as jax.random.key(0)")
 
 
 def check_shape(name: str, x: Any, shape: Sequence[int | None]) -> None:

@@ -30,7 +30,7 @@ from experiments.runs.processes import define_process_flags, join
 from experiments.runs.run import Run
 from frodo import devices, logs, population_presets
 from frodo.config import PopulationConfig
-from frodo.population import Population, PopulationState, reduce_results
+from frodo.population import Population, PopulationState, reduce_results, tell_not_finite
 from frodo.rule_files import Origin, Rule, config_for, load_settings, population_config
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
@@ -91,6 +91,7 @@ def _discover(
     every = min(max(1, num_steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
     progress = logs.Progress(total=num_steps, start=start)
     window = []
+    told: set[str] = set()  # environments whose agents were made anew
 
     def save(name: str, step: int, cpu_seconds: float | None) -> None:
         origin = Origin(config.envs, step * population.env_steps, cpu_seconds)
@@ -103,6 +104,9 @@ def _discover(
         is_end = step == num_steps
         if step % every == 0 or is_end:
             row = reduce_results(window, population.indices, config.envs)
+            if row["resets"]:
+                for one in window:
+                    tell_not_finite(one, population.indices, config.envs, told)
             window = []
             env_steps = step * population.env_steps
             first = {"seed": run.options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}

@@ -80,7 +80,8 @@ def on_own(target: str, rule: frodo.Rule, env: str, num_steps: int) -> Iterator[
     environment, key = make_environment(env, 1, 0), jax.random.key(0)
     assert isinstance(environment, frodo.Environment)
     config = rule.config.rule.settings
-    result = frodo.discover_online(environment, rule, num_steps=1, key=key, is_frozen=True)
+    least = rule.config.num_env_steps(is_meta=False)
+    result = frodo.discover_online(environment, rule, num_steps=least, key=key, is_frozen=True)
     agent, policy = result.learner.setup.agent, result.learner.setup.rule.policy
     actor, unroll = Actor(environment, agent, policy), rule.config.unroll
 

@@ -11,8 +11,11 @@ import jax.numpy as jnp
 
 from agents.trials import play
 from agents.types import Array, Params
+from agents.validation import check_count, check_key, check_type
+from frodo.arguments import check_like, check_params
 from frodo.learner import Learner
 from toy_envs.base import Environment
+from toy_envs.trials import Trials
 
 
 def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
@@ -25,8 +28,11 @@ def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
       environment: of one trial, not `Trials`.
       num_tasks: how many.
     Raises:
-      ValueError: if it has fewer.
+      ValueError: if it has fewer, or that is no whole number of at least 1.
+      TypeError: if the environment is not a pure one.
     """
+    check_type("environment", environment, Environment, "a pure environment of one trial")
+    check_count("num_tasks", num_tasks)
     held_out = environment.held_out_ids
     if held_out is None:
         return jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), num_tasks))
@@ -64,9 +70,20 @@ def returns_by_trial(
       is_forgetful: whether trials begin with an empty memory, too; as of the `Trials` of the agent's training.
       is_greedy: whether the most probable action is taken; else one is drawn from the policy.
     Raises:
-      ValueError: if there is no trial.
+      ValueError: naming the argument that is bad: no trial, tasks of another environment, θ of another agent.
+      TypeError: naming the argument that is of another type.
     """
-    setup = learner.setup
+    check_type("learner", learner, Learner, "what `make_learner` returns, or a result's learner")
+    check_type("environment", environment, Environment, "a pure environment of one trial")
+    check_key(key)
+    check_count("num_trials", num_trials)
+    check_count("num_episodes", num_episodes)
+    setup, num_tasks = learner.setup, next((len(x) for x in jax.tree.leaves(tasks) if jnp.ndim(x)), 1)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_tasks))
+    expected = jax.eval_shape(jax.vmap(environment.initial_state), keys)
+    check_like("tasks", tasks, expected, "states of the environment, [num_tasks, ...]")
+    shape = (num_tasks, *Trials(environment, num_trials).observation_shape)
+    check_params(setup.agent, params, jax.ShapeDtypeStruct(shape, jnp.float32))
     drawn = setup.rule.policy
     greedy = lambda predictions: _only_the_largest(drawn(predictions))
     returns = play(

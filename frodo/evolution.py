@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agents.validation import check_choice, check_numbers
+from agents.validation import check_choice, check_count, check_numbers
+from frodo.logs import note
 from frodo.program_lanes import Evaluator, Job, Outcome, Pool, Task, loss_pools, target_pools
 from frodo.rules import with_prefix
 from frodo.target_lanes import TargetLaneConfig
@@ -42,6 +43,7 @@ COUNTED = (
 )
 VERSION = 2  # of how programs are scored and told apart; in the first they had one draw, or means of seeds
 MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
+ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
 
@@ -202,6 +204,9 @@ class Evolution:
 
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
         config.validate()
+        if not tasks:
+            raise ValueError("tasks are empty, expected at least one environment to evaluate programs in")
+        check_count("seed", seed, 0)
         self.config, self._tasks = config, list(tasks)
         self._trainings = [(task, seed) for task in range(len(self._tasks)) for seed in range(config.num_seeds)]
         self._rng = np.random.default_rng(seed)
@@ -389,6 +394,11 @@ class Evolution:
         self.counts["evaluated"] += 1
         self.counts["cut at the hurdle"] += is_cut
         self.counts["not finite"] += not record.is_finite
+        if self.counts["evaluated"] == self.counts["not finite"] == ALL_NOT_FINITE:
+            note(
+                f"all agents of the first {ALL_NOT_FINITE} programs ended with parameters that are not finite: what "
+                "the environments show may not be, or learning_rate is too large"
+            )
         record.score = total if record.is_finite else 0.0
         for program in record.waiting:
             self.members.append((program, record.number))

@@ -9,8 +9,16 @@ import optax
 
 from agents import acting, splitting
 from agents.replay import ReplayConfig
-from agents.types import Array, CoreState, Params, Targets, Trajectory, check_trajectory
-from agents.validation import check_shape
+from agents.types import Array, CoreState, Params, Targets, Trajectory
+from agents.validation import check_key, check_shape, check_type
+from frodo.arguments import (
+    check_core_state,
+    check_experience,
+    check_first_observation,
+    check_is_first,
+    check_meta_params,
+    make_check_state,
+)
 from frodo.config import AgentConfig, make_setup
 from frodo.rule_files import Rule, get_rule
 from meta import experience
@@ -54,7 +62,9 @@ class Control(NamedTuple):
 class Learner(NamedTuple):
     """An agent that learns, as pure functions: they can be jitted, and mapped over seeds and over η.
 
-    Observations are as the environment gives them, float32 or uint8.
+    Observations are as the environment gives them, float32 or uint8. `init`, `act`, `update` and what looks inside
+    refuse arguments that do not fit, by a ValueError or TypeError of one line: by their shapes when they are traced,
+    outside of jit also an η that is not finite.
 
     Attributes:
       config: the settings.
@@ -68,6 +78,8 @@ class Learner(NamedTuple):
       learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
         Control: M updates of θ, then one of η. Observations here are prepared ones (`setup.agent.prepare`). With
         `is_validation_kept`, one fresh trajectory less: the last validation trajectory is the first.
+      act_iteration: state, actor, actor's state -> actor's state, the trajectories and the validation trajectory that
+        `learn` takes, EpisodeStats.
       iterate: state, actor, actor's state -> state, metrics, Control, actor's state, EpisodeStats: act in a pure
         environment what `learn` needs, and learn from it.
       rule_inputs: state, trajectory [T, B] -> what the rule's targets are made from, the arguments of its `apply`.
@@ -83,6 +95,7 @@ class Learner(NamedTuple):
     act: Callable[[LearnerState, Array, Array, Array, CoreState], tuple[Array, Array, CoreState]]
     update: Callable[[LearnerState, Trajectory], tuple[LearnerState, dict[str, Array]]]
     learn: Callable[[LearnerState, Trajectory, Trajectory | None], tuple[LearnerState, dict[str, Array], Control]]
+    act_iteration: Callable[..., tuple[acting.ActorState, Trajectory, Trajectory | None, acting.EpisodeStats]]
     iterate: Callable[..., tuple[LearnerState, dict[str, Array], Control, acting.ActorState, acting.EpisodeStats]]
     rule_inputs: Callable[[LearnerState, Trajectory], tuple[Any, ...]]
     targets: Callable[[LearnerState, Trajectory], Targets]
@@ -110,6 +123,8 @@ def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None 
 
 def check_teacher(config: AgentConfig, teacher: Teacher | None) -> None:
     """Raise a ValueError for an agent that is to learn from a teacher that there is not, or the other way round."""
+    if teacher is not None:
+        check_type("teacher", teacher, Teacher, "the `teacher` of a result")
     if bool(config.distillation.steps) != (teacher is not None):
         expected = "a teacher" if teacher is None else "environment steps in which the teacher teaches"
         raise ValueError(f"distillation.steps is {config.distillation.steps}, expected {expected}")
@@ -135,8 +150,12 @@ def build_learner(
     agent, rule = setup.agent, setup.rule
     meta_optimizer = optax.apply_if_finite(config.meta_optimizer.make(), max_consecutive_errors=2**30)
     lifetime = make_lifetime(config, setup, num_actions, is_meta)
+    check_state = make_check_state(setup, num_actions, LearnerState)
 
     def init(key: Array, observation: Array, meta_params: Params | None = None) -> LearnerState:
+        check_key(key)
+        check_first_observation(jnp.asarray(observation))
+        check_meta_params(rule, num_actions, meta_params)
         agent_key, meta_key = jax.random.split(key)
         if meta_params is None:
             meta_params = rule.random_meta_params(meta_key, num_actions)
@@ -147,27 +166,30 @@ def build_learner(
         return LearnerState(state, meta_params, meta_optimizer.init(meta_params) if is_meta else ())
 
     def act(state: LearnerState, key: Array, observation: Array, is_first: Array, core_state: CoreState):
-        prepared = agent.prepare(jnp.asarray(observation))
+        observation, is_first = jnp.asarray(observation), jnp.asarray(is_first)
+        check_key(key)
+        check_state(state, observation)
+        check_is_first(is_first, len(observation))
+        check_core_state(agent, core_state, len(observation))
         params = setup.acting_params(state.agent)
-        return acting.act(agent, rule.policy, params, key, prepared, is_first, core_state)
+        return acting.act(agent, rule.policy, params, key, agent.prepare(observation), is_first, core_state)
 
     def prepare(trajectory: Trajectory) -> Trajectory:
         return trajectory._replace(observation=jax.vmap(agent.prepare)(jnp.asarray(trajectory.observation)))
 
+    def check_given(state: LearnerState, trajectory: Trajectory) -> None:
+        check_experience(agent, trajectory, num_actions)
+        check_state(state, trajectory.observation[0])
+
     def update(state: LearnerState, trajectory: Trajectory) -> tuple[LearnerState, dict[str, Array]]:
+        check_given(state, trajectory)
         if state.lifetime.window != ():
             raise ValueError(
                 f"stride is {config.stride}, expected 0 or num_updates ({config.num_updates}): a sliding window of "
                 "updates is moved by `learn` alone"
             )
-        check_trajectory(trajectory)
-        num_steps, batch_size = trajectory.action.shape
-        check_shape("behaviour_logits", trajectory.behaviour_logits, (num_steps, batch_size, num_actions))
         if state.lifetime.replay != ():
-            check_shape("action", trajectory.action, (config.unroll, batch_size))
-        found: Any = jax.tree.structure(trajectory.core_state)
-        if found != (expected := jax.tree.structure(agent.initial_state(batch_size))):
-            raise ValueError(f"core_state is {found}, expected {expected}: what `act` returned before the first step")
+            check_shape("action", trajectory.action, (config.unroll, trajectory.action.shape[1]))
         one = jax.tree.map(lambda x: x[None], prepare(trajectory))
         learned = lifetime.learn(state.meta_params, state.lifetime, one, None)
         change = optax.tree.sub(learned.state.agent.params, state.params)
@@ -193,12 +215,15 @@ def build_learner(
         learned = lifetime.learn(state.meta_params, state.lifetime, trajectories, validation)
         return after(state, learned, validation is not None)
 
+    def act_iteration(state: LearnerState, actor: acting.Actor, actor_state: acting.ActorState):
+        return lifetime.act(state.meta_params, state.lifetime, actor, actor_state)
+
     def iterate(state: LearnerState, actor: acting.Actor, actor_state: acting.ActorState):
         learned, actor_state, stats = lifetime.iterate(state.meta_params, state.lifetime, actor, actor_state)
         return *after(state, learned, is_meta), actor_state, stats
 
     def rule_inputs(state: LearnerState, trajectory: Trajectory) -> tuple[Any, ...]:
-        check_trajectory(trajectory)
+        check_given(state, trajectory)
         prepared = clip_rewards(prepare(trajectory), config.max_abs_reward)
         predictions = slow = agent.unroll(state.params, prepared)
         if rule.has_copy:
@@ -211,4 +236,5 @@ def build_learner(
     def derivatives(state: LearnerState, trajectory: Trajectory) -> dict[str, Targets]:
         return target_derivatives(rule, *rule_inputs(state, trajectory))
 
-    return Learner(config, setup, is_meta, init, act, update, learn, iterate, rule_inputs, targets, derivatives)
+    of_iteration = (learn, act_iteration, iterate)
+    return Learner(config, setup, is_meta, init, act, update, *of_iteration, rule_inputs, targets, derivatives)

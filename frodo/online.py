@@ -9,6 +9,7 @@ over.
 """
 
 import functools
+import numbers
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,18 +21,22 @@ import numpy as np
 from agents import acting, splitting
 from agents.acting import Actor, ActorState
 from agents.environments.adapt import as_host_environment
-from agents.environments.host import HostEnvironment
+from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
+from agents.validation import check_count, check_key
 from frodo import presets, results, states
+from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig
 from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
 from frodo.logs import Progress
 from frodo.memory import batch_shape, check_agents
-from frodo.results import Life, OnlineResult, num_iterations
+from frodo.not_finite import NotFinite, first_not_finite, nothing, what_was_shown
+from frodo.results import Life, OnlineResult, num_done
 from frodo.rule_files import Rule, get_rule
 from frodo.rules import RULES
+from frodo.value_bins import BinWatch, with_bins
 from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import Teacher
 from meta.experience import apart, jit_in_place, together
@@ -58,11 +63,14 @@ class OnlineProgram(NamedTuple):
       init: key, η -> OnlineState; without the last argument η is random.
       run: state, number of iterations (static) -> state, metrics and Control of every iteration, [iterations] each.
       env_steps: of one iteration, all environments of the batch counted.
+      search: state, number of iterations -> NotFinite: run them again, and say what the environments show first that is
+        not finite.
     """
 
     learner: Learner
     init: Callable[..., OnlineState]
     run: Callable[[OnlineState, int], tuple[OnlineState, dict[str, Array], Control]]
+    search: Callable[[OnlineState, Array], NotFinite]
     env_steps: int
 
 
@@ -92,7 +100,20 @@ def make_online_program(
         state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
         return state, *splitting.whole((metrics, control))
 
-    return OnlineProgram(learner, init, run, config.num_env_steps(learner.is_meta))
+    def search(state: OnlineState, num_iterations: Array) -> NotFinite:
+        def iteration(carry):
+            i, state, _ = carry
+            actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
+            found = first_not_finite(trajectories, validation, np.isfinite(config.max_abs_reward))
+            learner_state, *_ = learner.learn(state.learner, trajectories, validation)
+            return i + 1, OnlineState(split(learner_state), acting.split(actor_state)), found
+
+        is_on = lambda carry: (carry[0] < num_iterations) & ~carry[2].is_there
+        num, _, found = jax.lax.while_loop(is_on, iteration, (jnp.zeros((), jnp.int32), state, nothing()))
+        steps_before = (num - 1) * (config.num_env_steps(learner.is_meta) // config.batch_size)
+        return splitting.whole(found._replace(step=found.step + steps_before))
+
+    return OnlineProgram(learner, init, run, search, config.num_env_steps(learner.is_meta))
 
 
 def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:
@@ -121,7 +142,8 @@ def check_tasks(learner: Learner, environment: Environment | HostEnvironment) ->
 def check_split(config: AgentConfig, num_devices: int) -> None:
     """Raise a ValueError where a lifetime cannot be split over so many devices (0 for no split): `splitting.over`."""
     num, num_processes = jax.device_count(), jax.process_count()
-    if not 0 <= num_devices <= num:
+    check_count("num_devices", num_devices, 0)
+    if num_devices > num:
         raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
     if num_processes > 1 and num_devices != num:
         raise ValueError(f"num_devices is {num_devices}, expected all {num} of the {num_processes} processes")
@@ -156,7 +178,8 @@ def discover_online(
       environment: a pure one (`Environment`), which is batched here; a batch on the host: a
         `gymnasium.vector.VectorEnv`, a `dm_env.Environment` or a sequence of them, or a `HostEnvironment`.
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
-      num_steps: environment steps, all environments of the batch counted; it is a whole number of iterations.
+      num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
+        as fit; at least those of one.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
       num_devices: over which the batch is split; 0 leaves it on one.
@@ -164,11 +187,15 @@ def discover_online(
         `distillation` says.
       **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
     Raises:
-      ValueError: naming the setting that is not known, is bad, does not fit the environment, or asks for more memory
-        than there is.
-      TypeError: if the environment is of no kind that is known.
-      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
+      ValueError: naming the setting or argument that is not known, is bad, does not fit the environment, or asks for
+        more memory than there is.
+      TypeError: if the environment is of no kind that is known, or rule or key are none.
+      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite: by what an
+        environment showed, which is then named, or by what was learned. On the host it comes as soon as an environment
+        shows an observation or a reward that is not finite; infinite rewards that are clipped (`max_abs_reward`) do no
+        harm, and pass.
     """
+    check_key(key)
     host = None if isinstance(environment, Environment) else as_host_environment(environment)
     dtype = np.float32 if host is None else host.observation_dtype
     shape = (host or environment).observation_shape
@@ -184,7 +211,7 @@ def discover_online(
         given = settings.setdefault("batch_size", num_envs)
         if given != num_envs:
             raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
-    config = config.replace(**settings)
+    config = with_bins(config.replace(**settings), host or environment)
     check_teacher(config, teacher)
     check_split(config, num_devices)
     if host is not None:
@@ -244,6 +271,7 @@ def _live(
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     program, seen = make_online_program(learner, environment), _observation(environment)
+    check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
 
     @splitting.over(num_devices)
     @jax.jit
@@ -258,19 +286,28 @@ def _live(
 
         return jax.lax.fori_loop(0, num_iterations, iteration, (state, outputs))
 
+    search = splitting.over(num_devices)(jax.jit(program.search))
+
+    def look(state: OnlineState, num_iterations: int, step: int) -> str:
+        found, shape = search(state, num_iterations), state.actor.time_step.observation.shape[1:]
+        return what_was_shown(found, type(environment).__name__, shape, step // config.batch_size)
+
     def go_on(state: OnlineState, parts: list, num_steps: float) -> OnlineResult:
-        iterations, done = max(1, int(num_steps) // program.env_steps), 0
-        progress = Progress(iterations * program.env_steps)
+        iterations, done = num_iterations(num_steps, program.env_steps), 0
+        progress, bins = Progress(iterations * program.env_steps), BinWatch()
         while done < iterations:
             num = min(CHUNK, iterations - done)
-            state, outputs = run(state, num)
+            before, (state, outputs) = state, run(state, num)
             metrics, control = jax.tree.map(lambda x, num=num: x[:num], jax.device_get(outputs))
-            _check(control, state.learner.params)
+            step = num_done(parts) * program.env_steps
+            _check(control, state.learner.params, num, functools.partial(look, before, num, step))
+            bins.look(metrics)
             parts, done = [*parts, metrics], done + num
             progress.update(done * program.env_steps, _text(metrics))
         life = Life(environment.num_actions, seen, False, key, states.leaves(state.actor), parts)
         return OnlineResult(program.learner, state.learner, life, functools.partial(go_on, state, parts))
 
+    num_iterations(num_steps, program.env_steps)  # refuses a bad number before anything is compiled
     init = jax.jit(program.init, compiler_options=quick_to_compile())
     with splitting.over(num_devices):
         shapes = jax.eval_shape(init, key, meta_params)
@@ -295,6 +332,7 @@ def _live_on_host(
 ) -> OnlineResult:
     learner = build_learner(config, environment.num_actions, is_frozen, teacher=teacher)
     check_tasks(learner, environment)
+    check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
     learn_of_all, agent = jit_in_place(make_host_learn(learner)), learner.setup.agent
     learn = splitting.over(num_devices)(lambda state, acted: learn_of_all(state, *of_all_actors(acted)))
     acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
@@ -302,11 +340,11 @@ def _live_on_host(
     num_processes = jax.process_count()
 
     def go_on(state: LearnerState, actor_key: Array, parts: list, num_steps: float) -> OnlineResult:
-        iterations = max(1, int(num_steps) // env_steps)
-        progress = Progress(iterations * env_steps)
+        iterations = num_iterations(num_steps, env_steps)
+        progress, bins = Progress(iterations * env_steps), BinWatch()
         parts = list(parts)
-        explored = -(-config.exploration // num_processes), num_iterations(parts) * env_steps // num_processes
-        acting_from = (acting_params(state.agent), actor_key, *explored)
+        explored = -(-config.exploration // num_processes), num_done(parts) * env_steps // num_processes
+        acting_from = (acting_params(state.agent), actor_key, *explored, np.isfinite(config.max_abs_reward))
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
@@ -315,6 +353,7 @@ def _live_on_host(
                 _check(control, state.params)
                 metrics |= zip(("episodes", "return_sum"), total(len(acted.returns), sum(acted.returns)), strict=True)
                 parts.append({name: np.asarray(x)[None] for name, x in metrics.items()})
+                bins.look(parts[-1])
                 progress.update((i + 1) * env_steps, _text(parts[-1]))
         life = Life(environment.num_actions, _observation(environment), True, key, states.leaves(acted.key), parts)
         return OnlineResult(learner, state, life, functools.partial(go_on_from_copy, state, acted.key, parts))
@@ -323,6 +362,7 @@ def _live_on_host(
         experience, lifetime = apart(state.lifetime)  # that of the result stays as it is
         return go_on(state._replace(lifetime=together(jax.tree.map(jnp.copy, experience), lifetime)), *of, **how)
 
+    num_iterations(num_steps, env_steps)
     actor_key, learner_key = jax.random.split(key)
     if start is not None:
         acting_key = states.restored(jax.eval_shape(own_key, actor_key), start.life.actor, "actor")
@@ -334,6 +374,17 @@ def _live_on_host(
         check_agents(config, learner.setup.agent, environment, learner.is_meta, shapes)
         state = init(learner_key, jnp.zeros(observation.shape, observation.dtype), meta_params)
     return go_on(state, own_key(actor_key), [], num_steps)
+
+
+def num_iterations(num_steps: float, env_steps: int) -> int:
+    """Return how many iterations of so many steps there are in a lifetime's steps; a ValueError where there is none."""
+    is_number = isinstance(num_steps, numbers.Real) and not isinstance(num_steps, bool)
+    if not is_number or not env_steps <= num_steps < float("inf"):
+        raise ValueError(
+            f"num_steps is {num_steps!r}, expected a number of at least {env_steps}, the environment steps of one "
+            "iteration"
+        )
+    return int(num_steps) // env_steps
 
 
 def why_stopped(control: Control, params: Params) -> str:
@@ -348,9 +399,16 @@ def _all_finite(params: Params) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
 
 
-def _check(control: Control, params: Params) -> None:
+def cause(reason: str, shown: str, when: str, remedy: str) -> str:
+    """Say why a run cannot go on: by what the environments showed, else by what was learned."""
+    return f"{reason}: {shown or f'all that the environments showed {when}was finite, so {remedy}'}"
+
+
+def _check(control: Control, params: Params, num_iterations: int = 0, look: Callable[[], str] = lambda: "") -> None:
     if reason := why_stopped(control, params):
-        raise FloatingPointError(f"{reason}: try a smaller learning_rate of optimizer or meta_optimizer")
+        when = f"in the last {num_iterations} iterations " if num_iterations else ""
+        remedy = "try a smaller learning_rate of optimizer or meta_optimizer"
+        raise NotFiniteError(cause(reason, look(), when, remedy))
 
 
 def _text(metrics: dict[str, np.ndarray]) -> str:

@@ -24,6 +24,7 @@ from frodo.memory import batch_shape, num_bytes, trajectory_shape, trajectory_sh
 from frodo.online import check_divided, make_online_program
 from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
+from frodo.value_bins import with_bins
 from meta.experience import apart, experience_apart
 from meta.lifetime import Setup, make_agent_step
 from meta.population import AXIS, make_group_step
@@ -133,6 +134,8 @@ def plan_online(config: OnlineConfig, num_devices: int, num_steps: float) -> Pla
     config = config.replace(batch_size=config.batch_size // num_devices)
     config = config.replace(minibatches=math.gcd(config.minibatches, config.pass_size))  # a device's part of each
     environment = _environment(config.env)
+    if isinstance(environment, Environment):
+        config = with_bins(config, environment)
     learner = build_learner(config, environment.num_actions, config.is_frozen)
     if isinstance(environment, Environment):
         program = make_online_program(learner, environment)

@@ -22,14 +22,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agents import acting
 from agents.acting import Actor
 from agents.environments.adapt import as_host_environment
-from agents.environments.host import HostEnvironment
+from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.suites import Seen
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
+from agents.validation import check_count, check_key, check_type
 from frodo import population_presets
+from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
-from frodo.logs import Progress
+from frodo.logs import Progress, note
 from frodo.memory import batch_shape, check, needs
 from frodo.rule_files import Origin, Rule, get_rule, population_config
 from frodo.rules import RULES, make_update_rule
@@ -186,6 +188,7 @@ class Population:
 
     def init(self, meta_params: Params | None = None) -> PopulationState:
         """Make every agent's first lifetime, and η at random if it is not given."""
+        check_meta_params(make_update_rule(self._config.rule), 2, meta_params)
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
         rule = make_update_rule(self._config.rule)
         draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
@@ -270,6 +273,7 @@ class Population:
                 agent.key,
                 self._config.exploration,
                 int(agent.num_steps),
+                np.isfinite(self._config.max_abs_reward),
             )
             self._actors.append(self._on_exit.enter_context(actor))
 
@@ -304,7 +308,10 @@ class Population:
 
     def _learn_on_host(self, meta_params: Params, host: _Host, actor: HostActor, agent: PopulationAgentState):
         """Let an agent begin to learn from what was acted; returns that, the state, and the output."""
-        acted = actor.get(self._is_stopping)
+        try:
+            acted = actor.get(self._is_stopping)
+        except NotFiniteError as error:
+            raise NotFiniteError(f"agent {host.number}: {error}") from None
         meta_params, (experience, lifetime) = jax.device_put(meta_params, host.device), apart(agent.lifetime)
         others = agent._replace(key=acted.key, lifetime=lifetime)
         return acted, *host.functions.learn(experience, others, meta_params, acted.trajectories, acted.validation)
@@ -366,6 +373,22 @@ def reduce_results(
     return row
 
 
+def tell_not_finite(
+    results: list[AgentResults], indices: Sequence[Sequence[int]], names: Sequence[str], told: set[str]
+) -> None:
+    """Say of each environment once that an agent in it was made anew; `told` are those of which it was said."""
+    if jax.process_count() > 1:
+        results = multihost_utils.process_allgather(results, tiled=True)
+    for own, group in zip(indices, jax.device_get(results), strict=True):
+        for i in (i for i, is_finite in zip(own, group.is_finite, strict=True) if not is_finite):
+            if names[i] not in told:
+                told.add(names[i])
+                note(
+                    f"agent {i}, in {names[i]}, is made anew, as its parameters or meta-gradient are not finite: by "
+                    "what it learned, or by what the environment showed; `resets` counts such agents"
+                )
+
+
 def _mean_return(agents: Sequence[AgentResults], masks: Sequence[Array]) -> float:
     total = lambda name: sum(float(np.sum(x.metrics[name] * mask)) for x, mask in zip(agents, masks, strict=True))
     count = total("episodes")
@@ -415,10 +438,14 @@ def discover(
       ValueError: naming the setting that is not known, is bad, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.
     """
+    check_key(key)
+    check_count("num_meta_steps", num_meta_steps)
+    if start is not None:
+        check_type("start", start, Discovery, "what `discover` returned")
     if not isinstance(environments, Mapping):
+        expected = "a mapping from names to environments, or a sequence of them"
+        check_type("environments", environments, Sequence, expected)
         environments = {str(i): environment for i, environment in enumerate(environments)}
-    if num_meta_steps < 1:
-        raise ValueError(f"num_meta_steps is {num_meta_steps}, expected at least 1")
     names = list(environments)
     agents = [x if isinstance(x, Environment) else as_host_environment(x) for x in environments.values()]
     if isinstance(rule, str) and rule in RULES:
@@ -430,7 +457,9 @@ def discover(
         config, meta_params = PopulationConfig(**of_agent), given.meta_params
     sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
     config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    told: set[str] = set()
+    num_resets = 0
     with Population(config, agents, key) as population:
         state = population.init(meta_params) if start is None else jax.tree.map(jnp.copy, start.state)
         population.start(state)
@@ -438,6 +467,9 @@ def discover(
         for step in range(num_meta_steps):
             state, results = population.step(state)
             rows.append(reduce_results([results], population.indices, names))
+            if rows[-1]["resets"] > num_resets:
+                tell_not_finite(results, population.indices, names, told)
+            num_resets = rows[-1]["resets"]
             returns = [x for name, x in rows[-1].items() if name.startswith("return/") and np.isfinite(x)]
             progress.update(step + 1, f"return {np.mean(returns):.3f}" if returns else "")
         earlier = (start.rule.origin.env_steps or 0) if start and start.rule.origin else 0

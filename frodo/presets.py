@@ -188,8 +188,8 @@ def ppo(env: str) -> OnlineConfig:
 def muesli(env: str) -> OnlineConfig:
     """Three of four trajectories are replayed, as in Hessel et al. 2021, and Adam's updates are clipped.
 
-    For images their batch of 96 trajectories of 30 steps; else small batches, networks and bins (of values up to 900):
-    a CPU learns in fewer steps by more updates. So 16 fresh trajectories for an agent with a memory, too.
+    For images their batch of 96 trajectories of 30 steps; else small batches and networks: a CPU learns in fewer steps
+    by more updates. So 16 fresh trajectories for an agent with a memory, too. Bins are those that fit the environment.
     """
     of_env = for_environment(env)
     rule = RuleConfig("muesli").replace(discount=of_env.rule.settings.discount)
@@ -200,7 +200,7 @@ def muesli(env: str) -> OnlineConfig:
         num_updates=1,
         max_abs_reward=of_env.max_abs_reward,
         replay=ReplayConfig(capacity=1024, batch_size=32, fresh=0.25),
-        rule=rule.replace(max_value=30),
+        rule=rule,
         network=NetworkConfig("mlp", (128, 128), action_model=64, head_stddev=0.01),
         optimizer=adam(3e-3, max_update=1.0),
     )
@@ -211,7 +211,6 @@ def muesli(env: str) -> OnlineConfig:
         batch_size=24,
         unroll=30,
         replay=ReplayConfig(capacity=1024, batch_size=96, fresh=0.25),
-        rule=rule,
         network=dataclasses.replace(of_env.network, action_model=256, head_stddev=0.01),
         optimizer=adam(3e-4, max_update=1.0),
     )

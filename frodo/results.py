@@ -49,7 +49,7 @@ class Life(NamedTuple):
 
     @property
     def num_iterations(self) -> int:
-        return num_iterations(self.parts)
+        return num_done(self.parts)
 
 
 class OnlineResult:
@@ -235,7 +235,7 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
     return result
 
 
-def num_iterations(parts: list[dict[str, np.ndarray]]) -> int:
+def num_done(parts: list[dict[str, np.ndarray]]) -> int:
     """Return the number of iterations whose metrics these are."""
     return sum(len(part["episodes"]) for part in parts)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from agents.rule import UpdateRule
 from agents.types import Params
-from agents.validation import check_choice
+from agents.validation import check_choice, check_type
 from frodo import archives, disco103_weights, earlier_versions, files, population_presets, presets
 from frodo.archives import Archive
 from frodo.config import AgentConfig
@@ -184,6 +184,7 @@ def load_rule(name: Path | str) -> Rule:
     Raises:
       ValueError: if there is no such rule, or the file is not a rule's: naming it and its first wrong key.
     """
+    check_type("name", name, str | Path, "a rule's name, or the path of its file")
     name = str(name)
     if name == PUBLISHED:
         arrays = disco103_weights.read(disco103_weights.find())
@@ -223,6 +224,7 @@ def get_rule(rule: Rule | str) -> Rule:
     """
     if isinstance(rule, Rule):
         return rule
+    check_type("rule", rule, str, "a Rule, or a name such as 'frodo'")
     is_there = rule in (PUBLISHED, *shipped_rules(), *RULE_OF) or Path(rule).suffix == ".npz"
     return load_rule(rule) if is_there else make_rule(rule)
 

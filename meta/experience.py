@@ -121,12 +121,16 @@ class Lifetime(NamedTuple):
       init: key of θ, key of the replay, prepared observation [B, ...] -> LifetimeState.
       learn: η, state, fresh trajectories [M or stride, T, B, ...], one less where the validation trajectory is kept,
         validation trajectory or None -> Learned. Without a validation trajectory, what is kept waits.
-      iterate: η, state, actor, actor's state -> Learned, actor's state, EpisodeStats: act what an iteration needs, and
-        learn from it.
+      act: η, state, actor, actor's state -> actor's state, trajectories and validation trajectory for `learn`,
+        EpisodeStats: what an iteration needs.
+      iterate: η, state, actor, actor's state -> Learned, actor's state, EpisodeStats: `act`, and learn from it.
     """
 
     init: Callable[[Array, Array, Array], LifetimeState]
     learn: Callable[[Params, LifetimeState, Trajectory, Trajectory | None], Learned]
+    act: Callable[
+        [Params, LifetimeState, Actor, ActorState], tuple[ActorState, Trajectory, Trajectory | None, EpisodeStats]
+    ]
     iterate: Callable[[Params, LifetimeState, Actor, ActorState], tuple[Learned, ActorState, EpisodeStats]]
 
 
@@ -162,7 +166,7 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
         learned = step(meta_params, state, clip(trajectories), clip(validation), True)
         return learned._replace(state=learned.state._replace(kept=kept))
 
-    def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
+    def act(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
         def update(acting: AgentState, trajectory: Trajectory) -> AgentState:
             """Return what acts next: after one step of θ if acting is interleaved with updates, else the same."""
             if not config.is_acting_interleaved:
@@ -171,12 +175,13 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
             return agent_step(meta_params, acting, one, None)[0]
 
         first = update(state.acting, state.kept) if isinstance(state.kept, Trajectory) else state.acting
-        actor_state, trajectories, validation, stats = acting.rollouts(
-            actor, schedule, first, setup.acting_params, update, actor_state
-        )
+        return acting.rollouts(actor, schedule, first, setup.acting_params, update, actor_state)
+
+    def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
+        actor_state, trajectories, validation, stats = act(meta_params, state, actor, actor_state)
         return learn(meta_params, state, trajectories, validation), actor_state, stats
 
-    return Lifetime(init, learn, iterate)
+    return Lifetime(init, learn, act, iterate)
 
 
 def without_window(agent_step: AgentStep) -> LifetimeStep:

@@ -30,6 +30,7 @@ class Bandit(base.Environment[BanditState]):
     num_arms: int
     num_pulls: int = 10
     observation_shape = (1,)
+    reward_range = (0.0, 1.0)
 
     def __post_init__(self):
         if self.num_arms < 1 or self.num_pulls < 1:

@@ -62,6 +62,7 @@ class Environment(abc.ABC, Generic[State]):
     observation_shape: tuple[int, ...]
     num_actions: int
     horizon: int | None = None  # steps of an episode, at most; None where it is not known
+    reward_range: tuple[float, float] | None = None  # the least and the largest reward; None where they are not known
     no_op: int | None = None  # the action that does nothing, if there is one
     held_out_ids: range | None = None  # of the tasks of a test, which are not among `task_ids`; None for no such tasks
 

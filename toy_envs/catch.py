@@ -30,6 +30,7 @@ class Catch(base.Environment[CatchState]):
     rows: int = 6
     columns: int = 11
     num_actions = 3
+    reward_range = (-1.0, 1.0)
 
     def __post_init__(self):
         if self.rows < 2 or self.columns < 1:

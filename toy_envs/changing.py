@@ -55,6 +55,14 @@ class Changing(base.Environment[ChangingState]):
         return self.environment.horizon
 
     @property
+    def reward_range(self) -> tuple[float, float] | None:  # type: ignore[override]
+        found = self.environment.reward_range
+        if found is None or self.change != "rewards":
+            return found
+        largest = max(map(abs, found))
+        return -largest, largest
+
+    @property
     def program(self) -> "Changing":
         return dataclasses.replace(self, environment=self.environment.program)
 

@@ -117,6 +117,11 @@ class GridWorld(base.Environment[GridWorldState]):
             raise ValueError(f"index is {self.index!r}, expected one of 0 to {NUM_WORLDS - 1}")
 
     @property
+    def reward_range(self) -> tuple[float, float]:  # type: ignore[override]
+        rewards = make_world(self.index).rewards
+        return min(0.0, float(np.min(rewards))), max(0.0, float(np.max(rewards)))
+
+    @property
     def program(self) -> "GridWorld":
         """Return the one environment whose `restart`, `transition` and `observe` serve the states of all worlds."""
         return GridWorld(0)

@@ -29,6 +29,7 @@ class RandomWalk(base.Environment[RandomWalkState]):
     num_states: int = 5
     phase_length: int = 960
     num_actions = 1
+    reward_range = (-1.0, 1.0)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]

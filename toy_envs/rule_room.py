@@ -129,6 +129,10 @@ class RuleRoom(base.Environment[RuleRoomState]):
         return max(KINDS[name].horizon for name in self.shares)
 
     @property
+    def reward_range(self) -> tuple[float, float]:  # type: ignore[override]
+        return 0.0, 1 / min(KINDS[name].horizon for name in self.shares)
+
+    @property
     def shares(self) -> dict[str, float]:
         """The kinds of its tasks, and how probable each is."""
         return MIXED if self.kind == "mixed" else {self.kind: 1.0}

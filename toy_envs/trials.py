@@ -77,6 +77,10 @@ class Trials(base.Environment[TrialsState]):
     def horizon(self) -> int | None:  # type: ignore[override]
         return self.environment.horizon and self.num_trials * self.environment.horizon
 
+    @property
+    def reward_range(self) -> tuple[float, float] | None:  # type: ignore[override]
+        return self.environment.reward_range
+
     def initial_state(self, key: base.Array) -> TrialsState:
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         stats = TrialStats(jnp.zeros(self.num_trials, jnp.int32), jnp.zeros(self.num_trials, jnp.float32))

@@ -29,7 +29,7 @@ class DmEnvBatch(HostEnvironment):
         if not len(environments):
             raise ValueError("environments has the length 0, expected at least 1")
         name = name or type(environments[0]).__name__
-        self.num_envs = len(environments)
+        self.name, self.num_envs = name, len(environments)
         self.observation_shape, self.num_actions = first = _sizes(environments[0], name)
         for index, environment in enumerate(environments):
             if (sizes := _sizes(environment, name)) != first:

@@ -67,7 +67,7 @@ class EnvpoolEnvironment(HostEnvironment):
             options = dict(num_envs=num_envs, seed=seeds, num_threads=ENVPOOL_THREADS) | options
             self._envpool: Any = envpool.make(env_id, env_type="gymnasium", **options)
             observation, action = self._envpool.observation_space, self._envpool.action_space  # made once, here
-        self.num_envs = num_envs
+        self.name, self.num_envs = f"envpool/{env_id}", num_envs
         self._is_minigrid = isinstance(observation, spaces.Dict)
         seen = _seen(observation)
         self.observation_shape = seen.shape

@@ -41,7 +41,7 @@ class GymnasiumEnvironment(HostEnvironment):
             raise ValueError(
                 f"environment {name!r} has the autoreset_mode {mode}, expected AutoresetMode.NEXT_STEP or SAME_STEP"
             )
-        self.num_envs = envs.num_envs
+        self.name, self.num_envs = name, envs.num_envs
         self.observation_shape = observation.shape
         keeps_dtype = observation.dtype in (np.uint8, np.float32)
         self.observation_dtype = observation.dtype if keeps_dtype else np.dtype(np.float32)

@@ -18,10 +18,12 @@ class HostEnvironment(abc.ABC):
     Every call returns new arrays: what an earlier one returned is never written to again.
     """
 
+    name = "environment"  # for messages
     num_envs: int
     observation_shape: tuple[int, ...]  # of one environment
     observation_dtype: np.dtype
     num_actions: int
+    reward_range: tuple[float, float] | None = None  # the least and the largest reward; None where they are not known
     is_complete = False  # whether it has no more episodes to show, which ends a program's run
     # With same-step reset: of the episodes that a time limit ended in the latest step, by environment.
     last_observations: Mapping[int, np.ndarray] = {}
@@ -50,6 +52,34 @@ def first_step(observation: np.ndarray) -> TimeStep:
         valid=np.zeros(num_envs, bool),
         is_first=np.ones(num_envs, bool),
     )
+
+
+class NotFiniteError(FloatingPointError):
+    """An environment showed what is not finite, or what was learned is not."""
+
+
+def check_finite(time_step: TimeStep, name: str, step: int, is_clipped: bool = False) -> None:
+    """Raise a NotFiniteError that says which environment of a batch showed a number that is none, or infinite.
+
+    Args:
+      time_step: [B, ...] of NumPy's arrays.
+      name: of the environment.
+      step: how many were taken.
+      is_clipped: whether rewards are clipped for learning: infinite ones then do no harm, but to the return.
+    """
+    for field, x in (("observation", time_step.observation), ("reward", time_step.reward)):
+        if x.dtype.kind != "f" or np.isfinite(x).all():
+            continue
+        bad = np.isnan(x) if field == "reward" and is_clipped else ~np.isfinite(x)
+        if bad.any():
+            index = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise NotFiniteError(not_finite(name, index[0], step, field, index[1:], float(x[index])))
+
+
+def not_finite(name: str, number: int, step: int, field: str, index: tuple[int, ...], value: float) -> str:
+    """Say that an environment of a batch showed a value that is not finite."""
+    place = f"{field}{list(index)}" if index else field
+    return f"{name}, number {number} of its batch: {place} was {value} after step {step}, expected a finite number"
 
 
 def check_supported(name: str, is_single_array: bool, is_discrete: bool, observation: Any, action: Any) -> None:

@@ -33,6 +33,8 @@ class XLandEnvironment(Environment[XLandState]):
       ImportError: if xminigrid is not installed.
     """
 
+    reward_range = (0.0, 1.0)
+
     def __init__(self, env_id: str):
         xminigrid = import_extra("xminigrid", *MODULES)
         self._env, self._params = xminigrid.make(env_id)

@@ -24,6 +24,7 @@ from experiments.runs.options import RunOptions
 from frodo import files
 from frodo.config import OnlineConfig
 from frodo.logs import note
+from frodo.value_bins import with_bins_of
 
 TUNING, CELLS = "tuning", "cells"
 OWN = "own_settings"  # the folder of a run that is not tuned
@@ -94,6 +95,7 @@ def _read(
 ) -> reading.Results:
     """Read a run, and check that it is of this comparison and was made with these settings."""
     results = reading.read(folder)
+    config = with_bins_of(config, results.config.get("config", {}))
     expected = {
         "steps": budget,
         "seeds": list(seeds),

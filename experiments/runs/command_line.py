@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import jax
 from absl import app, flags, logging
 
+from agents.environments.host import NotFiniteError
 from agents.validation import did_you_mean
 from experiments.runs import compiled_programs, devices, errors, jobs, processes, watching
 from experiments.runs.errors import RunError, UsageError
@@ -143,7 +144,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
             compiled_programs.keep()
         try:
             main(argv)
-        except (DiskError, RunError) as error:
+        except (DiskError, RunError, NotFiniteError) as error:
             _fail(error, 1)
         except (ValueError, ImportError) as error:  # envpool misses a system library, say
             if processes.is_of_another(error):

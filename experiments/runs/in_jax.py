@@ -16,9 +16,11 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo import devices, files
 from frodo.config import OnlineConfig
-from frodo.learner import Learner
-from frodo.logs import Progress
-from frodo.online import OnlineProgram, make_online_program
+from frodo.learner import Control, Learner
+from frodo.logs import Progress, note
+from frodo.not_finite import what_was_shown
+from frodo.online import MAX_SKIPPED_IN_A_ROW, OnlineProgram, make_online_program
+from frodo.value_bins import BinWatch
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
@@ -71,18 +73,34 @@ def train_in_jax(
     init = shared_out(jax.vmap(lambda seed: program.init(jax.random.key(seed), meta_params)))
     init = split(jax.jit(init, compiler_options=devices.quick_to_compile()))
 
+    def what_was_shown_to(states: Any, control: Control, number: int, step: int) -> str:
+        """Run the first life of a group that cannot go on again, and say what its environments showed."""
+        if jax.process_count() > 1:
+            return "what the environments showed was not looked at, with several processes"
+        is_over = ~np.asarray(are_finite(states.learner.params))
+        is_over |= np.max(np.asarray(control.skipped_in_a_row), axis=1) >= MAX_SKIPPED_IN_A_ROW
+        life = number * group + int(np.argmax(is_over))
+        saved, start = run.last_saved(_joined([init(own) for own in _groups(seeds, group)]))
+        note(f"seed {lives[life][1]} is run again from step {start} on, to see what its environments show")
+        state = jax.tree.map(lambda x: x[life], saved)
+        found = split(jax.jit(program.search))(state, (step - start) // program.env_steps)
+        shape = state.actor.time_step.observation.shape[1:]
+        return what_was_shown(found, config.env, shape, start // config.batch_size)
+
     states, start = _restored(run, [init(own) for own in _groups(seeds, group)], group)
     rates_of = [None] * len(states) if rates is None else _groups(rates, group)
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
-    progress = Progress(total=last * len(lives), start=start * len(lives))
+    progress, bins = Progress(total=last * len(lives), start=start * len(lives)), BinWatch()
     for step in range(start + chunk_steps, last + 1, chunk_steps):
         done = [run_chunk(own, rate) for own, rate in zip(states, rates_of, strict=True)]
         states = [own for own, _, _ in done]
         metrics = _stacked([outputs for _, outputs, _ in done])  # of each name [lives, iterations]
+        bins.look(metrics)
         logged = reduced(metrics) | _stacked([evaluate(own) for own in states])
         if rates is None:
-            for own, _, control in done:
-                check(run, control, own.learner.params)
+            for i, (own, _, control) in enumerate(done):
+                look = functools.partial(what_was_shown_to, own, control, i, step)
+                check(run, control, own.learner.params, look, "since the last checkpoint, or the start, ")
         else:
             logged["is_finite"] = np.concatenate([are_finite(own.learner.params) for own in states]).astype(int)
         rows = rows_of(config, lives, step // program.env_steps, step, run, logged)

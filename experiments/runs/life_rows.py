@@ -1,6 +1,7 @@
 """What runs of lifetimes have in common: which lives there are, and the rows of metrics.csv."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import Run
 from frodo.config import OnlineConfig
 from frodo.learner import Control
-from frodo.online import why_stopped
+from frodo.online import cause, why_stopped
 
 
 def lives_of(options: RunOptions) -> list[tuple[float | None, int]]:
@@ -62,12 +63,18 @@ def progress_text(rows: list[dict[str, Any]]) -> str:
     return f"{name} {value:.3f}" + (f", {skipped:.0f} non-finite meta-gradients skipped" if skipped else "")
 
 
-def check(run: Run, control: Control, params: Params) -> None:
-    """Stop a run that learns nothing more; the checkpoint from before stays."""
+def check(run: Run, control: Control, params: Params, look: Callable[[], str] = lambda: "", when: str = "") -> None:
+    """Stop a run that learns nothing more; the checkpoint from before stays.
+
+    Args:
+      look: says what the environments showed that is not finite, "" if nothing.
+      when: since when it looks, "" where it did so all the time.
+    """
     if reason := why_stopped(control, params):
+        remedy = "try a smaller optimizer.learning_rate, meta_optimizer.learning_rate or max_gradient_norm"
         raise RunError(
-            f"{reason}: stopped; checkpoints in {run.folder}, if a minute had passed, are from before; try a smaller "
-            "optimizer.learning_rate, meta_optimizer.learning_rate or max_gradient_norm"
+            f"{cause(reason, look(), when, remedy)}; stopped: checkpoints in {run.folder}, if a minute had passed, are "
+            "from before"
         )
 
 

@@ -19,6 +19,7 @@ from frodo.config import OnlineConfig
 from frodo.learner import Learner, split
 from frodo.logs import Progress
 from frodo.online import make_host_learn, of_all_actors
+from frodo.value_bins import BinWatch
 from meta.experience import jit_in_place
 
 ROWS = 200  # log points of a seed, at most
@@ -58,8 +59,9 @@ def train_on_host(
         return {"index": index, "step": 0, "actor_key": keys, "learner": learner_state}
 
     state, start = _restored(run, initial_state(0))
-    progress = Progress(total=steps * len(lives), start=start)
+    progress, bins = Progress(total=steps * len(lives), start=start), BinWatch()
     agent, policy = learner.setup.agent, learner.setup.rule.policy
+    is_clipped = np.isfinite(config.max_abs_reward)
     acting_params = lambda agent: splitting.here(learner.setup.acting_params(agent))
     for index in range(state["index"], len(lives)):
         rate, seed = lives[index]
@@ -79,7 +81,7 @@ def train_on_host(
                 environment = make(config.env, own_size, own_seed)
                 num_parts = num_actors * num_processes
                 explored = -(-config.exploration // num_parts), state["step"] // num_parts
-                actor = HostActor(environment, agent, policy, schedule, params, key, *explored)
+                actor = HostActor(environment, agent, policy, schedule, params, key, *explored, is_clipped)
                 stack.callback(_close, environment, actor)
                 actors.append(stack.enter_context(actor))
             waiting = Waiting(actors)
@@ -99,6 +101,7 @@ def train_on_host(
                 for actor in actors:
                     actor.params = params
                 window.append(jax.device_get(metrics))
+                bins.look({name: x[None] for name, x in window[-1].items()})
                 if rate is None:
                     check(run, control, learner_state.params)
                 returns.extend(acted.returns)

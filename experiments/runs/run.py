@@ -35,7 +35,7 @@ from experiments.runs import errors, watching
 from experiments.runs.checkpoints import Checkpoints
 from experiments.runs.devices import peak_memory_mb
 from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_free, check_version, clear, folder_of, locked
+from experiments.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked
 from experiments.runs.options import RunOptions
 from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
@@ -290,6 +290,13 @@ class Run:
             if set(FIRST_COLUMNS) <= set(columns := next(csv.reader(file))):
                 return columns
         raise UsageError(f"--resume: {self._metrics_path} is damaged: its first line does not name the columns")
+
+    def last_saved(self, begun: Any) -> tuple[Any, int]:
+        """Return state and step of the last checkpoint, or what was begun with and 0; nothing of the run changes."""
+        if not has_checkpoint(self.folder):
+            return begun, 0
+        state, step, _ = self._checkpoints.restore(begun)
+        return state, step
 
     def _watch(self) -> None:
         start = time.time() - self.seconds()

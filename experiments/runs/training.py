@@ -8,8 +8,10 @@ written, too: the metrics of every iteration since the last but one row, [seeds,
 [iterations].
 """
 
+import contextlib
 import functools
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,15 +23,18 @@ from agents.environments.names import is_pure, make_environment
 from agents.types import Params
 from experiments.results import reading
 from experiments.runs.devices import use_one_thread
+from experiments.runs.folders import folder_of
 from experiments.runs.in_jax import train_in_jax
 from experiments.runs.life_rows import lives_of
 from experiments.runs.on_host import train_on_host
 from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
+from frodo import devices
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
 from frodo.memory import batch_shape, check_agents
 from frodo.online import check_split, check_tasks
+from frodo.value_bins import with_bins, with_bins_of
 from meta.distillation import Teacher
 from toy_envs.base import Environment
 
@@ -71,6 +76,7 @@ def train(
         use_one_thread()
     check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
+    config = _with_bins(config, environment, options, experiment, name)
     assert bool(config.init_meta_params) == (meta_params is not None)
     teacher = load_teacher()
     check_teacher(config, teacher)
@@ -95,6 +101,20 @@ def train(
         summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
+
+
+def _with_bins(
+    config: OnlineConfig, environment: Environment | HostEnvironment, options: RunOptions, experiment: str, name: str
+) -> OnlineConfig:
+    """Return settings in which a rule's bins are known: those of the run that goes on, or that fit the environment."""
+    path = folder_of(options, experiment, name) / "config.json"
+    if options.resume:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the run itself says what is wrong with it
+            config = with_bins_of(config, json.loads(path.read_bytes())["config"])
+    (found,) = devices.agree(getattr(config.rule.settings, "max_value", 0) or 0)  # process 0 alone has the folder
+    if found and config.rule.settings.max_value is None:
+        return config.replace(rule=config.rule.replace(max_value=found))
+    return with_bins(config, environment)
 
 
 def _checksum(teacher: Teacher | None) -> str:
