@@ -9,24 +9,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agents.environments.adapt import as_pure_environment
 from agents.trials import play
 from agents.types import Array, Params
 from frodo.learner import Learner
 from toy_envs.base import Environment
 
 
-def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
+def held_out_tasks(environment: Environment | Any, num_tasks: int) -> Any:
     """Return tasks to test on, as the states at the start of a trial, [num_tasks, ...]; the same ones each time.
 
     They are the first of the environment's `held_out_ids`. Where it has none they are drawn as in training: if tasks
     can be drawn twice, these may be known.
 
     Args:
-      environment: of one trial, not `Trials`.
+      environment: of one trial, not `Trials`: a pure one, or its name.
       num_tasks: how many.
     Raises:
       ValueError: if it has fewer.
     """
+    environment = as_pure_environment(environment)
     held_out = environment.held_out_ids
     if held_out is None:
         return jax.vmap(environment.initial_state)(jax.random.split(jax.random.key(0), num_tasks))
@@ -38,7 +40,7 @@ def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
 def returns_by_trial(
     learner: Learner,
     params: Params,
-    environment: Environment,
+    environment: Environment | Any,
     tasks: Any,
     key: Array,
     *,
@@ -55,7 +57,7 @@ def returns_by_trial(
     Args:
       learner: the functions of the agent and of its rule.
       params: θ.
-      environment: of one trial; the agent was trained in `Trials` of such ones.
+      environment: of one trial, a pure one, or its name; the agent was trained in `Trials` of such ones.
       tasks: states at the start of a trial, [num_tasks, ...], such as `held_out_tasks`. Where the state of an
         environment has a random key, episodes of a task have the same luck.
       key: of the actions.
@@ -66,7 +68,7 @@ def returns_by_trial(
     Raises:
       ValueError: if there is no trial.
     """
-    setup = learner.setup
+    setup, environment = learner.setup, as_pure_environment(environment)
     drawn = setup.rule.policy
     greedy = lambda predictions: _only_the_largest(drawn(predictions))
     returns = play(

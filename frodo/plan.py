@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from agents import acting
 from agents.environments.names import is_pure, make_environment
@@ -333,8 +332,8 @@ def _environment(name: str) -> Environment | Seen:
 
 def batch_shape(config: AgentConfig, environment: Environment | Seen, size: int = 0) -> jax.ShapeDtypeStruct:
     """Return the shape of observations of a batch, as the environment shows them."""
-    dtype = environment.observation_dtype if isinstance(environment, Seen) else jnp.float32
-    return jax.ShapeDtypeStruct((size or config.batch_size, *environment.observation_shape), dtype)
+    shape = (size or config.batch_size, *environment.observation_shape)
+    return jax.ShapeDtypeStruct(shape, environment.observation_dtype)
 
 
 def _key() -> Any:

@@ -18,6 +18,7 @@ from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Learner
 from frodo.logs import Progress
+from frodo.observations import note_sizes
 from frodo.online import OnlineProgram, make_online_program
 from toy_envs.base import Environment
 
@@ -72,6 +73,8 @@ def train_in_jax(
     init = split(jax.jit(init, compiler_options=devices.quick_to_compile()))
 
     states, start = _restored(run, [init(own) for own in _groups(seeds, group)], group)
+    if not start:
+        note_sizes(states[0].actor.time_step.observation.addressable_shards[0].data)
     rates_of = [None] * len(states) if rates is None else _groups(rates, group)
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
     progress = Progress(total=last * len(lives), start=start * len(lives))

@@ -29,6 +29,7 @@ from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
+from frodo.observations import note_layout
 from frodo.online import check_split, check_tasks
 from meta.distillation import Teacher
 from toy_envs.base import Environment
@@ -76,6 +77,7 @@ def train(
     check_teacher(config, teacher)
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
     _check_learner(make_learner(), environment)
+    note_layout(config.network, environment.observation_shape)
     num_lives = len(lives_of(options))
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
@@ -115,8 +117,8 @@ def _is_small(config: OnlineConfig) -> bool:
 def _check_learner(learner: Learner, environment: Environment | HostEnvironment) -> None:
     """Raise a ValueError before anything is written: the network, say, may not suit the observations."""
     check_tasks(learner, environment)
-    dtype = environment.observation_dtype if isinstance(environment, HostEnvironment) else jnp.float32
-    observation = jnp.zeros((learner.config.batch_size, *environment.observation_shape), dtype)
+    shape = (learner.config.batch_size, *environment.observation_shape)
+    observation = jnp.zeros(shape, environment.observation_dtype)
     jax.eval_shape(learner.init, jax.random.key(0), observation)
 
 
