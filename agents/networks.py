@@ -37,8 +37,8 @@ class NetworkConfig:
     """Settings of an agent's network.
 
     `layout` says which axis of pictures is that of channels. Where it says nothing, an axis, the first or the last, can
-    be it if it has at most 16 entries and is not the largest; if both can, it is the one that leaves a square picture;
-    if that does not decide, the pictures are refused (`torsos.layout_of`).
+    be it if it has at most 16 entries, and fewer than the largest axis. If both can, or neither, the pictures are
+    refused (`torsos.layout_of`).
     """
 
     torso: str = "mlp"

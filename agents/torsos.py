@@ -23,19 +23,16 @@ _PATCH = 4  # kernel and stride of both layers of `conv`
 def layout_of(shape: tuple[int, ...], layout: str = "") -> str:
     """Return which axis of pictures of this shape is that of channels, "first" or "last".
 
-    It is the one that is given. Else an axis can be it that has at most `MOST_CHANNELS` entries and is not the largest;
-    if both can, it is the one that leaves a square picture.
+    It is the one that is given. Else an axis can be it that has at most `MOST_CHANNELS` entries, and fewer than the
+    largest axis: [8, 8, 3] are 3 channels of 8 x 8.
 
     Raises:
-      ValueError: if that does not decide.
+      ValueError: if both can, or neither.
     """
     if layout:
         return layout
     sizes = {"first": shape[0], "last": shape[-1]}
     can_be = [name for name, size in sizes.items() if size <= MOST_CHANNELS and size < max(shape)]
-    if len(can_be) == 2:
-        left = {"first": shape[1:], "last": shape[:-1]}
-        can_be = [name for name in can_be if left[name][0] == left[name][1]]
     if len(can_be) != 1:
         raise ValueError(
             f"pictures of the shape {tuple(shape)} may have their channels first or last: say which by "

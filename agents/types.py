@@ -27,9 +27,7 @@ class Trajectory(NamedTuple):
     is_first: Array  # [T + 1, B] bool, the observation is the first one of an episode
     action: Array  # [T, B] int32
     reward: Array  # [T, B] float32
-    discount: (
-        Array  # [T, B] float32, 0 at a true termination, else mostly 1: the agent's own discount is not in it
-    )
+    discount: Array  # [T, B] float32, 0 at a true termination, else mostly 1: the agent's own discount is not in it
     truncated: Array  # [T, B] bool
     valid: Array  # [T, B] bool, False on steps that no agent chose or whose successor is unknown
     behaviour_logits: Array  # [T, B, A] float32, of the policy that acted (μ)

@@ -46,7 +46,7 @@ from meta.population import (
     make_population_agent,
     total,
 )
-from toy_envs.base import Environment
+from toy_envs.base import Environment, cloned
 
 
 class PopulationState(NamedTuple):
@@ -196,7 +196,7 @@ class Population:
                 states.append(
                     (key, acting.init_actor(environment, group.setup.agent, env_key, self._config.batch_size))
                 )
-            key, actor = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+            key, actor = cloned(jax.tree.map(lambda *xs: jnp.stack(xs), *states))
             sharding = NamedSharding(group.mesh, PartitionSpec(AXIS))
             begin_all = jax.vmap(group.agent.init, in_axes=(0, None, 0))
             begin_all = jax.jit(begin_all, out_shardings=sharding, compiler_options=self._quick)

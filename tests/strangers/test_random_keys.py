@@ -12,6 +12,8 @@ from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
 
+pytestmark = pytest.mark.slow  # each compiles a regime
+
 TINY = dict(batch_size=4, unroll=4, network=NetworkConfig("mlp", (4,)))
 REPLAY = dict(replay=frodo.ReplayConfig(capacity=8, batch_size=4, fresh=0.5))
 MINIBATCHES = dict(epochs=2, minibatches=2)
@@ -67,5 +69,5 @@ def test_trials_with_tasks_that_are_chosen():
 
 @pytest.mark.parametrize("environment", [Catch(4, 3), "bsuite/catch/0"], ids=["pure", "host"])
 def test_a_population(environment):
-    settings = TINY | dict(budgets=(100,), num_updates=1, validation_unroll=4) | REPLAY
+    settings = TINY | dict(budgets=(100,), num_updates=1, validation_unroll=4, is_acting_interleaved=False) | REPLAY
     frodo.discover([environment] * 2, "frodo", num_meta_steps=1, key=jax.random.key(0), **settings)
