@@ -173,9 +173,7 @@ def test_an_environment_of_xminigrid_keeps_its_task():
     for key in jax.random.split(jax.random.key(0), 2):
         np.testing.assert_array_equal(environment.initial_state(key).time_step.state.goal_encoding, task.goal)
     assert as_environment(xminigrid.make("MiniGrid-Empty-5x5")).num_actions == 6
-    with pytest.raises(
-        TypeError, match=r"XLandMiniGrid alone, expected it with its parameters: \(environment, params\)"
-    ):
+    with pytest.raises(TypeError, match=r"alone, expected it with its parameters: \(environment, params\)"):
         as_environment(env)
     with pytest.raises(TypeError, match="in a RulesAndGoalsObservationWrapper, expected no wrappers but GymAutoReset"):
         as_environment((RulesAndGoalsObservationWrapper(env), params))
