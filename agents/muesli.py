@@ -51,7 +51,7 @@ class MuesliTargets(NamedTuple):
 
     advantage: Array  # (G − v) / √var, [T, B]
     policy: Array  # logits of π_CMPO, [T, B, K + 1, A]
-    value: Array  # G, and 0 once the episode has terminated, [T, B, K + 1]
+    value: Array  # G, from i = 1 on times the discount of the step before: 0 once the episode has terminated
     reward: Array  # of the step that the state i steps later takes, [T, B, K]
     is_reached: Array  # 1 where a valid step of the same episode was taken from that state, else 0, [T, B, K + 1]
     is_valued: Array  # as `is_reached`, and 1 in the state in which the episode has just terminated, [T, B, K + 1]
@@ -82,11 +82,12 @@ def muesli(config: MuesliConfig) -> UpdateRule:
         scale = root_mean_square(average)
         cmpo = cmpo_logits(policy[:-1], (q - value[..., None])[:-1] / scale, config.clip)
         is_reached = reached(trajectory, num_ahead)
+        before = jnp.ones_like(is_reached).at[..., 1:].set(ahead(trajectory.discount, num_ahead)[..., :-1])
         ended = (is_reached * ahead(trajectory.discount == 0, num_ahead))[..., :-1]
         targets = MuesliTargets(
             advantage=advantage / scale,
             policy=ahead(cmpo, num_ahead),
-            value=is_reached * ahead(returns, num_ahead),
+            value=is_reached * ahead(returns, num_ahead) * before,
             reward=ahead(trajectory.reward, config.model_steps),
             is_reached=is_reached,
             is_valued=is_reached.at[..., 1:].add(ended),

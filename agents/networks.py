@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 
 from agents.action_model import TakenInTurn, action_model
-from agents.torsos import conv, flatten, resnet, to_patches
+from agents.torsos import LAYOUTS, conv, flatten, resnet, to_patches, with_channels
 from agents.transformer import TransformerXL, empty_memory
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
 from agents.validation import check_choice
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
-TORSOS = ("mlp", "conv", "resnet", "tabular")
+IMAGE_TORSOS = ("conv", "resnet")
+TORSOS = ("mlp", *IMAGE_TORSOS, "tabular")
 CORES = ("lstm", "transformer")
 PRECISIONS = ("full", "bfloat16")
 TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
@@ -33,7 +34,12 @@ TORSO = "torso"  # a prediction of this name is the output of the last layer bef
 
 @dataclasses.dataclass
 class NetworkConfig:
-    """Settings of an agent's network."""
+    """Settings of an agent's network.
+
+    `layout` says which axis of pictures is that of channels. Where it says nothing, an axis, the first or the last, can
+    be it if it has at most 16 entries, and fewer than the largest axis. If both can, or neither, the pictures are
+    refused (`torsos.layout_of`).
+    """
 
     torso: str = "mlp"
     hidden: tuple[int, ...] = (256, 256)  # fully connected layers after the torso
@@ -49,6 +55,7 @@ class NetworkConfig:
     core_heads: int = 4  # of attention in each layer
     memory: int = 64  # steps back to which each layer attends
     precision: str = "full"  # of what layers compute, of PRECISIONS; parameters and predictions are always full
+    layout: str = ""  # axis of the channels of pictures, "first" or "last"; "" for what their shape says
 
     def validate(self) -> None:
         check_choice("network.torso", self.torso, TORSOS)
@@ -70,6 +77,10 @@ class NetworkConfig:
         check_choice("network.activation", self.activation, ACTIVATIONS)
         check_choice("network.core_kind", self.core_kind, CORES)
         check_choice("network.precision", self.precision, PRECISIONS)
+        if self.layout not in ("", *LAYOUTS):
+            raise ValueError(f'network.layout is {self.layout!r}, expected "first", "last", or "" for what shapes say')
+        if self.layout and self.torso not in IMAGE_TORSOS:
+            raise ValueError(f'network.layout is {self.layout!r}, expected "" for the torso {self.torso!r}')
         for name in ("core_layers", "core_heads", "memory"):
             if getattr(self, name) < 1:
                 raise ValueError(f"network.{name} is {getattr(self, name)}, expected at least 1")
@@ -124,7 +135,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         others = {name: prediction for name, prediction in spec.items() if name != "value"}
         return _side_by_side(*(make_agent(shared, part, num_actions) for part in (others, {"value": spec["value"]})))
     activation = getattr(jax.nn, config.activation)
-    is_image = config.torso in ("conv", "resnet")
+    is_image = config.torso in IMAGE_TORSOS
     of_channels = functools.partial(resnet, channels=config.channels)
     torso_fns: dict[str, Callable[..., Array]] = {"conv": conv, "resnet": of_channels}
     torso_fn = torso_fns.get(config.torso, flatten)
@@ -234,11 +245,10 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     def prepare(observation: Array) -> Array:
         if is_image and observation.ndim != 4:
             shape = observation.shape[1:]
-            raise ValueError(
-                f"network.torso {config.torso!r} needs images [channels, height, width], got shape {shape}"
-            )
-        forms = {"conv": to_patches, "resnet": lambda frames: jnp.moveaxis(frames, 1, -1)}
-        return forms[config.torso](observation) if is_image else observation
+            raise ValueError(f"network.torso {config.torso!r} needs images of three axes, got shape {shape}")
+        if config.torso == "conv":
+            return to_patches(with_channels("first", observation, config.layout))
+        return with_channels("last", observation, config.layout) if is_image else observation
 
     agent = Agent(init, prepare, initial_state, step, unroll, unroll_taken, unroll_model)
     return agent if config.precision == "full" else _in_bfloat16(agent)

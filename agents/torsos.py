@@ -15,7 +15,38 @@ import jax.numpy as jnp
 
 from agents.types import Array
 
+LAYOUTS = ("first", "last")  # axes of a picture that may be that of channels
+MOST_CHANNELS = 16
 _PATCH = 4  # kernel and stride of both layers of `conv`
+
+
+def layout_of(shape: tuple[int, ...], layout: str = "") -> str:
+    """Return which axis of pictures of this shape is that of channels, "first" or "last".
+
+    It is the one that is given. Else an axis can be it that has at most `MOST_CHANNELS` entries, and fewer than the
+    largest axis: [8, 8, 3] are 3 channels of 8 x 8.
+
+    Raises:
+      ValueError: if both can, or neither.
+    """
+    if layout:
+        return layout
+    sizes = {"first": shape[0], "last": shape[-1]}
+    can_be = [name for name, size in sizes.items() if size <= MOST_CHANNELS and size < max(shape)]
+    if len(can_be) != 1:
+        raise ValueError(
+            f"pictures of the shape {tuple(shape)} may have their channels first or last: say which by "
+            'network.layout="first" or "last"'
+        )
+    return can_be[0]
+
+
+def with_channels(axis: str, frames: Array, layout: str = "") -> Array:
+    """Return pictures [B, ...] of a layout (`layout_of`) with their channels on the axis "first" or "last"."""
+    found = layout_of(frames.shape[1:], layout)
+    if found == axis:
+        return frames
+    return jnp.moveaxis(frames, 1, -1) if axis == "last" else jnp.moveaxis(frames, -1, 1)
 
 
 def to_patches(frames: Array) -> Array:

@@ -27,7 +27,7 @@ class Trajectory(NamedTuple):
     is_first: Array  # [T + 1, B] bool, the observation is the first one of an episode
     action: Array  # [T, B] int32
     reward: Array  # [T, B] float32
-    discount: Array  # [T, B] float32, 0 at a true termination, else 1: the agent's own discount is not in it
+    discount: Array  # [T, B] float32, 0 at a true termination, else mostly 1: the agent's own discount is not in it
     truncated: Array  # [T, B] bool, a time limit ended the episode
     valid: Array  # [T, B] bool, False on steps that no agent chose, as those of a reset
     behaviour_logits: Array  # [T, B, A] float32, of the policy that acted (μ)
@@ -88,13 +88,14 @@ def make_trajectory(
     Where environments reset in the same step, `is_first` and `valid` need not be given: the observation after an end is
     a first one, and every step is valid. Where they reset in the next step (gymnasium's default, envpool, dm_env), give
     `is_first`: True of the observation that the step *after* an end shows; that step is then not valid, its reward 0
-    and its discount 1. `as_host_environment` marks both.
+    and its discount 1. `frodo.as_environment` marks both.
 
     Args:
       observation: [T + 1, B, ...], the last one is that after the last step.
       action: [T, B], whole numbers from 0 on.
       reward: [T, B], what each action led to.
-      discount: [T, B], 0 at a true termination, else 1: the discount γ is a setting of the rule.
+      discount: [T, B], 0 at a true termination, else that of the environment, up to 1, mostly 1. The discount γ, a
+        setting of the rule, multiplies it.
       behaviour_logits: [T, B, A], logits of the policy that acted.
       truncated: [T, B], a time limit ended the episode; by default nowhere.
       is_first: [T + 1, B], the observation is the first one of an episode; by default those that follow the end of an
@@ -141,7 +142,7 @@ def make_trajectory(
         ("action", lambda x: (x >= 0) & (x < num_actions), f"a number from 0 to {num_actions - 1}"),
         ("observation", lambda x: ~np.isnan(x), "a number"),
         ("reward", np.isfinite, "a finite number"),
-        ("discount", lambda x: (x == 0) | (x == 1), "0 where the episode terminated, and 1 elsewhere"),
+        ("discount", lambda x: (x >= 0) & (x <= 1), "a number from 0 to 1, 0 where the episode terminated"),
         ("behaviour_logits", lambda x: ~np.isnan(x), "a number"),
     ):
         x = getattr(trajectory, name)

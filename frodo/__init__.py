@@ -3,11 +3,13 @@
 Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
 `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load` reads from a file,
 `discover` by a population; in `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
-Inside: `Learner.targets`, `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
+Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
+`Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
-from agents.environments.adapt import as_host_environment
+from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment
+from agents.environments.names import make_environment
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from agents.rule import UpdateRule
@@ -20,6 +22,7 @@ from frodo.population import Discovery, discover
 from frodo.results import OnlineResult
 from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
+from meta.curriculum import CurriculumConfig
 from meta.distillation import DistillationConfig, Teacher
 from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
@@ -29,6 +32,7 @@ from toy_envs.trials import Trials
 __all__ = [
     "RULES",
     "AgentConfig",
+    "CurriculumConfig",
     "Discovery",
     "DistillationConfig",
     "Environment",
@@ -51,13 +55,14 @@ __all__ = [
     "Trials",
     "UpdateRule",
     "adam",
-    "as_host_environment",
+    "as_environment",
     "discover",
     "discover_online",
     "fit_rule",
     "held_out_tasks",
     "load",
     "load_rule",
+    "make_environment",
     "make_learner",
     "make_rule",
     "make_trajectory",

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agents.environments.adapt import as_pure_environment
 from agents.trials import play
 from agents.types import Array, Params
 from agents.validation import check_count, check_key, check_type
@@ -18,20 +19,20 @@ from toy_envs.base import Environment
 from toy_envs.trials import Trials
 
 
-def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
+def held_out_tasks(environment: Environment | Any, num_tasks: int) -> Any:
     """Return tasks to test on, as the states at the start of a trial, [num_tasks, ...]; the same ones each time.
 
     They are the first of the environment's `held_out_ids`. Where it has none they are drawn as in training: if tasks
     can be drawn twice, these may be known.
 
     Args:
-      environment: of one trial, not `Trials`.
+      environment: of one trial, not `Trials`: a pure one, or its name.
       num_tasks: how many.
     Raises:
       ValueError: if it has fewer, or that is no whole number of at least 1.
       TypeError: if the environment is not a pure one.
     """
-    check_type("environment", environment, Environment, "a pure environment of one trial")
+    environment = as_pure_environment(environment)
     check_count("num_tasks", num_tasks)
     held_out = environment.held_out_ids
     if held_out is None:
@@ -44,7 +45,7 @@ def held_out_tasks(environment: Environment, num_tasks: int) -> Any:
 def returns_by_trial(
     learner: Learner,
     params: Params,
-    environment: Environment,
+    environment: Environment | Any,
     tasks: Any,
     key: Array,
     *,
@@ -61,7 +62,7 @@ def returns_by_trial(
     Args:
       learner: the functions of the agent and of its rule.
       params: θ.
-      environment: of one trial; the agent was trained in `Trials` of such ones.
+      environment: of one trial, a pure one, or its name; the agent was trained in `Trials` of such ones.
       tasks: states at the start of a trial, [num_tasks, ...], such as `held_out_tasks`. Where the state of an
         environment has a random key, episodes of a task have the same luck.
       key: of the actions.
@@ -74,7 +75,7 @@ def returns_by_trial(
       TypeError: naming the argument that is of another type.
     """
     check_type("learner", learner, Learner, "what `make_learner` returns, or a result's learner")
-    check_type("environment", environment, Environment, "a pure environment of one trial")
+    environment = as_pure_environment(environment)
     check_key(key)
     check_count("num_trials", num_trials)
     check_count("num_episodes", num_episodes)

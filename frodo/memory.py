@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from agents import acting
 from agents.environments.host import HostEnvironment
@@ -136,5 +135,5 @@ def trajectory_shape(agent: Agent, observation: Any, length: int, num_actions: i
 
 def batch_shape(config: AgentConfig, environment: Shown, size: int = 0) -> jax.ShapeDtypeStruct:
     """Return the shape of observations of a batch, as the environment shows them."""
-    dtype = jnp.float32 if isinstance(environment, Environment) else environment.observation_dtype
-    return jax.ShapeDtypeStruct((size or config.batch_size, *environment.observation_shape), dtype)
+    shape = (size or config.batch_size, *environment.observation_shape)
+    return jax.ShapeDtypeStruct(shape, environment.observation_dtype)

@@ -20,8 +20,9 @@ import numpy as np
 
 from agents import acting, splitting
 from agents.acting import Actor, ActorState
-from agents.environments.adapt import as_host_environment
+from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment, NotFiniteError
+from agents.environments.names import is_pure
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_count, check_key
@@ -33,6 +34,7 @@ from frodo.learner import Control, Learner, LearnerState, build_learner, check_t
 from frodo.logs import Progress
 from frodo.memory import batch_shape, check_agents
 from frodo.not_finite import NotFinite, first_not_finite, nothing, what_was_shown
+from frodo.observations import note_layout, note_sizes
 from frodo.results import Life, OnlineResult, num_done
 from frodo.rule_files import Rule, get_rule
 from frodo.rules import RULES
@@ -41,6 +43,7 @@ from meta.curriculum import check_curriculum, make_curriculum
 from meta.distillation import Teacher
 from meta.experience import apart, jit_in_place, together
 from toy_envs.base import Environment
+from toy_envs.trials import Trials
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
 CHUNK = 100  # iterations of one call of a compiled program, at most
@@ -175,8 +178,10 @@ def discover_online(
     """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
 
     Args:
-      environment: a pure one (`Environment`), which is batched here; a batch on the host: a
-        `gymnasium.vector.VectorEnv`, a `dm_env.Environment` or a sequence of them, or a `HostEnvironment`.
+      environment: a pure one (`Environment`, or one of gymnax, navix or xminigrid), which is batched here; a batch on
+        the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of one, as
+        'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there are
+        `batch_size` environments, that of the settings, with seeds from the key.
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
       num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
         as fit; at least those of one.
@@ -185,7 +190,9 @@ def discover_online(
       num_devices: over which the batch is split; 0 leaves it on one.
       teacher: `OnlineResult.teacher` of another agent, whose policy this one is moved to, too, as the setting
         `distillation` says.
-      **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations'.
+      **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations': those
+        of pictures (three axes of uint8) are with a torso for pictures. In `Trials` agents have a memory, an LSTM, and
+        trajectories are whole episodes (`presets.trials`), unless these or the rule's say otherwise.
     Raises:
       ValueError: naming the setting or argument that is not known, is bad, does not fit the environment, or asks for
         more memory than there is.
@@ -196,22 +203,22 @@ def discover_online(
         harm, and pass.
     """
     check_key(key)
-    host = None if isinstance(environment, Environment) else as_host_environment(environment)
-    dtype = np.float32 if host is None else host.observation_dtype
-    shape = (host or environment).observation_shape
-    if isinstance(rule, str) and rule in RULES:
-        config, meta_params = presets.for_observations(shape, dtype, rule), None
-    else:
-        given = get_rule(rule)
-        images = presets.for_observations(shape, dtype, given.config.rule.name).network
-        config, meta_params = given.config.without_run(), given.meta_params
-        config = presets.with_images(config, images) if presets.is_image_torso(images) else config
+    given = rule if isinstance(rule, str) and rule in RULES else get_rule(rule)
+    meta_params = None if isinstance(given, str) else given.meta_params
+    if isinstance(environment, str) and not is_pure(environment):
+        preset = presets.for_rule(environment, given) if isinstance(given, str) else given.config
+        size = settings.get("batch_size", preset.batch_size) // jax.process_count()
+        environment = as_environment(environment, size, host_seeds(key, 2, jax.process_count())[jax.process_index()])
+    environment = as_environment(environment)
+    host = environment if isinstance(environment, HostEnvironment) else None
+    config = _settings(environment, given)
     if host is not None:
         num_envs = host.num_envs * jax.process_count()
         given = settings.setdefault("batch_size", num_envs)
         if given != num_envs:
             raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
-    config = with_bins(config.replace(**settings), host or environment)
+    config = with_bins(config.replace(**settings), environment)
+    note_layout(config.network, environment.observation_shape)
     check_teacher(config, teacher)
     check_split(config, num_devices)
     if host is not None:
@@ -234,28 +241,47 @@ def load(path: Path | str) -> OnlineResult:
 def _go_on_in(loaded: OnlineResult, num_steps: float, environment: Any) -> OnlineResult:
     """Go on with a loaded result in an environment that must be of the same kind as its own was."""
     config, life, is_meta = loaded.learner.config, loaded.life, loaded.learner.is_meta
-    host = None if isinstance(environment, Environment) else as_host_environment(environment)
+    here = as_environment(environment)
+    host = here if isinstance(here, HostEnvironment) else None
     if config.distillation.steps:
         raise ValueError(f"distillation.steps is {config.distillation.steps}, expected 0: a file holds no teacher")
     own = lambda num_actions, x, is_on_host, num: (
         f"{num} {'on the host' if is_on_host else 'in JAX'} with {num_actions} actions and observations "
         f"{np.dtype(x.dtype)}{list(x.shape)}"
     )
-    here = host or environment
     num_envs = config.batch_size if host is None else host.num_envs
     found = own(here.num_actions, _observation(here), host is not None, num_envs)
     expected = own(life.num_actions, life.observation, life.is_on_host, config.batch_size)
     if found != expected:
         raise ValueError(f"environments are {found}, expected {expected}")
     of = (life.key, loaded.meta_params, not is_meta, num_steps, 0, None, loaded)
-    return _live(config, environment, *of) if host is None else _live_on_host(config, host, *of)
+    return _live(config, here, *of) if isinstance(here, Environment) else _live_on_host(config, here, *of)
 
 
 def _observation(environment: Environment | HostEnvironment) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of one observation, as the environment gives it."""
-    if isinstance(environment, HostEnvironment):
-        return jax.ShapeDtypeStruct(environment.observation_shape, environment.observation_dtype)
-    return jax.eval_shape(lambda key: environment.observe(environment.init(key)[0]), jax.random.key(0))
+    return jax.ShapeDtypeStruct(environment.observation_shape, environment.observation_dtype)
+
+
+def _settings(environment: Environment | HostEnvironment, rule: Rule | str) -> AgentConfig:
+    """Return the settings of agents in this environment that learn by a rule, or by one of that name in `RULES`."""
+    name = rule if isinstance(rule, str) else rule.config.rule.name
+    if isinstance(environment, Trials):
+        preset = presets.for_trials(environment, name)
+    else:
+        preset = presets.for_observations(environment.observation_shape, environment.observation_dtype, name)
+    if isinstance(rule, str):
+        return preset
+    config = rule.config.without_run()
+    if presets.is_image_torso(preset.network):
+        return presets.with_images(config, preset.network)
+    return config if config.network.core else presets.with_memory(config, preset)
+
+
+def host_seeds(key: Array, number: int, num: int) -> list[int]:
+    """Return so many seeds of environments on the host; the key's own split takes the numbers below this one."""
+    own_key = jax.random.fold_in(jax.random.clone(key), number)
+    return (jax.random.bits(own_key, (num,)) >> 1).tolist()
 
 
 def _live(
@@ -316,6 +342,7 @@ def _live(
             acting_state = states.restored(shapes.actor, start.life.actor, "actor")
             return go_on(OnlineState(start.state, acting_state), start.life.parts, num_steps)
         state = init(key, meta_params)
+    note_sizes(state.actor.time_step.observation.addressable_shards[0].data)
     return go_on(state, [], num_steps)
 
 
@@ -348,6 +375,8 @@ def _live_on_host(
         with HostActor(environment, agent, learner.setup.rule.policy, schedule, *acting_from) as actor:
             for i in range(iterations):
                 acted = actor.get()
+                if not parts:
+                    note_sizes(acted.trajectories.observation[:1, :1])
                 state, metrics, control = learn(state, acted)
                 actor.params = acting_params(state.agent)
                 _check(control, state.params)

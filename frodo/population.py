@@ -21,18 +21,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agents import acting
 from agents.acting import Actor
-from agents.environments.adapt import as_host_environment
+from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.suites import Seen
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
 from agents.validation import check_count, check_key, check_type
-from frodo import population_presets
+from frodo import population_presets, presets
 from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig, PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
 from frodo.logs import Progress, note
 from frodo.memory import batch_shape, check, needs
+from frodo.observations import note_layout
+from frodo.online import host_seeds
 from frodo.rule_files import Origin, Rule, get_rule, population_config
 from frodo.rules import RULES, make_update_rule
 from meta.experience import apart, experience_apart, make_lifetime
@@ -49,7 +51,7 @@ from meta.population import (
     make_population_agent,
     total,
 )
-from toy_envs.base import Environment
+from toy_envs.base import Environment, cloned
 
 
 class PopulationState(NamedTuple):
@@ -209,7 +211,7 @@ class Population:
                 states.append(
                     (key, acting.init_actor(environment, group.setup.agent, env_key, self._config.batch_size))
                 )
-            key, actor = jax.tree.map(lambda *xs: jnp.stack(xs), *states)
+            key, actor = cloned(jax.tree.map(lambda *xs: jnp.stack(xs), *states))
             groups.append(group.begin(key, meta_params, actor))
         hosts = []
         for host in self._hosts:
@@ -433,7 +435,8 @@ def discover(
       num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.
-      **settings: fields of `PopulationConfig` that replace the defaults.
+      **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
+        have the torso for pictures, unless these say otherwise.
     Raises:
       ValueError: naming the setting that is not known, is bad, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.
@@ -442,12 +445,13 @@ def discover(
     check_count("num_meta_steps", num_meta_steps)
     if start is not None:
         check_type("start", start, Discovery, "what `discover` returned")
+    if isinstance(environments, str):
+        raise ValueError(f"environments is {environments!r}, expected a list of environments, one for each agent")
     if not isinstance(environments, Mapping):
         expected = "a mapping from names to environments, or a sequence of them"
         check_type("environments", environments, Sequence, expected)
         environments = {str(i): environment for i, environment in enumerate(environments)}
     names = list(environments)
-    agents = [x if isinstance(x, Environment) else as_host_environment(x) for x in environments.values()]
     if isinstance(rule, str) and rule in RULES:
         config, meta_params = population_presets.small(rule), None
     else:
@@ -455,8 +459,15 @@ def discover(
         agent = population_config(given)
         of_agent = {field.name: getattr(agent, field.name) for field in dataclasses.fields(AgentConfig)}
         config, meta_params = PopulationConfig(**of_agent), given.meta_params
+    size = settings.get("batch_size", config.batch_size)
+    seeds = host_seeds(key, 1 + len(names), len(names))  # the population splits the key into as many
+    agents = [as_environment(x, size, seed) for x, seed in zip(environments.values(), seeds, strict=True)]
+    if all(presets.is_picture(agent.observation_shape, agent.observation_dtype) for agent in agents):
+        config = presets.with_images(config, presets.atari("").network)
     sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
     config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)
+    for shape in {agent.observation_shape for agent in agents}:
+        note_layout(config.network, shape)
     rows: list[dict[str, Any]] = []
     told: set[str] = set()
     num_resets = 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from agents.environments.names import is_pure, make_environment
 from agents.environments.suites import ATARI57
-from agents.networks import NetworkConfig
+from agents.networks import IMAGE_TORSOS, NetworkConfig
 from agents.replay import ReplayConfig
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.rules import RULES, RuleConfig
@@ -17,9 +17,11 @@ from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 from toy_envs.base import Environment
+from toy_envs.trials import Trials
 
 TARGET_INPUTS = ("reward", "discount", "next_value")
 PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
+LONGEST = 480  # steps of an episode of trials that one trajectory holds
 VALUE_COST = 1.0  # of critics but Atari's: the paper gives 0.5 for Atari, and none for its toys
 
 
@@ -118,7 +120,7 @@ def trials(env: str) -> OnlineConfig:
     with contextlib.suppress(ValueError):  # a name that is none is refused where the environment is made
         environment = make_environment(env, 1, 0)
         horizon = environment.horizon if isinstance(environment, Environment) else None
-    unroll = horizon if horizon and horizon <= 480 else 48
+    unroll = horizon if horizon and horizon <= LONGEST else 48
     return OnlineConfig(
         env=env,
         batch_size=64,
@@ -306,16 +308,33 @@ def for_rule(env: str, rule: str) -> OnlineConfig:
 
 
 def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:
-    """Return the settings for observations of one environment: images [C, H, W] are those of three axes in uint8.
+    """Return the settings for observations of one environment; those of pictures are Atari's.
 
-    Those of images are Atari's, but that rewards are not clipped.
+    But rewards are not clipped.
     """
-    is_image = len(shape) == 3 and np.dtype(dtype) == np.uint8
-    return for_rule("atari/" if is_image else "", rule).agent_only().replace(max_abs_reward=float("inf"))
+    env = "atari/" if is_picture(shape, dtype) else ""
+    return for_rule(env, rule).agent_only().replace(max_abs_reward=float("inf"))
+
+
+def is_picture(shape: tuple[int, ...], dtype: Any) -> bool:
+    """Say whether observations are pictures: of three axes, in uint8."""
+    return len(shape) == 3 and np.dtype(dtype) == np.uint8
+
+
+def for_trials(environment: Trials, rule: str) -> AgentConfig:
+    """Return the settings for episodes of trials: those of `trials`, in which an agent has a memory.
+
+    Rules of agents without one, such as DQN, have none here either.
+    """
+    config = for_rule("trials/", rule).agent_only()
+    horizon = environment.horizon
+    if not config.network.core or horizon is None or horizon > LONGEST:
+        return config
+    return config.replace(unroll=horizon, validation_unroll=horizon)
 
 
 def is_image_torso(network: NetworkConfig) -> bool:
-    return network.torso in ("conv", "resnet")
+    return network.torso in IMAGE_TORSOS
 
 
 def with_images(config: Any, images: NetworkConfig) -> Any:

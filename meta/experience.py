@@ -152,7 +152,8 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
         replay: Any = ()
         if config.replay.capacity:
             replay = replays.init(config.replay, replay_key, example)
-            example = replays.sample(config.replay, replay, example)[1]
+            unused = replay._replace(key=jax.random.clone(replay_key))  # of the example, its shape alone counts
+            example = replays.sample(config.replay, unused, example)[1]
         window = init_window(window_overlap, example, agent) if window_overlap else ()
         return LifetimeState(agent, replay, window, kept)
 

@@ -40,7 +40,7 @@ INPUTS: dict[str, Callable[[InputContext], Array]] = {
     "reward": lambda c: c.trajectory.reward,
     "discount": lambda c: c.discount * c.trajectory.discount,
     # Of a terminal state the value is 0 by definition, whatever the network says of the observation that follows.
-    "next_value": lambda c: c.trajectory.discount * c.next_values,
+    "next_value": lambda c: jnp.where(c.trajectory.discount > 0, c.next_values, 0.0),
     "value": lambda c: c.values,
     "td_error": lambda c: c.td_error,
     "pi": lambda c: jnp.exp(c.log_pi),

@@ -119,7 +119,8 @@ def make_lanes(
         state = environment.observe(env_state)
         params = agent.init(agent_key, state[None])
         rows = lambda *shape: jnp.zeros((config.capacity, *shape))
-        replayed = Replayed(rows(*state.shape), rows().astype(jnp.int32), rows(), rows(), rows(*state.shape))
+        states = lambda: rows(*state.shape).astype(state.dtype)
+        replayed = Replayed(states(), rows().astype(jnp.int32), rows(), rows(), states())
         none, zero, no = jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros((), bool)
         return Lane(key, params, params, optimizer.init(params), env_state, replayed, none, zero, none, zero, no, ~no)
 

@@ -87,14 +87,14 @@ class Transition(NamedTuple):
     next_state: Array
 
     def told_ends(self, ends: str, discount: float, is_end: Array) -> "Transition":
-        """Return it with terminal steps, [N] bool, told as `ends` says, of ENDS; γ is 0 there, and else `discount`.
+        """Return it with terminal steps, [N] bool, told as `ends` says, of ENDS; by "gamma" γ is 0 there.
 
-        By "values" Q and Q_targ at s_next are 0 after a terminal step, and γ is the discount everywhere.
+        By "values" Q and Q_targ at s_next are 0 after a terminal step, and γ is `discount` there.
         """
         if ends == "gamma":
             return self
         lists = {name: jnp.where(is_end[:, None] & (name[1] == "s_next"), 0.0, x) for name, x in self.lists.items()}
-        return self._replace(lists=lists, gamma=jnp.full_like(self.gamma, discount))
+        return self._replace(lists=lists, gamma=jnp.where(is_end, jnp.full_like(self.gamma, discount), self.gamma))
 
     @property
     def inputs(self) -> Mapping[str, Array]:

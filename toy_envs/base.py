@@ -3,13 +3,14 @@
 What happens at the end of an episode is defined here, once, for every adapter of this package:
 
 - `discount` is 0 only where an episode truly terminated; `truncated` marks an end by time limit. The reward of either
-  counts.
+  counts. Elsewhere the discount is 1, but for environments of `dm_env` with discounts of their own, from 0 to 1, which
+  the agent's multiplies.
 - *Next-step reset* (dm_env, envpool, gymnasium's default): the step that ends an episode shows that episode's own last
   observation, from which a truncated one bootstraps. The step after it ignores its action and shows the first
   observation of the next episode; nobody chose it, so it is not `valid`, and `is_first` is set on it.
 - *Same-step reset* (gymnasium's `SAME_STEP`): the step that ends an episode already shows the first observation of the
   next one, so `is_first` is set on that very step. After a truncation the last observation comes beside it
-  (`HostEnvironment.last_observation`); an actor lays it into the trajectory as a next-step reset has it. Where it does
+  (`HostEnvironment.last_observations`); an actor lays it into the trajectory as a next-step reset has it. Where it does
   not come, what followed the step is unknown, and is taken to be worth as much as the observation before it
   (`agents.types.successors`).
 - The pure environments of this folder reset in the same step after a termination, whose last observation nobody needs,
@@ -20,7 +21,8 @@ across a step that ended an episode.
 """
 
 import abc
-from typing import Generic, NamedTuple, TypeVar
+import functools
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import dm_env
 import jax
@@ -41,7 +43,7 @@ class TimeStep(NamedTuple):
 
     observation: Array  # [..., *observation_shape]
     reward: Array  # float32, unclipped; caused by the action just taken
-    discount: Array  # float32, 0 at a true termination, else 1
+    discount: Array  # float32, 0 at a true termination, else the environment's, mostly 1
     truncated: Array  # bool, the step ended its episode by a time limit
     valid: Array  # bool, an agent chose this step: not that of a reset
     is_first: Array  # bool, `observation` is the first one of an episode
@@ -80,11 +82,16 @@ class Environment(abc.ABC, Generic[State]):
 
     @abc.abstractmethod
     def observe(self, state: State) -> Array:
-        """Return the observation of a state, [*observation_shape] float32."""
+        """Return the observation of a state, [*observation_shape] float32; pictures may be uint8, bool is 0 and 1."""
 
     def time_left(self, state: State) -> Array:
         """Return the part of an episode's time that is left, float32 from 1 to 0; always 1 if no limit is known."""
         return jnp.ones((), jnp.float32)
+
+    @functools.cached_property
+    def observation_dtype(self) -> np.dtype:
+        """The dtype of what `observe` returns."""
+        return jax.eval_shape(lambda key: self.observe(self.initial_state(key)), jax.random.key(0)).dtype
 
     @property
     def task_ids(self) -> range:
@@ -116,11 +123,11 @@ class Environment(abc.ABC, Generic[State]):
         Where the step terminates an episode, show the first observation of the next one; where a time limit ends it,
         its own last observation.
         """
-        pick = lambda where, one, other: jax.tree.map(lambda x, y: jnp.where(where, x, y), one, other)
-        new, reward, terminated, truncated = self.transition(state, action)
+        new, reward, terminated, truncated = self.transition(cloned(state), action)
         terminated = terminated & ~is_after_truncation
         is_first = terminated | is_after_truncation
-        new = pick(is_first, self.restart(pick(is_after_truncation, state, new)), new)
+        new = choose(is_after_truncation, state, new)
+        new = choose(is_first, self.restart(cloned(new)), new)
         return new, TimeStep(
             observation=self.observe(new),
             reward=jnp.where(is_after_truncation, 0.0, reward),
@@ -129,6 +136,30 @@ class Environment(abc.ABC, Generic[State]):
             valid=~is_after_truncation,
             is_first=is_first,
         )
+
+
+def check_pure(name: str, environment: Any) -> None:
+    """Raise a TypeError where what must be a pure environment is something else."""
+    if not isinstance(environment, Environment):
+        kind = type(environment)
+        raise TypeError(
+            f"{name} is a {kind.__module__}.{kind.__qualname__}, expected a pure one, a toy_envs.base.Environment: "
+            "frodo.as_environment makes one of a name, as 'toy/catch', or of one of gymnax, navix or xminigrid"
+        )
+
+
+def choose(is_over: Array, new: State, old: State) -> State:
+    """Return the new state where the episode is over, else the old one; the new one was made of `cloned(old)`."""
+    return cloned(jax.tree.map(lambda x, y: jnp.where(is_over, x, y), new, old))
+
+
+def cloned(state: State) -> State:
+    """Return the state with clones of its random keys: the same numbers, of which one of two branches is used.
+
+    For `jax_debug_key_reuse` they are other keys.
+    """
+    is_key = lambda x: isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.tree.map(lambda x: jax.random.clone(x) if is_key(x) else x, state)
 
 
 class DmEnv(dm_env.Environment):
@@ -162,7 +193,7 @@ class DmEnv(dm_env.Environment):
         return dm_env.transition(float(reward), observation)
 
     def observation_spec(self) -> specs.Array:
-        return specs.Array(self._environment.observation_shape, np.float32, name="observation")
+        return specs.Array(self._environment.observation_shape, self._environment.observation_dtype, name="observation")
 
     def action_spec(self) -> specs.DiscreteArray:
         return specs.DiscreteArray(self._environment.num_actions, name="action")

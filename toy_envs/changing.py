@@ -29,6 +29,7 @@ class Changing(base.Environment[ChangingState]):
     episodes go on over its end.
 
     Raises:
+      TypeError: if the environment is not a pure one.
       ValueError: if there is no such change, or the period is below 1.
     """
 
@@ -37,6 +38,7 @@ class Changing(base.Environment[ChangingState]):
     period: int
 
     def __post_init__(self):
+        base.check_pure("environment", self.environment)
         if self.change not in CHANGES:
             raise ValueError(f"change is {self.change!r}, expected one of {', '.join(CHANGES)}")
         if self.period < 1:

@@ -46,11 +46,12 @@ class Trials(base.Environment[TrialsState]):
     observation a first one, so a memory is kept, and the reward of its last step counts as any other. The last trial's
     end terminates the episode, also by time, as the number of trials is observed, and the next one is of another task.
 
-    The observation is the environment's, flat, and then how many trials are left with this one (one-hot for 1 to
-    `MAX_SHOWN`, and whether they are more), the time left in this trial, the last action (one-hot) and reward, those of
-    the trial before included.
+    The observation is the environment's, flat (uint8 is divided by 255), and then how many trials are left with this
+    one (one-hot for 1 to `MAX_SHOWN`, and whether they are more), the time left in this trial, the last action
+    (one-hot) and reward, those of the trial before included.
 
     Raises:
+      TypeError: if the environment is not a pure one.
       ValueError: if `num_trials` is below 1, or `min_trials` is not from 1 to it.
     """
 
@@ -60,6 +61,7 @@ class Trials(base.Environment[TrialsState]):
     is_forgetful: bool = False
 
     def __post_init__(self):
+        base.check_pure("environment", self.environment)
         if self.num_trials < 1:
             raise ValueError(f"num_trials is {self.num_trials}, expected at least 1")
         if self.min_trials is not None and not 1 <= self.min_trials <= self.num_trials:
@@ -102,7 +104,7 @@ class Trials(base.Environment[TrialsState]):
     def transition(self, state: TrialsState, action: base.Array):
         new, reward, terminated, truncated = self.environment.transition(state.state, action)
         is_over = terminated | truncated
-        new = jax.tree.map(lambda x, y: jnp.where(is_over, x, y), self.environment.restart(new), new)
+        new = base.choose(is_over, self.environment.restart(base.cloned(new)), new)
         trial_return = state.trial_return + reward
         ended = is_over & (jnp.arange(self.num_trials) == state.trial)
         stats = TrialStats(
@@ -135,8 +137,9 @@ class Trials(base.Environment[TrialsState]):
 
     def observe(self, state: TrialsState) -> base.Array:
         num_left = state.num_trials - state.trial
+        shown = self.environment.observe(state.state).ravel()
         parts = [
-            self.environment.observe(state.state).ravel(),
+            shown / 255 if shown.dtype == jnp.uint8 else shown,
             jax.nn.one_hot(jnp.minimum(num_left, MAX_SHOWN + 1) - 1, MAX_SHOWN + 1),
             self.environment.time_left(state.state)[None],
             jax.nn.one_hot(state.action, self.num_actions),

@@ -1,14 +1,92 @@
-"""Environments of other libraries, in the adapter that fits."""
+"""Environments of other libraries, and by name, in the adapter that fits."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import dm_env
+import jax
 
 from agents.environments.dm_env import DmEnvBatch
+from agents.environments.envpool import EnvpoolEnvironment, is_envpool
 from agents.environments.gymnasium import GymnasiumEnvironment, environment_name
+from agents.environments.gymnax import GymnaxEnvironment, unwrapped
 from agents.environments.host import HostEnvironment
-from toy_envs.base import Environment
+from agents.environments.names import make_environment
+from agents.environments.navix import NavixEnvironment
+from agents.environments.xminigrid import XLandEnvironment
+from toy_envs.base import Environment, check_pure
+
+OWN = "to write one: a subclass of frodo.Environment, docs/extending.md"
+# Wrappers whose effect is nothing beside what the adapter does itself.
+NAVIX_WRAPPERS = ("NavixGymnaxWrapper", "FlattenObservationWrapper", "LogWrapper")
+XMINIGRID_WRAPPERS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper", "DirectionObservationWrapper")
+
+
+def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Environment | HostEnvironment:
+    """Return the environment as a pure one, or as a batch on the host.
+
+    Args:
+      environment: a name that `make_environment` takes; an `Environment`; one of gymnax or xminigrid, with its
+        parameters as the pair (environment, params), of gymnax also without them, or one of navix, each also in
+        wrappers that have a `_env`, as gymnax's own and PureJaxRL's `FlattenObservationWrapper` and `LogWrapper`; or
+        what `as_host_environment` takes.
+      num_envs: how many run in the batch of a name on the host.
+      seed: of a name on the host.
+    Raises:
+      TypeError: if it is none of these.
+      ValueError: if there is none of that name, or agents cannot act in it: the observation is not a single array, or
+        actions are not discrete.
+    """
+    if isinstance(environment, str):
+        environment = make_environment(environment, num_envs, seed)
+    pure = environment if isinstance(environment, Environment) else _as_pure(environment)
+    if pure is None:
+        return as_host_environment(environment)
+    shown = jax.eval_shape(lambda key: pure.observe(pure.initial_state(key)), jax.random.key(0))
+    name = type(pure).__name__
+    if not hasattr(shown, "shape"):
+        raise ValueError(
+            f"environment {name!r} is not supported: observe returns a {type(shown).__name__}, expected a single "
+            "array, such as jnp.concatenate of the parts, each flat"
+        )
+    if shown.shape != tuple(pure.observation_shape):
+        expected = f"observation_shape, {tuple(pure.observation_shape)}"
+        raise ValueError(f"environment {name!r} observes arrays of the shape {shown.shape}, expected {expected}")
+    return pure
+
+
+def as_pure_environment(environment: Any) -> Environment:
+    """Return the environment as a pure one; a TypeError, besides errors of `as_environment`, if it is on the host."""
+    taken = as_environment(environment)
+    check_pure("environment", taken)
+    assert isinstance(taken, Environment)
+    return taken
+
+
+def _as_pure(environment: Any) -> Environment | None:
+    """Return an environment of gymnax, navix or xminigrid in its adapter; None for anything else."""
+    is_pair = isinstance(environment, tuple) and len(environment) == 2
+    env, params = environment if is_pair else (environment, None)
+    base, wrappers = unwrapped(env)
+    if hasattr(base, "reset_env") and hasattr(base, "step_env"):
+        return GymnaxEnvironment(env, params)
+    if hasattr(base, "observation_fn") and hasattr(base, "transitions_fn"):
+        _check_wrappers(wrappers, NAVIX_WRAPPERS, base)
+        return NavixEnvironment(base)
+    if hasattr(base, "_generate_problem") and hasattr(base, "default_params"):
+        _check_wrappers(wrappers, XMINIGRID_WRAPPERS, base)
+        if params is None:
+            kind = _type_name(base)
+            raise TypeError(f"environment is a {kind} alone, expected it with its parameters: (environment, params)")
+        return XLandEnvironment(base, params)
+    return None
+
+
+def _check_wrappers(wrappers: Sequence[Any], known: Sequence[str], base: Any) -> None:
+    for name in (type(wrapper).__name__ for wrapper in wrappers):
+        if name not in known:
+            expected = ", ".join(known)
+            raise TypeError(f"environment is a {_type_name(base)} in a {name}, expected no wrappers but {expected}")
 
 
 def as_host_environment(environment: Any) -> HostEnvironment:
@@ -16,13 +94,16 @@ def as_host_environment(environment: Any) -> HostEnvironment:
 
     Args:
       environment: a `HostEnvironment`, which is returned as it is; a `dm_env.Environment` or a sequence of them; a
-        `gymnasium.vector.VectorEnv`; or a `gymnasium.Env`, which becomes a batch of one.
+        `gymnasium.vector.VectorEnv`, or a `gymnasium.Env`, which becomes a batch of one; or what `envpool.make`
+        returns, of the type 'gymnasium'. Wrapped ones are taken as the wrappers show them.
     Raises:
       TypeError: if it is none of these.
       ValueError: if agents cannot act in it: the observation is not a single array, or actions are not discrete.
     """
     if isinstance(environment, HostEnvironment):
         return environment
+    if is_envpool(environment):
+        return EnvpoolEnvironment.of(environment)
     if isinstance(environment, dm_env.Environment):
         return DmEnvBatch([environment])
     if isinstance(environment, Sequence) and all(isinstance(one, dm_env.Environment) for one in environment):
@@ -41,7 +122,8 @@ def as_host_environment(environment: Any) -> HostEnvironment:
         return GymnasiumEnvironment(gymnasium.vector.SyncVectorEnv([lambda: environment]), name)
     raise TypeError(
         f"environment is a {_type_name(environment)}, expected a toy_envs.base.Environment, a HostEnvironment, a "
-        "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env"
+        "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one of "
+        f"gymnax, navix or xminigrid, with its params as a pair; {OWN}"
     )
 
 

@@ -6,67 +6,81 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from agents.environments.host import HostEnvironment, check_supported
+from agents.environments.host import HostEnvironment, check_supported, shown_dtype
 from toy_envs.base import TimeStep, host_time_step
+
+TINY = np.finfo(np.float32).tiny
 
 
 class DmEnvBatch(HostEnvironment):
-    """A batch of `dm_env` environments of one kind, stepped in turn. Observations are cast to float32.
+    """A batch of `dm_env` environments of one kind, stepped in turn.
 
-    An episode that ends with a discount above 0 was truncated. Other discounts of the environments are ignored.
+    Observations of uint8 stay as they are, others become float32. An episode ends with a step of the type LAST: with a
+    discount of 0 it terminated, else it was truncated. Discounts between 0 and 1 are kept: the agent's multiplies them.
+    Where an episode goes on after a discount of 0, the discount is `TINY`, the smallest there is.
 
     Args:
-      environments: B of them, with the same observation shape and number of actions, each with its own randomness.
+      environments: B of them, with the same observations and number of actions, each with its own randomness.
       name: for error messages; by default the name of the first environment's class.
     Raises:
       ValueError: if there is no environment, they differ in their specs, an observation is not a single array, or
         actions are not discrete.
     """
 
-    observation_dtype = np.dtype(np.float32)
-
     def __init__(self, environments: Sequence[dm_env.Environment], name: str = ""):
         if not len(environments):
             raise ValueError("environments has the length 0, expected at least 1")
-        name = name or type(environments[0]).__name__
-        self.name, self.num_envs = name, len(environments)
-        self.observation_shape, self.num_actions = first = _sizes(environments[0], name)
+        self.name = name = name or type(environments[0]).__name__
+        self.num_envs = len(environments)
+        first = _sizes(environments[0], name)
         for index, environment in enumerate(environments):
             if (sizes := _sizes(environment, name)) != first:
+                has, expected = ("observations {} {} and {} actions".format(*own) for own in (sizes, first))
                 raise ValueError(
-                    f"environments[{index}] of {name!r} has the observation shape {sizes[0]} and {sizes[1]} actions, "
-                    f"expected {first[0]} and {first[1]} as in environments[0]"
+                    f"environments[{index}] of {name!r} has {has}, expected {expected} as in environments[0]"
                 )
+        self.observation_shape, dtype, self.num_actions = first
+        self.observation_dtype = shown_dtype(dtype)
         self._environments = environments
 
     def reset(self) -> TimeStep:
-        return _stack([environment.reset() for environment in self._environments])
+        return self._stack([environment.reset() for environment in self._environments])
 
     def step(self, actions: np.ndarray) -> TimeStep:
         pairs = zip(self._environments, actions.tolist(), strict=True)
-        return _stack([environment.step(action) for environment, action in pairs])
+        return self._stack([environment.step(action) for environment, action in pairs])
 
     def close(self) -> None:
         for environment in self._environments:
             environment.close()
 
+    def _stack(self, steps: Sequence[dm_env.TimeStep]) -> TimeStep:
+        is_first, is_last = np.array([step.first() for step in steps]), np.array([step.last() for step in steps])
+        discount = np.array([1.0 if step.first() else step.discount for step in steps], np.float32)
+        if not np.all((discount >= 0) & (discount <= 1)):
+            raise ValueError(f"environment {self.name!r} has the discounts {discount}, expected numbers from 0 to 1")
+        observation = np.stack([np.asarray(step.observation) for step in steps])
+        if self.observation_dtype == np.uint8 and observation.dtype.kind == "f":
+            raise ValueError(f"environment {self.name!r} shows {observation.dtype}, expected uint8 as in its spec")
+        return host_time_step(
+            observation=observation.astype(self.observation_dtype),
+            reward=np.array([0.0 if step.first() else step.reward for step in steps], np.float32),
+            discount=np.where(is_last, discount, np.maximum(discount, TINY)),
+            truncated=is_last & (discount > 0),
+            valid=~is_first,
+            is_first=is_first,
+        )
 
-def _sizes(environment: dm_env.Environment, name: str) -> tuple[tuple[int, ...], int]:
-    """Return the observation shape and the number of actions; a ValueError if agents cannot act in it."""
+
+def _sizes(environment: dm_env.Environment, name: str) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Return shape and dtype of observations and the number of actions; a ValueError if agents cannot act in it."""
     observation, action = environment.observation_spec(), environment.action_spec()
-    is_single_array = isinstance(observation, specs.Array) and observation.dtype.kind in "biuf"
-    check_supported(name, is_single_array, isinstance(action, specs.DiscreteArray), observation, action)
-    return observation.shape, int(action.num_values)
-
-
-def _stack(steps: Sequence[dm_env.TimeStep]) -> TimeStep:
-    is_first, is_last = np.array([step.first() for step in steps]), np.array([step.last() for step in steps])
-    terminated = is_last & np.array([step.discount == 0 for step in steps])
-    return host_time_step(
-        observation=np.stack([np.asarray(step.observation, np.float32) for step in steps]),
-        reward=np.array([0.0 if step.first() else step.reward for step in steps], np.float32),
-        discount=(~terminated).astype(np.float32),
-        truncated=is_last & ~terminated,
-        valid=~is_first,
-        is_first=is_first,
-    )
+    is_number = isinstance(observation, specs.DiscreteArray)
+    is_single_array = isinstance(observation, specs.Array) and observation.dtype.kind in "biuf" and not is_number
+    remedy = "wrap it in a dm_env.Environment that "
+    if is_number:
+        remedy += f"shows the number one-hot, np.eye({observation.num_values}, dtype=np.float32)[observation]"
+    else:
+        remedy += "shows one array, such as np.concatenate of the parts, each flat"
+    check_supported(name, is_single_array, isinstance(action, specs.DiscreteArray), observation, action, remedy)
+    return observation.shape, observation.dtype, int(action.num_values)

@@ -8,9 +8,11 @@ import types
 import warnings
 from typing import Any
 
+import dm_env
 import numpy as np
 
-from agents.environments.host import HostEnvironment, check_supported, environment_seeds, first_step
+from agents.environments.gymnasium import flattening
+from agents.environments.host import HostEnvironment, check_supported, environment_seeds, first_step, shown_dtype
 from agents.environments.navix import LARGEST
 from toy_envs.base import TimeStep, host_time_step
 
@@ -36,7 +38,9 @@ ATARI_PREPROCESSING = dict(
 
 
 class EnvpoolEnvironment(HostEnvironment):
-    """An envpool environment. Observations come as envpool has them: Atari is [B, 4, 84, 84] uint8, channels first.
+    """An envpool environment. Observations of uint8 stay as they are: Atari is [B, 4, 84, 84], channels first.
+
+    Others become float32. `of` takes one that is made.
 
     Of MiniGrid's dictionary of view, direction and mission, the view of the agent alone is shown: [B, 7, 7, 3] float32,
     kind, colour and state of what is at a place, each in [0, 1].
@@ -53,27 +57,44 @@ class EnvpoolEnvironment(HostEnvironment):
 
     def __init__(self, env_id: str, num_envs: int, seed: int, **options: Any):
         envpool = import_envpool()
-        from gymnasium import spaces
-
         with warnings.catch_warnings():  # gymnasium on the precision of the spaces' bounds
             warnings.simplefilter("ignore")
             spec: Any = envpool.make_spec(env_id)  # to refuse an environment before it is made
-            observation, action = _seen(spec.gymnasium_observation_space), spec.gymnasium_action_space
-            is_single_array = isinstance(observation, spaces.Box) and spec.config.max_num_players == 1
-            check_supported(
-                f"envpool/{env_id}", is_single_array, isinstance(action, spaces.Discrete), observation, action
-            )
+            observation, action = spec.gymnasium_observation_space, spec.gymnasium_action_space
+            _check(f"envpool/{env_id}", observation, action, spec.config)
             seeds = environment_seeds(seed, num_envs)
             options = dict(num_envs=num_envs, seed=seeds, num_threads=ENVPOOL_THREADS) | options
-            self._envpool: Any = envpool.make(env_id, env_type="gymnasium", **options)
-            observation, action = self._envpool.observation_space, self._envpool.action_space  # made once, here
-        self.name, self.num_envs = f"envpool/{env_id}", num_envs
-        self._is_minigrid = isinstance(observation, spaces.Dict)
+            self._take(f"envpool/{env_id}", envpool.make(env_id, env_type="gymnasium", **options))
+
+    @classmethod
+    def of(cls, made: Any) -> "EnvpoolEnvironment":
+        """Take an environment that `envpool.make` made, whatever its seeds are.
+
+        Raises:
+          ValueError: if it is not of the type 'gymnasium', or not stepped all at a time, and as for one by its id.
+        """
+        name = type(made).__name__
+        if isinstance(made, dm_env.Environment):
+            raise ValueError(f'environment {name!r} has the env_type "dm", expected env_type="gymnasium"')
+        if made.is_async:
+            raise ValueError(f"environment {name!r} has a batch_size below num_envs, expected the same: no batch_size")
+        environment = cls.__new__(cls)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _check(name, made.observation_space, made.action_space, made.spec.config)
+            environment._take(name, made)
+        return environment
+
+    def _take(self, name: str, made: Any) -> None:
+        observation, action = made.observation_space, made.action_space  # made anew each time
+        self._envpool = made
+        self.name, self.num_envs = name, len(made)
+        self._is_minigrid = hasattr(observation, "spaces")
         seen = _seen(observation)
         self.observation_shape = seen.shape
-        self.observation_dtype = np.dtype(np.float32) if self._is_minigrid else seen.dtype
+        self.observation_dtype = np.dtype(np.float32) if self._is_minigrid else shown_dtype(seen.dtype)
         self.num_actions = int(action.n)
-        self._is_over = np.zeros(num_envs, bool)
+        self._is_over = np.zeros(self.num_envs, bool)
 
     def reset(self) -> TimeStep:
         observation, _ = self._envpool.reset()
@@ -94,10 +115,26 @@ class EnvpoolEnvironment(HostEnvironment):
         )
 
     def _shown(self, observation: Any) -> np.ndarray:
-        return observation["image"] / np.array(LARGEST, np.float32) if self._is_minigrid else observation
+        if self._is_minigrid:
+            return observation["image"] / np.array(LARGEST, np.float32)
+        return observation.astype(self.observation_dtype, copy=False)
 
     def close(self) -> None:
         self._envpool.close()
+
+
+def is_envpool(environment: Any) -> bool:
+    """Say whether `envpool.make` made it, of whatever type."""
+    return any(kind.__module__.startswith("envpool.") for kind in type(environment).__mro__)
+
+
+def _check(name: str, observation: Any, action: Any, config: Any) -> None:
+    from gymnasium import spaces
+
+    seen = _seen(observation)
+    is_single_array = isinstance(seen, (spaces.Box, spaces.MultiBinary)) and config.max_num_players == 1
+    remedy = f"of gymnasium's own, {flattening(seen)}"
+    check_supported(name, is_single_array, isinstance(action, spaces.Discrete), seen, action, remedy)
 
 
 def _seen(space: Any) -> Any:

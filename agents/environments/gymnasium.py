@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agents.environments.host import HostEnvironment, check_supported, first_step
+from agents.environments.host import HostEnvironment, check_supported, first_step, shown_dtype
 from toy_envs.base import TimeStep, host_time_step
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ class GymnasiumEnvironment(HostEnvironment):
     `info["final_obs"]` says.
 
     Args:
-      envs: the vector environment, with a Box observation and Discrete actions; of other observations
+      envs: the vector environment, with a Box or MultiBinary observation and Discrete actions; of other observations
         `gymnasium.wrappers.FlattenObservation` makes a Box. It is not seeded here: call `envs.reset(seed=0)` before.
       name: for error messages; by default the environment's id, or the name of its class.
     Raises:
-      ValueError: if the observation is not a Box, actions are not Discrete, or environments do not reset themselves.
+      ValueError: if the observation is of another kind, actions are not Discrete, or environments do not reset
+        themselves.
     """
 
     def __init__(self, envs: "gymnasium.vector.VectorEnv", name: str = ""):
@@ -35,7 +36,8 @@ class GymnasiumEnvironment(HostEnvironment):
         observation: Any = envs.single_observation_space
         action: Any = envs.single_action_space
         is_discrete = isinstance(action, spaces.Discrete)
-        check_supported(name, isinstance(observation, spaces.Box), is_discrete, observation, action)
+        is_single_array = isinstance(observation, (spaces.Box, spaces.MultiBinary))
+        check_supported(name, is_single_array, is_discrete, observation, action, flattening(observation))
         mode = envs.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
             raise ValueError(
@@ -43,8 +45,7 @@ class GymnasiumEnvironment(HostEnvironment):
             )
         self.name, self.num_envs = name, envs.num_envs
         self.observation_shape = observation.shape
-        keeps_dtype = observation.dtype in (np.uint8, np.float32)
-        self.observation_dtype = observation.dtype if keeps_dtype else np.dtype(np.float32)
+        self.observation_dtype = shown_dtype(observation.dtype)
         self.num_actions, self._first_action, self._action_dtype = int(action.n), int(action.start), action.dtype
         self._envs: Any = envs
         self._is_same_step = mode is AutoresetMode.SAME_STEP
@@ -89,6 +90,14 @@ class GymnasiumEnvironment(HostEnvironment):
 
     def _copy(self, observation: np.ndarray) -> np.ndarray:
         return np.array(observation, self.observation_dtype)  # a vector environment may write to its own array again
+
+
+def flattening(observation: Any) -> str:
+    """Say what makes one array of an observation's space."""
+    from gymnasium import spaces
+
+    makes = "makes it one-hot" if isinstance(observation, spaces.Discrete) else "makes it one array"
+    return f"gymnasium.wrappers.FlattenObservation {makes}, of a vector environment that of gymnasium.wrappers.vector"
 
 
 def environment_name(environment: Any) -> str:

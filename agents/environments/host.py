@@ -21,7 +21,7 @@ class HostEnvironment(abc.ABC):
     name = "environment"  # for messages
     num_envs: int
     observation_shape: tuple[int, ...]  # of one environment
-    observation_dtype: np.dtype
+    observation_dtype: np.dtype  # uint8, which torsos divide by 255, or float32
     num_actions: int
     reward_range: tuple[float, float] | None = None  # the least and the largest reward; None where they are not known
     is_complete = False  # whether it has no more episodes to show, which ends a program's run
@@ -82,14 +82,25 @@ def not_finite(name: str, number: int, step: int, field: str, index: tuple[int, 
     return f"{name}, number {number} of its batch: {place} was {value} after step {step}, expected a finite number"
 
 
-def check_supported(name: str, is_single_array: bool, is_discrete: bool, observation: Any, action: Any) -> None:
-    """Raise a ValueError that shows the specs of an environment, if agents cannot act in it."""
+def check_supported(
+    name: str, is_single_array: bool, is_discrete: bool, observation: Any, action: Any, remedy: str = ""
+) -> None:
+    """Raise a ValueError that shows the specs of an environment, if agents cannot act in it.
+
+    The remedy says what to do about an observation that is no single array.
+    """
     if not (is_single_array and is_discrete):
         specs = " and ".join(" ".join(str(spec).split()) for spec in (observation, action))  # in one line
+        what_to_do = f": {remedy}" if remedy and not is_single_array else ""
         raise ValueError(
             f"environment {name!r} is not supported: expected one player, a single-array observation and discrete "
-            f"actions, got {specs}"
+            f"actions, got {specs}{what_to_do}"
         )
+
+
+def shown_dtype(dtype: Any) -> np.dtype:
+    """Return the dtype in which an adapter shows observations: uint8, which torsos scale, and float32 for all else."""
+    return np.dtype(np.uint8 if dtype == np.uint8 else np.float32)
 
 
 def environment_seeds(seed: int, num_envs: int) -> list[int]:

@@ -48,7 +48,7 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
 }
 
 
-def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostEnvironment:
+def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment | HostEnvironment:
     """Make an environment by its name.
 
     - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
@@ -56,7 +56,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
     - `navix/<Id>`, as `navix/Navix-DoorKey-5x5-v0`: MiniGrid as pure functions, seen whole, 100 steps at most.
     - `xminigrid/<Id>`, as `xminigrid/XLand-MiniGrid-R1-9x9`: XLand as pure functions, with *trivial* tasks.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
-      run to run, and `mnist` with its variants downloads its data.
+      run to run, and `mnist` with its variants needs the files of MNIST in /tmp/mnist.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.
     - `atari/<Game>`: one of Atari-57, as `atari/MsPacman` or `atari/ms_pacman`, with `ATARI_PREPROCESSING`.
     - `changing/<rewards or actions>/<steps>/<environment>`, as `changing/rewards/2000/toy/catch`: a pure environment
@@ -70,7 +70,7 @@ def make_environment(name: str, num_envs: int, seed: int) -> Environment | HostE
       num_envs: how many run in the batch.
       seed: non-negative; every environment of the batch gets its own, derived from it.
     Raises:
-      ValueError: if there is no such environment, or `num_envs` is below 1.
+      ValueError: if there is no such environment, `num_envs` is below 1, or a file of MNIST is missing.
       ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system
         library.
     """
@@ -135,7 +135,10 @@ def _unknown_name(name: str) -> ValueError:
     known = [f"{suite}/{rest}" for suite in suites for rest in _known(suite)]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     forms = " or ".join(_FORMS[suite] for suite in suites)
-    return ValueError(f"unknown environment {name!r}: expected {forms}, the nearest match is {nearest!r}")
+    return ValueError(
+        f"unknown environment {name!r}: expected {forms}, the nearest match is {nearest!r}; one of your own is a "
+        "subclass of frodo.Environment, given itself (docs/extending.md)"
+    )
 
 
 def _known(suite: str) -> Iterable[str]:

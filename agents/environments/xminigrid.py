@@ -20,30 +20,37 @@ class XLandState(NamedTuple):
 
 
 class XLandEnvironment(Environment[XLandState]):
-    """An XLand of xminigrid; the task is drawn as in its *trivial* benchmark, and `restart` keeps it.
+    """An environment of xminigrid, with the task of its parameters, if it has one.
 
-    There is one goal of eleven kinds, such as to hold an object, to be beside it, or to lay one beside another; its one
-    or two objects lie in the grid, and three others. Nothing tells the goal but its reward, 1 − 0.9 t / T after t of T
-    steps, which ends the episode. An end by time is a truncation. Where objects and agent are is drawn in each episode.
+    With `draws_tasks` the task is drawn as in the *trivial* benchmark of XLand, and `restart` keeps it.
+
+    In that benchmark there is one goal of eleven kinds, such as to hold an object, to be beside it, or to lay one
+    beside another; its one or two objects lie in the grid, and three others. Nothing tells the goal but its reward,
+    1 − 0.9 t / T after t of T steps, which ends the episode. An end by time is a truncation. Where objects and agent
+    are is drawn in each episode.
 
     Observations are flat: of each place in the agent's view (5 × 5) the kind of object and its colour, one-hot, and
     the agent's direction, one-hot.
 
+    Args:
+      env, params: what `xminigrid.make` returns.
     Raises:
       ImportError: if xminigrid is not installed.
     """
 
     reward_range = (0.0, 1.0)
 
-    def __init__(self, env_id: str):
+    def __init__(self, env: Any, params: Any, draws_tasks: bool = False):
         xminigrid = import_extra("xminigrid", *MODULES)
-        self._env, self._params = xminigrid.make(env_id)
+        self._env, self._params, self._draws_tasks = env, params, draws_tasks
         self.horizon, self.num_actions = self._params.max_steps, self._env.num_actions(self._params)
         constants = xminigrid.core.constants
         self._sizes, self._num_directions = (constants.NUM_TILES, constants.NUM_COLORS), len(constants.DIRECTIONS)
         self.observation_shape = (self._params.view_size**2 * sum(self._sizes) + self._num_directions,)
 
     def initial_state(self, key: Array) -> XLandState:
+        if not self._draws_tasks:
+            return self._begin(getattr(self._params, "ruleset", ()), key)
         task_key, key = jax.random.split(key)
         return self._begin(trivial_task(task_key), key)
 
@@ -51,7 +58,8 @@ class XLandEnvironment(Environment[XLandState]):
         return self._begin(state.task, state.time_step.state.key)
 
     def _begin(self, task: Any, key: Array) -> XLandState:
-        return XLandState(task, jax.tree.map(strongly_typed, self._env.reset(self._params.replace(ruleset=task), key)))
+        params = self._params.replace(ruleset=task) if jax.tree.leaves(task) else self._params
+        return XLandState(task, jax.tree.map(strongly_typed, self._env.reset(params, key)))
 
     def transition(self, state: XLandState, action: Array):
         new = self._env.step(self._params, state.time_step, action)
@@ -106,7 +114,8 @@ def trivial_task(key: Array) -> Any:
 @functools.cache
 def make_xminigrid(env_id: str) -> XLandEnvironment:
     """Make an environment, the same one for the same id: populations compile one program for it."""
-    return XLandEnvironment(env_id)
+    env, params = import_extra("xminigrid", *MODULES).make(env_id)
+    return XLandEnvironment(env, params, draws_tasks=True)
 
 
 def xminigrid_ids() -> list[str]:

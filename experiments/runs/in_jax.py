@@ -19,6 +19,7 @@ from frodo.config import OnlineConfig
 from frodo.learner import Control, Learner
 from frodo.logs import Progress, note
 from frodo.not_finite import what_was_shown
+from frodo.observations import note_sizes
 from frodo.online import MAX_SKIPPED_IN_A_ROW, OnlineProgram, make_online_program
 from frodo.value_bins import BinWatch
 from toy_envs.base import Environment
@@ -88,6 +89,8 @@ def train_in_jax(
         return what_was_shown(found, config.env, shape, start // config.batch_size)
 
     states, start = _restored(run, [init(own) for own in _groups(seeds, group)], group)
+    if not start:
+        note_sizes(states[0].actor.time_step.observation.addressable_shards[0].data)
     rates_of = [None] * len(states) if rates is None else _groups(rates, group)
     last = start + (iterations * program.env_steps - start) // chunk_steps * chunk_steps
     progress, bins = Progress(total=last * len(lives), start=start * len(lives)), BinWatch()

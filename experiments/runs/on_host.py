@@ -18,6 +18,7 @@ from frodo import devices
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, split
 from frodo.logs import Progress
+from frodo.observations import note_sizes
 from frodo.online import make_host_learn, of_all_actors
 from frodo.value_bins import BinWatch
 from meta.experience import jit_in_place
@@ -96,6 +97,8 @@ def train_on_host(
                         run.save(state, done)
                         run.stop_if_interrupted(state, done)
                     raise
+                if not (index or state["step"]):
+                    note_sizes(acted.trajectories.observation[:1, :1])
                 learner_state, metrics, control = learn(state["learner"], acted, rate)
                 params = acting_params(learner_state.agent)
                 for actor in actors:

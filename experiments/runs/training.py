@@ -33,6 +33,7 @@ from frodo import devices
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
 from frodo.memory import batch_shape, check_agents
+from frodo.observations import note_layout
 from frodo.online import check_split, check_tasks
 from frodo.value_bins import with_bins, with_bins_of
 from meta.distillation import Teacher
@@ -83,6 +84,7 @@ def train(
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
     num_lives = len(lives_of(options))
     check_learner(make_learner(), environment, num_lives if isinstance(environment, Environment) else 1)
+    note_layout(config.network, environment.observation_shape)
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
     why_as_long = "" if is_extensible else "its first seeds are done"

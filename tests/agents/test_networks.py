@@ -231,7 +231,7 @@ def test_a_bad_configuration_is_named(config, message):
 
 def test_conv_on_what_is_no_image_is_named():
     agent = make_agent(NetworkConfig("conv"), SPEC, 3)
-    with pytest.raises(ValueError, match=r"'conv' needs images \[channels, height, width\], got shape \(6, 11\)"):
+    with pytest.raises(ValueError, match=r"'conv' needs images of three axes, got shape \(6, 11\)"):
         agent.prepare(np.zeros((2, 6, 11)))
 
 

@@ -89,7 +89,7 @@ def entry(x, place, value):
     return x
 
 
-LATER = column(1, 1, 0.9, 1)
+LATER = column(1, 1, 1.9, 1)
 SHAPES = {  # arrays that disagree
     "action": (np.zeros(T, int), r"\[4\], expected \[\*, \*\]"),
     "reward": (np.ones((T, B, 1)), r"\[4, 2, 1\], expected \[4, 2\]"),
@@ -113,7 +113,7 @@ ENTRIES = {
         r"observation\[1, 1, 2\] is nan, expected a number",
     ),
     "action": (entry(plain()["action"], (3, 0), A), r"action\[3, 0\] is 3, expected a number from 0 to 2"),
-    "discount": (LATER, r"discount\[2, 0\] is 0\.89.*, expected 0 where the episode terminated, and 1 elsewhere"),
+    "discount": (LATER, r"discount\[2, 0\] is 1\.89.*, expected a number from 0 to 1, 0 where the episode terminated"),
     "behaviour_logits": (
         entry(np.zeros((T, B, A)), (1, 0, 2), np.nan),
         r"behaviour_logits\[1, 0, 2\] is nan, expected a number",

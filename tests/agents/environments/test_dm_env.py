@@ -49,7 +49,8 @@ def test_dm_env_batch_at_a_termination_and_at_a_truncation():
         [[[1, 1], [1, 0], [2, 2], [2, 1], [2, 0], [3, 3]], [[2, 2], [2, 1], [2, 0], [3, 3], [3, 2], [3, 1]]],
     )
     np.testing.assert_array_equal(steps.reward.T, [[0, 1, 0, 3, 1, 0], [0, 2, 3, 0, 2, 1]])
-    np.testing.assert_array_equal(steps.discount.T, [[1, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    d = np.float32(0.9)
+    np.testing.assert_array_equal(steps.discount.T, [[1, 0, 1, d, 1, 1], [1, d, 1, 1, d, d]])
     np.testing.assert_array_equal(steps.truncated.T, [[0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]])
     np.testing.assert_array_equal(steps.valid.T, [[0, 1, 0, 1, 1, 0], [0, 1, 1, 0, 1, 1]])
 
@@ -99,7 +100,7 @@ def test_dm_env_batch_is_of_one_kind():
         def action_spec(self):
             return specs.DiscreteArray(5)
 
-    for other, has in ((Longer(1), r"\(3,\) and 4 actions"), (Richer(1), r"\(2,\) and 5 actions")):
-        message = rf"environments\[2\] of 'Countdown' has the observation shape {has}, expected \(2,\) and 4"
+    for other, has in ((Longer(1), r"\(3,\) int64 and 4 actions"), (Richer(1), r"\(2,\) int64 and 5 actions")):
+        message = rf"environments\[2\] of 'Countdown' has observations {has}, expected observations \(2,\) int64 and 4"
         with pytest.raises(ValueError, match=message):
             DmEnvBatch([Countdown(1), Countdown(2), other])

@@ -52,7 +52,7 @@ def test_steps_are_gymnaxs_own(env_id):
 
 
 def test_an_end_by_time_is_a_truncation_and_a_termination_is_none():
-    environment = GymnaxEnvironment("MountainCar-v0")  # random play never gets to the top
+    environment = GymnaxEnvironment(*gymnax.make("MountainCar-v0"))  # random play never gets to the top
     limit = environment._params.max_steps_in_episode
     (_, after, shown), _ = played(environment, 2 * limit + 5)
     ends = np.flatnonzero(shown.truncated)

@@ -40,7 +40,7 @@ def test_steps_are_navixs_own(env_id):
 
 
 def test_an_end_by_time_is_a_truncation_and_lava_a_termination():
-    (_, _, shown), _ = played(NavixEnvironment("Navix-Empty-8x8-v0", max_steps=7), 40)
+    (_, _, shown), _ = played(NavixEnvironment(navix.make("Navix-Empty-8x8-v0", max_steps=7)), 40)
     ends = np.flatnonzero(shown.truncated)
     np.testing.assert_array_equal(ends, [6, 14, 22, 30, 38])  # the goal is ten steps away
     np.testing.assert_array_equal(np.flatnonzero(shown.is_first), ends + 1)
@@ -53,7 +53,7 @@ def test_an_end_by_time_is_a_truncation_and_lava_a_termination():
 
 
 def test_episodes_of_one_lifetime_differ():
-    (_, _, shown), _ = played(NavixEnvironment("Navix-DoorKey-Random-6x6-v0", max_steps=5), 60)
+    (_, _, shown), _ = played(NavixEnvironment(navix.make("Navix-DoorKey-Random-6x6-v0", max_steps=5)), 60)
     starts = shown.observation[shown.is_first]
     assert len(np.unique(starts, axis=0)) > 5
 
