@@ -1,5 +1,6 @@
 # make run     discover an objective online; ENV=atari/Pong names another environment, ARGS="--steps=1e5" adds flags
 # make test    run the tests
+# make test-lowest, make test-newest    run some of them with the lowest versions that setup.py allows, with the newest that there are
 # make check   formatter, linter and type checker
 
 PYTHON ?= python3
@@ -7,13 +8,29 @@ ENV ?= toy/catch
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: run test check format
+# Tests that touch every package that is needed: suites, lives, a population, files, checkpoints, metrics, statistics, pictures.
+TOUCHING := tests/strangers/test_versions.py tests/agents/environments tests/agents/test_rules.py tests/agents/test_validation.py \
+	$(addprefix tests/test_library.py::,test_a_run_goes_on_as_if_it_had_never_ended \
+	test_a_population_goes_on_from_its_state_and_finds_the_same test_an_objective_is_discovered_in_an_environment_on_the_host) \
+	tests/frodo/test_rule_files.py tests/experiments/runs/test_checkpoints.py tests/experiments/runs/test_watching.py \
+	tests/experiments/results/test_plots.py tests/experiments/results/test_statistics.py \
+	tests/experiments/analyses/test_bsuite_scores.py tests/experiments/test_watch.py::test_a_film_is_written
+
+.PHONY: run test test-lowest test-newest check format
 
 run: .venv/.installed
 	$(BIN)/python -m experiments.online --env=$(ENV) $(ARGS)
 
 test: .venv/.installed
 	$(BIN)/python -m pytest -n 2 --dist=worksteal $(ARGS)
+
+test-lowest: CONSTRAIN = --constraint .venv-lowest/lowest.txt
+test-lowest test-newest: test-%:
+	$(PYTHON) -m venv --clear .venv-$*
+	$(PYTHON) tests/lowest_versions.py > .venv-$*/lowest.txt
+	.venv-$*/bin/python -m pip install --quiet $(CONSTRAIN) --editable '.[dev]'
+	.venv-$*/bin/python -m pip freeze
+	.venv-$*/bin/python -m pytest -n 2 --dist=worksteal $(TOUCHING) $(ARGS)
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Package definition; the exact versions that are tested stand in constraints.txt."""
+"""Package definition; lower bounds are tested, and the exact versions of development stand in constraints.txt."""
 
 from setuptools import find_packages, setup
 
@@ -19,41 +19,41 @@ setup(
         **{name: ["py.typed"] for name in ("toy_envs", "agents", "meta")},
     },
     install_requires=[
-        "absl-py>=2.1",
+        "absl-py>=2.3.1",
         "bsuite>=0.3.6",
         "chex>=0.1.90",
         "dm-env>=1.6",
         "dm-haiku>=0.0.16",
-        "envpool>=1.2; sys_platform == 'linux'",
+        "envpool>=1.2.4; sys_platform == 'linux'",
         "gymnasium>=1.1",
         "jax>=0.8",
         "matplotlib>=3.9",
         "numpy>=2.0",
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.25",
-        "pandas",
-        "pillow",
+        "pandas>=2.2.2",
+        "pillow>=10.0",
         "rlax>=0.1.8",
         "scipy>=1.14",
     ],
     extras_require={
-        "compare": ["pandas<3", "rliable>=1.2"],
+        "compare": ["pandas>=2.2.2,<3", "rliable>=1.2"],
         "dev": [
             "frodo-rl[compare,gymnax,navix,tensorboard,wandb,xminigrid]",
             "ipykernel>=7",
             "mypy>=1.15",
             "nbclient>=0.10",
             "pytest>=8",
-            "pytest-timeout>=2.3",
-            "pytest-xdist>=3.6",
+            "pytest-timeout>=2.3.1",
+            "pytest-xdist>=3.6.1",
             "ruff>=0.9",
         ],
-        "gymnax": ["gymnax>=1.0"],
+        "gymnax": ["gymnax>=1.0.1"],
         "navix": ["navix>=0.7.4"],
         "tensorboard": ["tensorboardX>=2.6"],
         "wandb": ["wandb>=0.19.10"],
         "xminigrid": ["xminigrid>=0.9.3"],
-        "cuda": ["jax[cuda13]"],
-        "tpu": ["jax[tpu]"],
+        "cuda": ["jax[cuda13]>=0.8"],
+        "tpu": ["jax[tpu]>=0.8"],
     },
 )

@@ -84,7 +84,7 @@ def test_a_wrong_file_is_named_by_its_first_wrong_key(tmp_path, spoil, message):
     with np.load(path) as file:
         arrays = dict(file)
     spoil(arrays)
-    np.savez(path, **arrays, allow_pickle=True)
+    np.savez(path, **arrays)
     with pytest.raises(ValueError, match=message) as error:
         load_rule(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)

@@ -17,7 +17,7 @@ from tests.agents.environments.test_gymnax import played  # noqa: E402
 @pytest.mark.parametrize("env_id", ["Navix-DoorKey-5x5-v0", "Navix-LavaGapS5-v0", "Navix-KeyCorridorS3R1-v0"])
 def test_steps_are_navixs_own(env_id):
     environment = make_navix(env_id)
-    own = navix.make(env_id, observation_fn=navix.observations.symbolic)
+    own = navix.make(env_id, max_steps=100, observation_fn=navix.observations.symbolic)
     (before, after, shown), actions = played(environment, 150)
     at = lambda tree, t: jax.tree.map(lambda x: x[t], tree)
     step = jax.jit(own._step)
