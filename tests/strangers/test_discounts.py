@@ -1,4 +1,4 @@
-"""Discounts of environments that are neither 0 nor 1: `dm_env` keeps them, and every rule multiplies its own by them."""
+"""Discounts of environments that are neither 0 nor 1: adapters keep them, and rules multiply their own by them."""
 
 import dm_env
 import jax
