@@ -29,7 +29,7 @@ def random_params(agent, observation):
 @pytest.mark.parametrize(("channels", "height", "width"), [(4, 84, 84), (3, 10, 7), (1, 5, 16)])
 def test_conv_by_patches_is_a_strided_convolution_with_padding_same(channels, height, width):
     frames = np.random.default_rng(0).integers(256, size=(2, channels, height, width), dtype=np.uint8)
-    agent = make_agent(NetworkConfig("conv", ()), {"embedding": PredictionSpec((5,))}, 3)
+    agent = make_agent(NetworkConfig("conv", (), layout="first"), {"embedding": PredictionSpec((5,))}, 3)
     observation = agent.prepare(frames)
     assert observation.dtype == np.uint8
     params = random_params(agent, observation)
@@ -57,7 +57,7 @@ def test_patches_hold_each_pixel_once_and_zeros():
 
 def test_resnet_agrees_with_loops():
     frames = np.random.default_rng(0).integers(256, size=(2, 2, 11, 8), dtype=np.uint8)
-    agent = make_agent(NetworkConfig("resnet", ()), {"embedding": PredictionSpec((5,))}, 3)
+    agent = make_agent(NetworkConfig("resnet", (), layout="first"), {"embedding": PredictionSpec((5,))}, 3)
     observation = agent.prepare(frames)
     np.testing.assert_array_equal(observation, frames.transpose(0, 2, 3, 1))
     params = random_params(agent, observation)
@@ -76,7 +76,7 @@ def test_resnet_agrees_with_loops():
 @pytest.mark.parametrize("torso", ["mlp", "conv"])
 def test_uint8_is_scaled_to_1_and_floats_are_taken_as_they_come(torso):
     frames = np.random.default_rng(0).integers(256, size=(2, 3, 6, 5), dtype=np.uint8)
-    agent = make_agent(NetworkConfig(torso, (4,)), SPEC, 3)
+    agent = make_agent(NetworkConfig(torso, (4,), layout="first" if torso == "conv" else ""), SPEC, 3)
     params = random_params(agent, agent.prepare(frames))
     step = jax.jit(lambda frames: agent.step(params, agent.prepare(frames), np.zeros(2, bool), ())[0])
     scaled, as_they_come = step(frames), step(frames / 255.0)
@@ -276,7 +276,7 @@ def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidde
 
 
 def test_a_resnet_of_other_widths():
-    agent = make_agent(NetworkConfig("resnet", (7,), channels=(2, 3, 3, 2)), SPEC, 3)
+    agent = make_agent(NetworkConfig("resnet", (7,), channels=(2, 3, 3, 2), layout="first"), SPEC, 3)
     params = agent.init(jax.random.key(0), agent.prepare(np.zeros((1, 4, 16, 16), np.uint8)))
     widths = [x["b"].shape[0] for name, x in sorted(params["torso"].items()) if "conv" in name]
     assert sorted(set(widths)) == [2, 3] and len(widths) == 4 * 5

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from toy_envs import base
 
-SHAPE = (8, 12, 3)  # of pictures, channels last
+SHAPE = (20, 24, 3)  # of pictures, channels last
 
 
 def picture(cue: int, step: int) -> np.ndarray:

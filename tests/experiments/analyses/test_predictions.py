@@ -56,7 +56,7 @@ def test_saliency_is_the_change_with_a_pixel(core):
 
 @pytest.mark.parametrize("torso", ["conv", "resnet"])
 def test_saliency_of_frames_comes_back_as_frames(torso):
-    agent = fresh(small(torso=torso, channels=(2,)), (2, 9, 8))
+    agent = fresh(small(torso=torso, channels=(2,), layout="first"), (2, 9, 8))
     frames = np.random.default_rng(0).integers(256, size=(6, 3, 2, 9, 8)).astype(np.uint8)
     trajectory, _ = experience(5, 3, agent)
     prepare = agent.learner.setup.agent.prepare
