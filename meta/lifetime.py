@@ -38,7 +38,7 @@ class LifetimeConfig:
     annealing: int = 0  # environment steps over which the learning rate falls to 0; 0 where it stays
     is_acting_interleaved: bool = False  # in JAX: the θ of each update acts its trajectory; else the first θ acts all
     exploration: int = 0  # environment steps over which the share of random actions falls from 1 to 0; 0 for none
-    max_abs_reward: float = float("inf")  # rewards are clipped to it for learning
+    max_abs_reward: float = float("inf")  # rewards are clipped to it for learning, infinite ones included
     gradient_mode: str = "mixed"  # one of meta.gradients.MODES
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
 

@@ -91,6 +91,8 @@ SLOW = (
     "meta/test_lifetime.py",
     "meta/test_population.py",
     "meta/test_scalar.py",
+    "strangers/test_not_finite.py",
+    "strangers/test_value_bins.py",
     "test_library.py",
     "test_notebook.py",
     "test_numbers.py",

@@ -189,7 +189,10 @@ def test_cards_say_where_a_rule_was_discovered_and_what_it_cannot_do():
             "rule is 'impala', expected one of frodo, learned_loss, disco",
         ),
         (lambda: frodo.discover([], "frodo", num_meta_steps=1, key=KEY), "environments are empty"),
-        (lambda: frodo.discover([Catch()], num_meta_steps=0, key=KEY), "num_meta_steps is 0, expected at least 1"),
+        (
+            lambda: frodo.discover([Catch()], num_meta_steps=0, key=KEY),
+            "num_meta_steps is 0, expected a whole number of at least 1",
+        ),
         (
             lambda: frodo.discover([DmEnv(Catch(4, 3), 0)], num_meta_steps=1, key=KEY, batch_size=2, budgets=(9999,)),
             "batch_size is 2, expected 1, as many environments as agent 0 has",

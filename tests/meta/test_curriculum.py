@@ -309,7 +309,7 @@ def test_a_rule_is_learned_by_elsewhere_without_the_tasks_of_its_discovery():
     rule = dataclasses.replace(rule, config=rule.config.replace(curriculum=CurriculumConfig("plr")))
     assert config_for(rule, presets.for_rule("toy/catch", "impala")).curriculum == CurriculumConfig()
     assert population_config(rule).curriculum == CurriculumConfig()
-    small = dict(num_steps=1, batch_size=2, unroll=2, network=frodo.NetworkConfig("mlp", (4,)))
+    small = dict(num_steps=4, batch_size=2, unroll=2, network=frodo.NetworkConfig("mlp", (4,)))
     assert (
         frodo.discover_online(Catch(), rule, key=jax.random.key(0), **small).learner.config.curriculum.kind == "uniform"
     )

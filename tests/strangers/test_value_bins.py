@@ -114,7 +114,7 @@ def test_measured_bins_go_no_farther_than_usual_unless_returns_do(monkeypatch):
 def test_the_library_and_programs_write_what_was_found_and_resume_measures_nothing(tmp_path, monkeypatch):
     rule = frodo.make_rule("muesli", model_steps=1)
     result = frodo.discover_online(Catch(4, 3), rule, num_steps=16, key=jax.random.key(0), **TINY)
-    assert result.learner.config.rule.settings.max_value == result.rule.config.rule.settings.max_value == 10
+    assert result.learner.config.rule.settings.max_value == result.rule.config.rule.settings.max_value == 14
     assert np.all(result.metrics["value_bin_share"] > 0) and np.all(result.metrics["value_bin_share"] <= 1)
 
     config = presets.for_rule("toy/catch/4x3", "muesli").replace(**TINY)
