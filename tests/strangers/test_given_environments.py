@@ -105,7 +105,7 @@ def test_gymnaxs_own_objects_are_those_of_their_names(gymnax):
 def test_gymnaxs_parameters_are_those_that_are_given(gymnax):
     env, params = gymnax.make("MountainCar-v0")
     (_, _, shown), _ = played(as_environment((env, params.replace(max_steps_in_episode=7))), 20)
-    np.testing.assert_array_equal(np.flatnonzero(shown.truncated), [6, 13])
+    np.testing.assert_array_equal(np.flatnonzero(shown.truncated), [6, 14])
 
 
 def test_wrappers_of_purejaxrl_and_of_gymnax_do_what_they_do(gymnax):
@@ -134,7 +134,7 @@ def test_wrappers_of_purejaxrl_and_of_gymnax_do_what_they_do(gymnax):
 def test_an_end_by_time_is_a_truncation_in_wrappers_too(gymnax):
     env, params = gymnax.make("MountainCar-v0")
     (_, after, shown), _ = played(as_environment((LogWrapper(env), params.replace(max_steps_in_episode=5))), 12)
-    np.testing.assert_array_equal(np.flatnonzero(shown.truncated), [4, 9])
+    np.testing.assert_array_equal(np.flatnonzero(shown.truncated), [4, 10])
     assert np.all(shown.discount == 1)
 
 
@@ -257,7 +257,7 @@ def test_a_name_on_the_host_has_the_batch_of_the_settings_and_seeds_of_the_key(m
     monkeypatch.setattr("frodo.online._live_on_host", lambda config, environment, *_: None)
     live("bsuite/catch/0")
     live("bsuite/catch/0")
-    frodo.discover_online("bsuite/catch/0", "impala", num_steps=1, key=jax.random.key(1), unroll=2)
+    frodo.discover_online("bsuite/catch/0", "impala", num_steps=64, key=jax.random.key(1), unroll=2)
     names, sizes, seeds = zip(*made, strict=True)
     assert set(names) == {"bsuite/catch/0"} and sizes == (2, 2, 32)
     assert seeds[0] == seeds[1] != seeds[2] and min(seeds) >= 0
@@ -286,5 +286,5 @@ def test_environments_of_a_population_and_of_tests_are_taken_by_name(monkeypatch
 def test_messages_say_how_an_environment_is_written():
     for given, kind in (("toy/cach", ValueError), (3, TypeError), (object(), TypeError), ((1, 2), TypeError)):
         with pytest.raises(kind, match="frodo.Environment.*docs/extending.md") as error:
-            frodo.discover_online(given, "impala", num_steps=1, key=jax.random.key(0))
+            frodo.discover_online(given, "impala", num_steps=64, key=jax.random.key(0))
         assert "\n" not in str(error.value)

@@ -69,7 +69,7 @@ def test_pictures_stay_uint8_and_get_the_torso_for_pictures(make, capfd):
     environment = as_environment(make())
     assert environment.observation_dtype == np.uint8 and environment.observation_shape == (8, 8, 3)
     size = {} if isinstance(environment, frodo.HostEnvironment) else dict(batch_size=4)
-    result = frodo.discover_online(make(), "impala", num_steps=1, key=jax.random.key(0), unroll=2, **size)
+    result = frodo.discover_online(make(), "impala", num_steps=64, key=jax.random.key(0), unroll=2, **size)
     assert result.learner.config.network.torso == "conv"
     said = capfd.readouterr().err
     assert "observations: pictures of 8 x 8 with 3 channels (last axis): network.layout\n" in said
@@ -151,9 +151,9 @@ def test_channels_first_and_last_are_the_same_picture_to_a_torso(torso):
 
 def test_a_layout_that_is_not_known_is_asked_for_before_anything_is_compiled():
     with pytest.raises(ValueError, match=r"\(4, 8, 4\) may have their channels first or last"):
-        frodo.discover_online(Dots((4, 8, 4)), "impala", num_steps=1, key=jax.random.key(0))
+        frodo.discover_online(Dots((4, 8, 4)), "impala", num_steps=64, key=jax.random.key(0))
     settings = dict(network=NetworkConfig("conv", (4,), layout="last"), batch_size=2, unroll=2)
-    frodo.discover_online(Dots((4, 8, 4)), "impala", num_steps=1, key=jax.random.key(0), **settings)
+    frodo.discover_online(Dots((4, 8, 4)), "impala", num_steps=64, key=jax.random.key(0), **settings)
 
 
 def test_a_bad_layout_is_one_line():
@@ -192,7 +192,7 @@ def test_sizes_that_a_network_hardly_learns_from_are_said(observation, said, cap
 def test_large_numbers_are_said_where_a_run_begins(capfd):
     large = Dots(dtype=jnp.float32)
     for environment in (large, [DmEnv(large, 0), DmEnv(large, 1)]):
-        frodo.discover_online(environment, "impala", num_steps=1, key=jax.random.key(0), batch_size=2, unroll=2)
+        frodo.discover_online(environment, "impala", num_steps=64, key=jax.random.key(0), batch_size=2, unroll=2)
         assert capfd.readouterr().err.count("observations: numbers up to 255, not scaled") == 1
 
 

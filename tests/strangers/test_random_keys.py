@@ -26,7 +26,7 @@ def checked():
 
 
 def live(environment, rule, **settings):
-    return frodo.discover_online(environment, rule, num_steps=64, key=jax.random.key(0), **TINY | settings)
+    return frodo.discover_online(environment, rule, num_steps=240, key=jax.random.key(0), **TINY | settings)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_lifetime_on_the_host():
 def test_trials_with_tasks_that_are_chosen():
     rooms = Trials(RuleRoom("main"), 1)
     settings = TINY | dict(unroll=rooms.horizon, curriculum=frodo.CurriculumConfig("plr"))
-    result = frodo.discover_online(rooms, "impala", num_steps=64, key=jax.random.key(0), **settings)
+    result = frodo.discover_online(rooms, "impala", num_steps=256, key=jax.random.key(0), **settings)
     room = RuleRoom("main")
     tasks = frodo.held_out_tasks(room, 2)
     frodo.returns_by_trial(result.learner, result.params, room, tasks, jax.random.key(1), num_trials=1)
