@@ -88,12 +88,16 @@ def check_type(name: str, value: Any, kind: Any, expected: str) -> None:
         raise TypeError(f"{name} is {text if len(text) < 80 else f'a {type(value).__name__}'}, expected {expected}")
 
 
-def check_key(key: Any) -> None:
-    """Raise a TypeError where a random key is not a single one of `jax.random.key`."""
+def checked_key(key: Any) -> jax.Array:
+    """Return a random key as `jax.random.key` makes it, also one of `PRNGKey`; a TypeError if it is no single one."""
+    if isinstance(key, (jax.Array, np.ndarray)) and key.dtype == jnp.uint32:
+        if key.shape == jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape:
+            return jax.random.wrap_key_data(jnp.asarray(key))
     is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not is_key or key.shape:
         found = f"an array {key.dtype}{list(key.shape)}" if isinstance(key, (jax.Array, np.ndarray)) else repr(key)
-        raise TypeError(f"key is {found}, expected one typed key, such as jax.random.key(0)")
+        raise TypeError(f"key is {found}, expected one random key, such as jax.random.key(0)")
+    return key
 
 
 def check_shape(name: str, x: Any, shape: Sequence[int | None]) -> None:

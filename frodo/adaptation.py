@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from agents.environments.adapt import as_pure_environment
 from agents.trials import play
 from agents.types import Array, Params
-from agents.validation import check_count, check_key, check_type
+from agents.validation import check_count, check_type, checked_key
 from frodo.arguments import check_like, check_params
 from frodo.learner import Learner
 from toy_envs.base import Environment
@@ -76,7 +76,7 @@ def returns_by_trial(
     """
     check_type("learner", learner, Learner, "what `make_learner` returns, or a result's learner")
     environment = as_pure_environment(environment)
-    check_key(key)
+    key = checked_key(key)
     check_count("num_trials", num_trials)
     check_count("num_episodes", num_episodes)
     setup, num_tasks = learner.setup, next((len(x) for x in jax.tree.leaves(tasks) if jnp.ndim(x)), 1)

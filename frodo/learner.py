@@ -10,7 +10,7 @@ import optax
 from agents import acting, splitting
 from agents.replay import ReplayConfig
 from agents.types import Array, CoreState, Params, Targets, Trajectory
-from agents.validation import check_key, check_shape, check_type
+from agents.validation import check_shape, check_type, checked_key
 from frodo.arguments import (
     check_core_state,
     check_experience,
@@ -153,7 +153,7 @@ def build_learner(
     check_state = make_check_state(setup, num_actions, LearnerState)
 
     def init(key: Array, observation: Array, meta_params: Params | None = None) -> LearnerState:
-        check_key(key)
+        key = checked_key(key)
         check_first_observation(jnp.asarray(observation))
         check_meta_params(rule, num_actions, meta_params)
         agent_key, meta_key = jax.random.split(key)
@@ -167,7 +167,7 @@ def build_learner(
 
     def act(state: LearnerState, key: Array, observation: Array, is_first: Array, core_state: CoreState):
         observation, is_first = jnp.asarray(observation), jnp.asarray(is_first)
-        check_key(key)
+        key = checked_key(key)
         check_state(state, observation)
         check_is_first(is_first, len(observation))
         check_core_state(agent, core_state, len(observation))

@@ -25,7 +25,7 @@ from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.names import is_pure
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
-from agents.validation import check_count, check_key
+from agents.validation import check_count, checked_key
 from frodo import presets, results, states
 from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig
@@ -202,7 +202,7 @@ def discover_online(
         shows an observation or a reward that is not finite; infinite rewards that are clipped (`max_abs_reward`) do no
         harm, and pass.
     """
-    check_key(key)
+    key = checked_key(key)
     given = rule if isinstance(rule, str) and rule in RULES else get_rule(rule)
     meta_params = None if isinstance(given, str) else given.meta_params
     if isinstance(environment, str) and not is_pure(environment):

@@ -26,7 +26,7 @@ from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.suites import Seen
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
-from agents.validation import check_count, check_key, check_type
+from agents.validation import check_count, check_type, checked_key
 from frodo import population_presets, presets
 from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig, PopulationConfig, make_setup
@@ -441,7 +441,7 @@ def discover(
       ValueError: naming the setting that is not known, is bad, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.
     """
-    check_key(key)
+    key = checked_key(key)
     check_count("num_meta_steps", num_meta_steps)
     if start is not None:
         check_type("start", start, Discovery, "what `discover` returned")

@@ -120,8 +120,9 @@ def as_host_environment(environment: Any) -> HostEnvironment:
     if isinstance(environment, gymnasium.Env):
         name = environment_name(environment)
         return GymnasiumEnvironment(gymnasium.vector.SyncVectorEnv([lambda: environment]), name)
+    found = "None" if environment is None else f"a {_type_name(environment)}"
     raise TypeError(
-        f"environment is a {_type_name(environment)}, expected a toy_envs.base.Environment, a HostEnvironment, a "
+        f"environment is {found}, expected a toy_envs.base.Environment, a HostEnvironment, a "
         "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one of "
         f"gymnax, navix or xminigrid, with its params as a pair; {OWN}"
     )

@@ -40,18 +40,24 @@ def test_a_lifetime_goes_on_for_whole_iterations_only():
         refused(lambda num_steps=num_steps: result.go_on(num_steps), f"^num_steps is {num_steps!r}{ONE}")
 
 
+def test_a_key_of_the_old_style_is_the_same_key():
+    learner = frodo.make_learner("impala", 3, network=TINY["network"])
+    one, other = (learner.init(key, jnp.zeros((2, 4, 3))).params for key in (KEY, jax.random.PRNGKey(0)))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
 @pytest.mark.parametrize(
     ("key", "found"),
     [
         (None, "None"),
         (0, "0"),
-        (jax.random.PRNGKey(0), r"an array uint32\[2\]"),
+        (np.zeros(3, np.uint32), r"an array uint32\[3\]"),
         (jax.random.split(KEY), r"an array key<fry>\[2\]"),
         (np.zeros(3), r"an array float64\[3\]"),
     ],
 )
 def test_keys_that_are_none(key, found):
-    message = f"^key is {found}, expected one typed key, such as jax.random.key\\(0\\)$"
+    message = f"^key is {found}, expected one random key, such as jax.random.key\\(0\\)$"
     learner = frodo.make_learner("impala", 3, network=TINY["network"])
     for call in (
         lambda: frodo.discover_online(Catch(4, 3), "impala", num_steps=6, key=key, **TINY),
@@ -82,7 +88,7 @@ def broken_rule():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (online(environment=None), "^environment is a NoneType, expected "),
+        (online(environment=None), "^environment is None, expected "),
         (online(rule=None), f"^rule is None, {NAME}"),
         (online(rule=7), f"^rule is 7, {NAME}"),
         (online(num_devices="2"), "^num_devices is '2', expected a whole number of at least 0$"),
@@ -105,7 +111,7 @@ def broken_rule():
             lambda: frodo.discover([Catch()], num_meta_steps=1, key=KEY, start=3),
             "^start is 3, expected what `discover`",
         ),
-        (lambda: frodo.held_out_tasks(None, 3), "^environment is None, expected a pure environment of one trial$"),
+        (lambda: frodo.held_out_tasks(None, 3), "^environment is None, expected a toy_envs.base.Environment, "),
         (lambda: Evolution([], EvolutionConfig(), 0), "^tasks are empty, expected at least one environment"),
         (of_experience(action=np.zeros((0, 2), int)), r"^action has the shape \[0, 2\], expected at least one step"),
         (of_experience(action=np.zeros((3, 0), int)), r"^action has the shape \[3, 0\], expected at least one step"),
@@ -148,4 +154,4 @@ def test_tasks_and_parameters_of_something_else():
     refused(lambda: play(plain.params, environment, tasks), message)
     refused(lambda: play(state.params, environment, None), "^tasks.* has the shape nothing, expected ")
     refused(lambda: play(state.params, environment, jnp.zeros(2)), "^tasks.* has the shape nothing, expected ")
-    refused(lambda: play(state.params, None, tasks), "^environment is None, expected a pure environment")
+    refused(lambda: play(state.params, None, tasks), "^environment is None, expected a toy_envs.base.Environment, ")
