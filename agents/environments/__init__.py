@@ -3,7 +3,7 @@
 - `host.py`: `HostEnvironment`, which every adapter is: a batch of environments on the host.
 - `envpool.py`, `dm_env.py`, `gymnasium.py`: the adapters, each for the library of that name.
 - `bsuite.py`: bsuite's environments, which speak `dm_env`.
-- `adapt.py`: `as_host_environment`, from what a user of these libraries has to the adapter for it.
+- `adapt.py`: `as_environment`, from a name or what a user of these libraries has to the adapter for it.
 - `names.py`: `make_environment`, from a name to an environment.
 - `atari57.py`, `atari57_scores.csv`: the games of Atari-57, their names and scores.
 

@@ -45,7 +45,7 @@ def test_the_lowest_version_and_that_of_the_constraints_are_within_the_bounds(re
         ("absl-py>=2.3.1", "absl-py==2.3.1"),
         ("pandas>=2.2.2,<3", "pandas==2.2.2"),
         ("jax[cuda13]>=0.8", "jax==0.8"),
-        ("envpool>=1.2.4; sys_platform == 'linux'", "envpool==1.2.4"),
+        ("envpool>=1.2.5; sys_platform == 'linux'", "envpool==1.2.5"),
     ],
 )
 def test_the_lowest_version_is_that_of_the_bound(requirement, expected):
