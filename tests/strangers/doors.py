@@ -1,8 +1,8 @@
 """A task of two steps that a wrong mask, discount, scale or layout makes unlearnable, for each way to write one.
 
-A cue is shown, the same in both steps. The first action opens a door if it is the cue, and pays nothing; the second,
-at which a time limit ends the episode, pays 1 if it is the cue and the door is open. Chance has .25. Who is not paid
-at the limit learns nothing; who looks one step ahead alone has .5.
+A cue is shown, the same in both steps. The first action opens a door, which is then seen to be open, if it is the
+cue, and pays nothing; the second, at which a time limit ends the episode, pays 1 if it is the cue and the door is open.
+Chance has .25. Who is not paid at the limit learns nothing; who looks one step ahead alone has .5.
 """
 
 from typing import NamedTuple
@@ -20,11 +20,14 @@ from toy_envs import base
 SHAPE = (20, 24, 3)  # of pictures, channels last
 
 
-def picture(cue: int, step: int) -> np.ndarray:
-    """Show the cue by which half of the picture is bright, and the step by the channel; of uint8."""
+def picture(cue: int, place: int) -> np.ndarray:
+    """Show the cue by which half of the picture is bright, and the place by the channel; of uint8.
+
+    Places are the first step, the second one with a closed or an open door, and the end, where all is dark.
+    """
     shown = np.zeros(SHAPE, np.uint8)
     half = SHAPE[1] // 2
-    shown[:, cue * half : (cue + 1) * half, step] = 200
+    shown[:, cue * half : (cue + 1) * half, place : place + 1] = 200
     return shown
 
 
@@ -42,7 +45,7 @@ class Doors(base.Environment[DoorsState]):
 
     def __init__(self, is_picture: bool):
         self._is_picture = is_picture
-        self.observation_shape = SHAPE if is_picture else (4,)
+        self.observation_shape = SHAPE if is_picture else (6,)
 
     def initial_state(self, key):
         key, cue_key = jax.random.split(key)
@@ -58,11 +61,11 @@ class Doors(base.Environment[DoorsState]):
         return state, reward, jnp.array(False), is_limit
 
     def observe(self, state):
-        step = jnp.minimum(state.num_steps, 2)
+        place = jnp.where(state.num_steps < 2, state.num_steps * (1 + state.is_open), 3)
         if not self._is_picture:
-            return jax.nn.one_hot(2 * state.cue + jnp.minimum(step, 1), 4) * (step < 2)
-        pictures = np.stack([[picture(cue, step) for step in range(3)] for cue in range(2)])
-        return jnp.asarray(pictures)[state.cue, step]
+            return jax.nn.one_hot(3 * state.cue + place, 6) * (place < 3)
+        pictures = np.stack([[picture(cue, place) for place in range(4)] for cue in range(2)])
+        return jnp.asarray(pictures)[state.cue, place]
 
 
 class _Game:
@@ -80,7 +83,7 @@ class _Game:
         is_right, is_limit = int(action) == self.cue, self.step == 1
         reward = float(is_limit and is_right and self.is_open)
         self.is_open, self.step = is_right, self.step + 1
-        return picture(self.cue, self.step), reward, is_limit
+        return picture(self.cue, 3 if is_limit else 1 + self.is_open), reward, is_limit
 
 
 class GymnasiumDoors(gymnasium.Env):
