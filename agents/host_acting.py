@@ -15,7 +15,7 @@ from agents.acting import Policy, Schedule, act, random_share
 from agents.environments.host import HostEnvironment, check_finite
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
-from toy_envs.base import TimeStep
+from toy_envs.base import TimeStep, host_time_step
 
 PATIENCE = 5.0  # seconds that a step may take where the run is to stop; then it counts as one that hangs
 
@@ -194,7 +194,7 @@ class HostActor:
                     buffer.truncated[at], buffer.valid[at] = time_step.truncated, time_step.valid
                     filled = filled + 1
                     if last := self._environment.last_observations:
-                        filled = self._lay_in(buffer, m, filled, time_step.observation, last)
+                        filled = self._lay_in(buffer, m, filled, time_step, last)
                     episode_return += time_step.reward
                     is_over = (time_step.discount == 0) | time_step.truncated
                     if is_over.any():
@@ -213,7 +213,7 @@ class HostActor:
             yield ActedIteration(trajectories, validation, generation, self._key, returns)
 
     def _lay_in(
-        self, buffer: Trajectory, m: int, filled: int | np.ndarray, shown: Array, last: Mapping[int, np.ndarray]
+        self, buffer: Trajectory, m: int, filled: int | np.ndarray, shown: TimeStep, last: Mapping[int, np.ndarray]
     ) -> np.ndarray:
         """Lay last observations and a reset after each into trajectory m: as if environments reset in the next step.
 
@@ -221,8 +221,14 @@ class HostActor:
         """
         num_steps, batch_size = buffer.action.shape[1:]
         filled = np.array(np.broadcast_to(filled, batch_size))
-        lanes, batch = np.array(list(last)), np.array(shown)
+        lanes, batch = np.array(list(last)), np.array(shown.observation)
         batch[lanes] = list(last.values())
+        check_finite(
+            host_time_step(**shown._asdict() | {"observation": batch}),
+            self._environment.name,
+            self._num_taken - 1,
+            self._is_clipped,
+        )
         buffer.observation[m, filled[lanes], lanes] = np.asarray(self._prepare(batch))[lanes]  # type: ignore[index]
         buffer.is_first[m, filled[lanes], lanes] = False  # type: ignore[index]
         for lane in lanes[filled[lanes] < num_steps]:

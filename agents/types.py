@@ -28,7 +28,7 @@ class Trajectory(NamedTuple):
     action: Array  # [T, B] int32
     reward: Array  # [T, B] float32
     discount: Array  # [T, B] float32, 0 at a true termination, else mostly 1: the agent's own discount is not in it
-    truncated: Array  # [T, B] bool, a time limit ended the episode
+    truncated: Array  # [T, B] bool, a time limit ended the episode, or what follows it is in another trajectory
     valid: Array  # [T, B] bool, False on steps that no agent chose, as those of a reset
     behaviour_logits: Array  # [T, B, A] float32, of the policy that acted (μ)
     core_state: CoreState  # [B, ...], the network's recurrent state before observation 0
@@ -86,9 +86,12 @@ def make_trajectory(
     """Build a trajectory from plain arrays, and check them.
 
     Where environments reset in the same step, `is_first` and `valid` need not be given: the observation after an end is
-    a first one, and every step is valid. Where they reset in the next step (gymnasium's default, envpool, dm_env), give
-    `is_first`: True of the observation that the step *after* an end shows; that step is then not valid, its reward 0
-    and its discount 1. `frodo.as_environment` marks both.
+    a first one, and every step is valid. A truncated one then does not know what followed it (`successors`); to
+    bootstrap from a last observation that is known, give it as the next one, and after it a step of a reset.
+
+    Where environments reset in the next step (gymnasium's default, envpool, dm_env), give `is_first`: True of the
+    observation that the step *after* an end shows. That step is then not valid; give it the reward 0 and the discount
+    1. The time steps of `frodo.as_environment` are marked in these ways.
 
     Args:
       observation: [T + 1, B, ...], the last one is that after the last step.

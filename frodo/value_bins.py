@@ -17,6 +17,7 @@ from frodo.config import AgentConfig
 from frodo.devices import agree, quick_to_compile
 from frodo.logs import note
 from toy_envs.base import Environment
+from toy_envs.trials import Trials
 
 Config = TypeVar("Config", bound=AgentConfig)
 LEAST = 2  # bins on each side, of returns up to 8
@@ -29,14 +30,14 @@ def with_bins(config: Config, environment: Environment | HostEnvironment) -> Con
     """Return settings in which a rule's `max_value` is known: that of the settings, else what fits the environment.
 
     It is the least whole number of at least h(R), and at least 2, where R bounds discounted returns: the largest
-    absolute reward times the steps that count, at most the horizon and 1 / (1 − γ). Where the environment does not tell
-    its rewards they are measured by random play, on the host in the given environments; R is then at most 900, or four
-    times the largest return that was seen.
+    absolute reward times the steps that count, at most 1 / (1 − γ), and in `Trials` the horizon, whose end terminates:
+    an end by time is bootstrapped through. Where the environment does not tell its rewards they are measured by random
+    play, on the host in the given environments; R is then at most 900, or four times the largest return that was seen.
     """
     settings = config.rule.settings
     if getattr(settings, "max_value", 0) is not None:
         return config
-    horizon = getattr(environment, "horizon", None)
+    horizon = environment.horizon if isinstance(environment, Trials) else None
     largest = max(map(abs, environment.reward_range)) if environment.reward_range else math.inf
     bound = min(largest, config.max_abs_reward) * num_steps_that_count(horizon, settings.discount)
     if not math.isfinite(bound):
@@ -74,44 +75,44 @@ class Seen(NamedTuple):
 def measure(environment: Environment | HostEnvironment, discount: float, max_abs_reward: float = math.inf) -> Seen:
     """Play at random, and say what was seen; numbers that are not finite are left out."""
     if isinstance(environment, Environment):
-        rewards, is_over = _play(environment)
+        rewards, is_over, valid = _play(environment)
     else:
-        rewards, is_over = _play_on_host(environment)
+        rewards, is_over, valid = _play_on_host(environment)
     rewards = np.clip(np.nan_to_num(rewards, posinf=0.0, neginf=0.0), -max_abs_reward, max_abs_reward)
     value, largest, length, longest = np.zeros(len(rewards[0])), 0.0, np.zeros(len(rewards[0]), int), 1
-    for reward, ended in zip(rewards[::-1], is_over[::-1], strict=True):
-        value, length = reward + discount * value * ~ended, 1 + length * ~ended
+    for reward, ended, is_step in zip(rewards[::-1], is_over[::-1], valid[::-1], strict=True):
+        value, length = reward + discount * value * ~ended, is_step + length * ~ended
         largest, longest = max(largest, float(np.max(np.abs(value)))), max(longest, int(length.max()))
     return Seen(float(np.max(np.abs(rewards))) or 1.0, largest, longest)
 
 
-def _play(environment: Environment) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards and whether they ended an episode, both [T, B]."""
+def _play(environment: Environment) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards, whether they ended an episode, and whether they were no reset's, all [T, B]."""
     num_envs = NUM_STEPS // 256
 
     def step(carry: tuple[Any, jax.Array], key: jax.Array):
         action = jax.random.randint(key, (num_envs,), 0, environment.num_actions, jnp.int32)
         state, shown = jax.vmap(environment.step)(carry[0], action, carry[1])
-        return (state, shown.truncated), (shown.reward, (shown.discount == 0) | shown.truncated)
+        return (state, shown.truncated), (shown.reward, (shown.discount == 0) | shown.truncated, shown.valid)
 
     def play():
         start_key, key = jax.random.split(jax.random.key(0))
         state, shown = jax.vmap(environment.init)(jax.random.split(start_key, num_envs))
         return jax.lax.scan(step, (state, shown.truncated), jax.random.split(key, 256))[1]
 
-    rewards, is_over = jax.device_get(jax.jit(play, compiler_options=quick_to_compile())())
-    return rewards.astype(np.float64), is_over
+    rewards, is_over, valid = jax.device_get(jax.jit(play, compiler_options=quick_to_compile())())
+    return rewards.astype(np.float64), is_over, valid
 
 
-def _play_on_host(environment: HostEnvironment) -> tuple[np.ndarray, np.ndarray]:
+def _play_on_host(environment: HostEnvironment) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng, shown = np.random.default_rng(0), []
     environment.reset()
     for _ in range(max(256, NUM_STEPS // environment.num_envs)):
         actions = rng.integers(environment.num_actions, size=environment.num_envs, dtype=np.int32)
         step = environment.step(actions)
-        shown.append((step.reward, (step.discount == 0) | step.truncated))
-    rewards, is_over = (np.stack(x) for x in zip(*shown, strict=True))
-    return rewards.astype(np.float64), is_over
+        shown.append((step.reward, (step.discount == 0) | step.truncated, step.valid))
+    rewards, is_over, valid = (np.stack(x) for x in zip(*shown, strict=True))
+    return rewards.astype(np.float64), is_over, valid
 
 
 class BinWatch:

@@ -18,7 +18,7 @@ from agents.categorical import to_scalars
 from agents.moving_average import MovingAverage, initial_average, normalise, update_average
 from agents.networks import Agent
 from agents.trials import play
-from agents.types import Array, Params, Predictions, TargetSpec, Trajectory
+from agents.types import Array, Params, Predictions, TargetSpec, Trajectory, successors
 from agents.validation import check_choice, check_fractions, check_positive
 from toy_envs.base import Environment
 from toy_envs.trials import Trials
@@ -173,7 +173,7 @@ def state_values(predictions: Predictions) -> Array:
 
 def td_error_fitness(trajectory: Trajectory, values: Array, is_counted: Array, discount: float) -> Array:
     """Mean |r + γ v(s′) − v(s)| over the steps that count, [B]; nan where there are none. Values are [T + 1, B]."""
-    errors = jnp.abs(trajectory.reward + discount * trajectory.discount * values[1:] - values[:-1])
+    errors = jnp.abs(trajectory.reward + discount * trajectory.discount * successors(values, trajectory) - values[:-1])
     return jnp.sum(jnp.where(is_counted, errors, 0.0), axis=0) / jnp.sum(is_counted, axis=0)
 
 

@@ -173,7 +173,7 @@ def make_up(
         predictions[TORSO] = jax.nn.relu(normal(*more, config.torso))
     trajectory = Trajectory(
         observation=jnp.zeros(more),
-        is_first=jnp.concatenate([jnp.zeros((1, *columns), bool), is_over]),
+        is_first=jnp.concatenate([jnp.zeros((1, *columns), bool), jnp.where(resets_at_once, is_over, is_after_end)]),
         action=jax.random.categorical(draws.key(), behaviour_logits),
         reward=reward,
         discount=1.0 - (is_over & ~truncated),

@@ -16,8 +16,8 @@ What happens at the end of an episode is defined here, once, for every adapter o
 - The pure environments of this folder reset in the same step after a termination, whose last observation nobody needs,
   and in the next one after a truncation.
 
-A learner needs no more than this: errors of steps that are not valid count for nothing, and no return is propagated
-across a step that ended an episode.
+A learner needs no more than this, and `successors`: errors of steps that are not valid count for nothing, and no return
+is propagated across a step that ended an episode.
 """
 
 import abc

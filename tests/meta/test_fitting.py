@@ -70,7 +70,10 @@ def test_what_is_made_up_is_a_trajectory_with_everything_in_it(kind):
     check_trajectory(trajectory)
     assert trajectory.reward.shape == (fitting.NUM_STEPS, fitting.BATCH_SIZE)
     valid, over = np.asarray(trajectory.valid), np.asarray((trajectory.discount == 0) | trajectory.truncated)
-    np.testing.assert_array_equal(trajectory.is_first[1:], over)
+    is_first, after = np.asarray(trajectory.is_first[1:]), np.append(np.zeros_like(over[:1]), over[:-1], axis=0)
+    at_once = np.all(is_first == over, axis=0)
+    np.testing.assert_array_equal(is_first[:, ~at_once], after[:, ~at_once])
+    assert 0.3 < at_once.mean() < 0.8 and not np.any(trajectory.is_successor_unknown & valid)
     assert not np.any((trajectory.discount == 0) & trajectory.truncated)
     at_once, later = ~valid & np.asarray(trajectory.truncated), ~valid[1:] & over[:-1]
     assert at_once.any() and later.any() and (valid & np.asarray(trajectory.truncated)).any()

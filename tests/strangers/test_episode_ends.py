@@ -16,6 +16,7 @@ from agents.host_acting import HostActor
 from agents.networks import NetworkConfig, make_agent
 from agents.returns import vtrace
 from agents.types import PredictionSpec, successors
+from frodo.rules import make_update_rule
 from tests.toy_envs.test_base import Corridor
 from toy_envs.trials import Trials
 
@@ -131,6 +132,59 @@ def test_without_a_last_observation_the_reward_counts_and_the_rest_is_as_before(
     for t, b in np.argwhere(one.is_successor_unknown):
         error = 0.5 * (one.reward[t, b] + GAMMA * values[t, b] - values[t, b])
         np.testing.assert_allclose((targets[t, b] - values[t, b], advantages[t, b]), error, rtol=1e-5)
+
+
+RULE_NAMES = [name for name in frodo.RULES if name != "a2c_no_bootstrap"]  # to which the last observation is worth 0
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_to_every_rule_what_is_not_known_is_as_the_observation_before(name):
+    """A trajectory's last observation is nothing but a successor: of another episode, it does not count."""
+    rule, rng = make_update_rule(frodo.RuleConfig(name)), np.random.default_rng(0)
+    spec, shape = rule.spec(3), (5, 2)
+    draw = lambda: {key: rng.normal(size=(*shape, *x.axes(3))).astype(np.float32) for key, x in spec.items()}
+    own, slow = draw(), draw()
+    known = frodo.make_trajectory(
+        observation=rng.normal(size=(*shape, 3)),
+        is_first=np.zeros(shape, bool),
+        action=rng.integers(3, size=(4, 2)),
+        reward=rng.normal(size=(4, 2)),
+        discount=np.ones((4, 2)),
+        truncated=np.arange(4)[:, None] == [3, 3],
+        behaviour_logits=rng.normal(size=(4, 2, 3)),
+    )
+    unknown = known._replace(is_first=known.is_first.at[-1].set(True))
+    held = known._replace(observation=known.observation.at[-1].set(known.observation[-2]))
+    hold = lambda predictions: {key: np.concatenate([x[:-1], x[-2:-1]]) for key, x in predictions.items()}
+    eta = rule.random_meta_params(jax.random.key(0), 3)
+
+    @jax.jit
+    def made(trajectory, own, slow):
+        targets, _ = rule.apply(eta, rule.init(), trajectory, own, slow)
+        return targets, () if rule.model_steps else rule.loss(targets, own, trajectory)
+
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+        made(unknown, own, slow),
+        made(held, hold(own), hold(slow)),
+    )
+    differs = jax.tree.map(lambda x, y: np.any(np.abs(x - y) > 1e-3), made(known, own, slow), made(unknown, own, slow))
+    assert any(jax.tree.leaves(differs))
+
+
+class Broken(Numbered):
+    """Shows no number at its limit."""
+
+    def step(self, action):
+        shown, reward, terminated, truncated, info = super().step(action)
+        return shown * np.nan if truncated else shown, reward, terminated, truncated, info
+
+
+def test_a_last_observation_that_is_no_number_is_named():
+    envs = SyncVectorEnv([lambda: Numbered((9,), 3), lambda: Broken((9,), 3)], autoreset_mode=SAME_STEP)
+    message = r"number 1 of its batch: observation\[0\] was nan after step 3, expected a finite number$"
+    with pytest.raises(FloatingPointError, match=message):
+        acted(GymnasiumEnvironment(envs), 7, 1)
 
 
 def test_a_pure_environment_bootstraps_from_what_it_last_showed():

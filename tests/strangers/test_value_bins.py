@@ -68,6 +68,7 @@ def max_value(env, environment=None, **settings):
         ("trials/4/toy/bandit/2", 4),  # 23.5
         ("toy/catch/5x5", 10),  # 1 / (1 − .99), of which h is 9.15
         ("changing/rewards/2000/toy/catch", 10),
+        ("toy/rule_room/main", 3),  # 1/12 / (1 − .99): an end by time is bootstrapped through
         ("toy/catch", 2),  # without discount, of episodes that are measured
     ],
 )
@@ -79,7 +80,7 @@ def test_bins_are_as_many_as_the_rewards_ask_for(env, expected):
 def test_no_reward_is_beyond_the_range_that_an_environment_tells(name):
     environment = toys.make(name)
     low, high = environment.reward_range
-    rewards, _ = frodo.value_bins._play(environment)
+    rewards, *_ = frodo.value_bins._play(environment)
     assert low - 1e-6 <= rewards.min() and rewards.max() <= high + 1e-6 and low < high
     changing = make_environment(f"changing/rewards/50/toy/{name}", 1, 0).reward_range
     assert changing == (-max(-low, high), max(-low, high))

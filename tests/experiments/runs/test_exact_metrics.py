@@ -45,8 +45,9 @@ def test_the_greedy_return_is_that_of_whole_first_episodes(rule, core, monkeypat
         while not is_over:
             batch = jax.tree.map(lambda x: x[None], (shown.observation, shown.is_first))
             predictions, core_state = act(state.learner.params, *batch, core_state)
-            env_state, shown = step(env_state, jnp.int32(np.argmax(predictions[name][0])))
-            total, is_over = total + float(shown.reward), bool(shown.is_first)
+            action = jnp.int32(np.argmax(predictions[name][0]))
+            env_state, shown = step(env_state, action, shown.truncated)
+            total, is_over = total + float(shown.reward), bool((shown.discount == 0) | shown.truncated)
         returns.append(total)
     assert set(found) == {"greedy_return"} | ({"start_q", "start_return"} if rule == "dqn" else set())
     assert len(set(returns)) > 1
