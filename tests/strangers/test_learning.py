@@ -82,9 +82,7 @@ RULES = {  # a rule, and settings
     "frodo": (frodo.make_rule("frodo", **ON_VTRACE), META),  # from a random η it takes longer: Catch, below
     "learned_loss": (
         frodo.make_rule("learned_loss", lstm=16),
-        META
-        | dict(num_steps=4e4, num_updates=2, optimizer=frodo.adam(3e-3))
-        | dict(meta_optimizer=frodo.adam(1e-2, max_gradient_norm=1.0)),
+        META | dict(num_steps=4e4, num_updates=2, meta_optimizer=frodo.adam(3e-3, max_gradient_norm=1.0)),
     ),
     "disco": ("catch_disco", MODEL | dict(is_frozen=True, num_steps=1.2e4)),
 }
