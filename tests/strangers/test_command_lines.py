@@ -171,6 +171,18 @@ def test_a_config_that_is_none(start, here, finished, value):
 
 
 @pytest.mark.parametrize(
+    "text", ["[]", "{}", "[" * 200_000, '{"config": {"rule": {"settings": {"max_value": -3}}}}'], ids=lambda x: x[:40]
+)
+def test_bins_are_not_read_from_a_config_that_is_none(tmp_path, text):
+    write(tmp_path / "config.json", text)
+    write(tmp_path / "metrics.csv", "")
+    config = settings.configure("toy/catch/4x3", "muesli").replace(network=NetworkConfig("mlp", (4,), action_model=4))
+    with pytest.raises(UsageError, match=str(tmp_path)) as error:
+        training.train(config, RunOptions((0,), 9000, str(tmp_path), resume=True), experiment="online", name="muesli")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "folder",
