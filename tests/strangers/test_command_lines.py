@@ -48,6 +48,7 @@ def test_flags_of_all_programs(start, here, program):
 @pytest.mark.parametrize(
     "setting, message",
     [
+        (f"annealing={LARGE}", f"--config.annealing={LARGE}: give a whole number below {2**63}"),
         (f"batch_size={LARGE}", f"--config.batch_size={LARGE}: give a whole number below 2147483648"),
         ("network.hidden=99999999999", "network.hidden is (99999999999,), expected a whole number below 2147483648"),
         ("network.hidden=8,,8", "--config.network.hidden=8,,8: give a whole number for each entry, such as 1,2,3"),
