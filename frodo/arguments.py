@@ -70,9 +70,10 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
 
     def check(state: Any, observation: Any) -> None:
         check_type("state", state, kind, "what `init`, `update` or `learn` of this learner returned")
-        if not observation.shape:
-            raise ValueError(f"observation is {observation}, expected an array [B, ...]")
+        check_is_batch(observation)
         agent, meta_params = expected_for(tuple(observation.shape), jnp.dtype(observation.dtype))
+        if _shapes(state.agent) != _shapes(agent):
+            check_first_observation(observation)  # which is then more likely the one that is wrong
         of = f"a state of this learner, for observations {list(observation.shape)}, B first"
         check_like("state.agent", state.agent, agent, of)
         check_like("state.meta_params", state.meta_params, meta_params, of)
@@ -81,9 +82,17 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
 
 
 def check_first_observation(observation: Array) -> None:
-    """Raise a ValueError for observations without an axis of environments, as far as can be told."""
-    least = 1 if isinstance(observation, jax.core.Tracer) else 2  # a compiled program's may be numbers
-    if observation.ndim < least:
+    """Raise a ValueError for observations without an axis of environments, as far as can be told, or with none."""
+    check_is_batch(observation, 1 if isinstance(observation, jax.core.Tracer) else 2)  # a compiled program's: numbers
+
+
+def check_is_batch(observation: Array, num_axes: int = 1) -> None:
+    """Raise a ValueError for observations with fewer axes, or of no environment."""
+    if observation.ndim >= num_axes and not len(observation):
+        raise ValueError(
+            f"observation has the shape {list(observation.shape)}, expected [B, ...] of at least one environment"
+        )
+    if observation.ndim < num_axes:
         raise ValueError(
             f"observation has the shape {list(observation.shape)}, expected [B, ...]: the first axis is that of the "
             "environments, also of one"

@@ -128,6 +128,8 @@ def test_what_does_not_fit_is_named(path, result):
     for agent in (loaded, result):
         with pytest.raises(ValueError, match=r"observation has the shape \[4, 3\], expected \[\*, 4, 3\]"):
             agent.act(np.zeros((4, 3)))
+        with pytest.raises(ValueError, match=r"observation has the shape \[0, 4, 3\], expected .* at least one env"):
+            agent.act(np.zeros((0, 4, 3)))
         with pytest.raises(ValueError, match=r"is_first has the shape \[3\], expected \[2\]"):
             agent.act(np.zeros((2, 4, 3)), is_first=np.zeros(3, bool))
     with pytest.raises(ValueError, match="environment is NoneType, expected that to go on in: a file holds none"):
