@@ -35,11 +35,27 @@ def check_meta_params(rule: UpdateRule, num_actions: int, meta_params: Params | 
         return
     expected = jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), num_actions))
     check_like("meta_params", meta_params, expected, "an η of this rule with these settings")
-    for path, x in jax.tree_util.tree_leaves_with_path(meta_params):
-        if not isinstance(x, jax.core.Tracer) and not np.all(np.isfinite(x)):
-            raise ValueError(
-                f"meta_params{jax.tree_util.keystr(path)} has entries that are not finite, expected numbers"
-            )
+    check_finite("meta_params", meta_params)
+
+
+def check_finite(name: str, tree: Any) -> None:
+    """Raise a ValueError that names the first array with entries that are not finite, outside of compiled programs."""
+    leaves = jax.tree.leaves(tree)
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        return
+    with jax.ensure_compile_time_eval():  # of arrays that a program takes as constants
+        if _all_finite(leaves):
+            return
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        if not np.all(np.isfinite(x)):
+            where = jax.tree_util.keystr(path)
+            raise ValueError(f"{name}{where} has entries that are not finite, expected numbers")
+
+
+@jax.jit
+def _all_finite(leaves: list[Any]) -> Array:
+    """Whether they are, as one number, so that nothing else is transferred."""
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in leaves]))
 
 
 def check_params(agent: Agent, params: Params, observation: Any) -> None:
@@ -77,6 +93,7 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
         of = f"a state of this learner, for observations {list(observation.shape)}, B first"
         check_like("state.agent", state.agent, agent, of)
         check_like("state.meta_params", state.meta_params, meta_params, of)
+        check_finite("state.meta_params", state.meta_params)
 
     return check
 

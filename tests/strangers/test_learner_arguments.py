@@ -166,6 +166,22 @@ def test_a_state_whose_eta_is_of_another_rule():
         made.update(state._replace(meta_params={}), experience())
 
 
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+def test_an_eta_that_is_not_finite_is_refused_outside_of_jit_alone(fill):
+    made, state = learner_and_state()
+    bad, message = state._replace(meta_params=bad_eta(fill)), r"^state.meta_params\[.*\] has entries that are not finite"
+    for call in (
+        lambda: made.act(*acting(state=bad)),
+        lambda: made.update(bad, experience()),
+        lambda: made.targets(bad, experience()),
+        lambda: jax.eval_shape(lambda x: made.update(bad, x), experience()),  # η is a constant there
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    jax.eval_shape(made.update, bad, experience())
+    jax.eval_shape(lambda x: made.update(state, x), experience())
+
+
 def test_what_is_right_passes_and_a_compiled_program_is_that_without_checks(monkeypatch):
     made, state = learner_and_state()
     whole = [str(jax.make_jaxpr(made.act)(*acting())), str(jax.make_jaxpr(made.targets)(state, experience()))]
