@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _LARGEST = float(np.finfo(np.float32).max)
+ON_HOST = ("annealing", "distillation.steps")  # environment steps of which a device holds updates alone
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
@@ -31,15 +32,17 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 def check_numbers(config: Any, prefix: str = "") -> None:
     """Raise a ValueError where a setting, or one of the settings in it, is no number that a device can hold.
 
-    Whole numbers have 32 bits, others those of a float32; they may be infinite here, but not nan.
+    Whole numbers have 32 bits, but those `ON_HOST`; others have those of a float32. They may be infinite here, but not
+    nan.
     """
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             check_numbers(value, f"{name}.".replace("rule.settings.", "rule."))
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, numbers.Integral) and not -(2**31) <= int(number) < 2**31:
-                raise ValueError(f"{name} is {value}, expected a whole number below 2147483648")
+            bound = 2**63 if name in ON_HOST else 2**31
+            if isinstance(number, numbers.Integral) and not -bound <= int(number) < bound:
+                raise ValueError(f"{name} is {value}, expected a whole number below {bound}")
             if isinstance(number, float) and not (math.isinf(number) or abs(number) <= _LARGEST):
                 raise ValueError(f"{name} is {value}, expected a number of at most {_LARGEST:.3g}")
 

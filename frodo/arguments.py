@@ -35,11 +35,27 @@ def check_meta_params(rule: UpdateRule, num_actions: int, meta_params: Params | 
         return
     expected = jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), num_actions))
     check_like("meta_params", meta_params, expected, "an η of this rule with these settings")
-    for path, x in jax.tree_util.tree_leaves_with_path(meta_params):
-        if not isinstance(x, jax.core.Tracer) and not np.all(np.isfinite(x)):
-            raise ValueError(
-                f"meta_params{jax.tree_util.keystr(path)} has entries that are not finite, expected numbers"
-            )
+    check_finite("meta_params", meta_params)
+
+
+def check_finite(name: str, tree: Any) -> None:
+    """Raise a ValueError that names the first array with entries that are not finite, outside of compiled programs."""
+    leaves = jax.tree.leaves(tree)
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        return
+    with jax.ensure_compile_time_eval():  # of arrays that a program takes as constants
+        if _all_finite(leaves):
+            return
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        if not np.all(np.isfinite(x)):
+            where = jax.tree_util.keystr(path)
+            raise ValueError(f"{name}{where} has entries that are not finite, expected numbers")
+
+
+@jax.jit
+def _all_finite(leaves: list[Any]) -> Array:
+    """Whether they are, as one number, so that nothing else is transferred."""
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in leaves]))
 
 
 def check_params(agent: Agent, params: Params, observation: Any) -> None:
@@ -70,20 +86,30 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
 
     def check(state: Any, observation: Any) -> None:
         check_type("state", state, kind, "what `init`, `update` or `learn` of this learner returned")
-        if not observation.shape:
-            raise ValueError(f"observation is {observation}, expected an array [B, ...]")
+        check_is_batch(observation)
         agent, meta_params = expected_for(tuple(observation.shape), jnp.dtype(observation.dtype))
+        if _shapes(state.agent) != _shapes(agent):
+            check_first_observation(observation)  # which is then more likely the one that is wrong
         of = f"a state of this learner, for observations {list(observation.shape)}, B first"
         check_like("state.agent", state.agent, agent, of)
         check_like("state.meta_params", state.meta_params, meta_params, of)
+        check_finite("state.meta_params", state.meta_params)
 
     return check
 
 
 def check_first_observation(observation: Array) -> None:
-    """Raise a ValueError for observations without an axis of environments, as far as can be told."""
-    least = 1 if isinstance(observation, jax.core.Tracer) else 2  # a compiled program's may be numbers
-    if observation.ndim < least:
+    """Raise a ValueError for observations without an axis of environments, as far as can be told, or with none."""
+    check_is_batch(observation, 1 if isinstance(observation, jax.core.Tracer) else 2)  # a compiled program's: numbers
+
+
+def check_is_batch(observation: Array, num_axes: int = 1) -> None:
+    """Raise a ValueError for observations with fewer axes, or of no environment."""
+    if observation.ndim >= num_axes and not len(observation):
+        raise ValueError(
+            f"observation has the shape {list(observation.shape)}, expected [B, ...] of at least one environment"
+        )
+    if observation.ndim < num_axes:
         raise ValueError(
             f"observation has the shape {list(observation.shape)}, expected [B, ...]: the first axis is that of the "
             "environments, also of one"

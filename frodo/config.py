@@ -181,13 +181,20 @@ def make_setup(
         raise ValueError(
             f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, frozen"
         )
+    num_annealed = config.num_annealed_updates(is_meta)
+    num_taught = max(1, round(config.num_trajectories(config.distillation.steps, is_meta)))
+    for name, steps, num in (
+        ("annealing", config.annealing, num_annealed),
+        ("distillation.steps", config.distillation.steps, num_taught),
+    ):
+        if num >= 2**31:
+            raise ValueError(f"{name} is {steps}, expected those of fewer than 2147483648 updates, not of {num}")
     if config.distillation.steps:
-        num_taught = max(1, round(config.num_trajectories(config.distillation.steps, is_meta)))
         rule = distilled(rule, teacher, num_taught, config.distillation.cost)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)
     of_agent = config.optimizer
     if learning_rate is not None:
         of_agent = dataclasses.replace(of_agent, learning_rate=learning_rate)
-    optimizer = of_agent.make(config.num_annealed_updates(is_meta))
+    optimizer = of_agent.make(num_annealed)
     return Setup(agent, rule, optimizer, outer, Passes(config.epochs, config.minibatches))

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 
 MAX_REASON = 150  # characters of what is said of a file
-MAX_ENTRIES, MAX_TEXT = 1000, 10_000  # of a tuple, and characters of a text, in settings that are read
+MAX_ENTRIES = 10_000  # of a tuple in settings that are read, and of a list with ranges, such as 0-9
+MAX_TEXT = 10_000  # characters of a text in settings that are read
 
 
 class DiskError(OSError):

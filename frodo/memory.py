@@ -19,12 +19,16 @@ from frodo.config import AgentConfig
 from frodo.logs import quantity
 from toy_envs.base import Environment
 
-try:
-    import psutil  # which comes with Orbax
-except ImportError:
-    psutil = None
-
 Shown = Environment | HostEnvironment | Seen  # what says what it shows
+
+
+def import_psutil() -> Any:
+    """Import psutil, which comes with Orbax, where it is used alone; None where it is not installed."""
+    with contextlib.suppress(ImportError):
+        import psutil
+
+        return psutil
+    return None
 
 
 def available() -> int | None:
@@ -36,7 +40,7 @@ def available() -> int | None:
     limits = [stats.get("bytes_limit") for device in jax.local_devices() if (stats := device.memory_stats())]
     if limits and all(limits):
         return sum(limits)
-    if psutil:
+    if psutil := import_psutil():
         of_machine = psutil.virtual_memory().available + psutil.swap_memory().free
     else:
         try:

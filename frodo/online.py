@@ -241,7 +241,10 @@ def load(path: Path | str) -> OnlineResult:
 def _go_on_in(loaded: OnlineResult, num_steps: float, environment: Any) -> OnlineResult:
     """Go on with a loaded result in an environment that must be of the same kind as its own was."""
     config, life, is_meta = loaded.learner.config, loaded.life, loaded.learner.is_meta
-    here = as_environment(environment)
+    seed = 0  # of a name on the host: from the key that goes on
+    if life.is_on_host:
+        (seed,) = host_seeds(states.restored(jax.eval_shape(own_key, life.key), life.actor, "actor"), 2, 1)
+    here = as_environment(environment, config.batch_size, seed)
     host = here if isinstance(here, HostEnvironment) else None
     if config.distillation.steps:
         raise ValueError(f"distillation.steps is {config.distillation.steps}, expected 0: a file holds no teacher")

@@ -19,6 +19,7 @@ import numpy as np
 from agents.types import Array, CoreState, Params
 from agents.validation import check_shape
 from frodo import archives, files, states
+from frodo.arguments import check_is_batch
 from frodo.config import AgentConfig
 from frodo.earlier_versions import FORMAT
 from frodo.learner import Learner, LearnerState, build_learner
@@ -135,6 +136,7 @@ class OnlineResult:
     def _checked(self, observation: Any) -> Array:
         seen, array = self.life.observation, jnp.asarray(observation)
         check_shape("observation", array, (None, *seen.shape))
+        check_is_batch(array)
         if seen.dtype == np.uint8 and array.dtype != np.uint8:  # pictures, whose numbers mean something else as floats
             raise ValueError(f"observation is {array.dtype}, expected uint8, as the agent has learned from")
         return array.astype(seen.dtype)

@@ -1,5 +1,6 @@
 """Environments of other libraries, and by name, in the adapter that fits."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     """
     if isinstance(environment, str):
         environment = make_environment(environment, num_envs, seed)
+    if _is_on_host(environment):  # also one with a `_env` of its own, whatever that is
+        return as_host_environment(environment)
     pure = environment if isinstance(environment, Environment) else _as_pure(environment)
     if pure is None:
         return as_host_environment(environment)
@@ -61,6 +64,18 @@ def as_pure_environment(environment: Any) -> Environment:
     check_pure("environment", taken)
     assert isinstance(taken, Environment)
     return taken
+
+
+def _is_on_host(environment: Any) -> bool:
+    """Whether it is of a type that `as_host_environment` takes; gymnasium is not imported to know."""
+    types = [HostEnvironment, dm_env.Environment]
+    if gymnasium := sys.modules.get("gymnasium"):
+        types += [gymnasium.Env, gymnasium.vector.VectorEnv]
+    return isinstance(environment, tuple(types)) or is_envpool(environment) or _are_dm_env(environment)
+
+
+def _are_dm_env(environment: Any) -> bool:
+    return isinstance(environment, Sequence) and all(isinstance(one, dm_env.Environment) for one in environment)
 
 
 def _as_pure(environment: Any) -> Environment | None:
@@ -106,7 +121,7 @@ def as_host_environment(environment: Any) -> HostEnvironment:
         return EnvpoolEnvironment.of(environment)
     if isinstance(environment, dm_env.Environment):
         return DmEnvBatch([environment])
-    if isinstance(environment, Sequence) and all(isinstance(one, dm_env.Environment) for one in environment):
+    if _are_dm_env(environment):
         return DmEnvBatch(environment)
     if isinstance(environment, Environment):
         raise TypeError(

@@ -111,7 +111,7 @@ def with_wrappers(env: Any, wrappers: Sequence[Any], params: Any) -> Any:
         try:
             jax.eval_shape(lambda key, wrapped=wrapped: _first_step(wrapped, key, params), jax.random.key(0))
             break
-        except ValueError as error:  # too many values to unpack, or not enough
+        except (TypeError, ValueError) as error:  # too many values to unpack, or not enough, or none
             if num_values == 5:
                 names = ", ".join(type(wrapper).__name__ for wrapper in wrappers)
                 raise TypeError(f"wrappers {names} of {env.name} do not work: {error}") from None

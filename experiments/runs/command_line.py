@@ -27,16 +27,15 @@ import jax
 from absl import app, flags, logging
 
 from agents.environments.host import NotFiniteError
-from agents.validation import did_you_mean
+from agents.validation import ON_HOST, did_you_mean
 from experiments.runs import compiled_programs, devices, errors, jobs, processes, watching
 from experiments.runs.errors import RunError, UsageError
 from experiments.runs.folders import check_out
 from experiments.runs.options import RunOptions
-from frodo.files import DiskError
+from frodo.files import MAX_ENTRIES, DiskError
 from frodo.rules import RULES, RuleConfig
 
 Config = TypeVar("Config")
-MAX_ENTRIES = 10_000  # of a list with ranges, such as 0-9
 MAX_LINE = 2000  # characters of an error
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists the flags as the program's own
@@ -229,8 +228,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
         value = FLAGS[name].value if FLAGS[name].present else None
         if isinstance(FLAGS[name].parser, flags.FloatParser) and not math.isfinite(value or 0):
             _fail(f"--{name}={value}: give a finite number", 2)
-        if isinstance(value, int) and abs(value) >= 2**31:
-            _fail(f"--{name}={value}: give a whole number below {2**31}", 2)
+        bound = 2**63 if name.removeprefix("config.") in ON_HOST else 2**31
+        if isinstance(value, int) and abs(value) >= bound:
+            _fail(f"--{name}={value}: give a whole number below {bound}", 2)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
     return rest

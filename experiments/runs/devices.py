@@ -7,14 +7,12 @@ import sys
 
 import jax
 
+from frodo.memory import import_psutil
+
 try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
-try:
-    import psutil  # which comes with Orbax
-except ImportError:
-    psutil = None
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD = -1, -2  # of mallopt, from malloc.h
 _THREADS = "/proc/self/task"  # of Linux
@@ -60,6 +58,7 @@ def peak_memory_mb() -> float:
     if resource:
         of_mebibyte = 2**20 if sys.platform == "darwin" else 2**10
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // of_mebibyte
+    psutil = import_psutil()
     if psutil and hasattr(of_process := psutil.Process().memory_info(), "peak_wset"):
         return of_process.peak_wset // 2**20
     return float("nan")

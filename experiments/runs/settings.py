@@ -4,10 +4,10 @@ import re
 
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
-from experiments.runs.command_line import MAX_ENTRIES
 from experiments.runs.errors import UsageError, caused_by
 from frodo import population_presets, presets
 from frodo.config import OnlineConfig, PopulationConfig
+from frodo.files import MAX_ENTRIES
 from frodo.fitted import RULE_OF
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_settings, shipped_rules
 from frodo.rules import RULES

@@ -11,7 +11,6 @@ written, too: the metrics of every iteration since the last but one row, [seeds,
 import contextlib
 import functools
 import hashlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +28,7 @@ from experiments.runs.life_rows import lives_of
 from experiments.runs.on_host import train_on_host
 from experiments.runs.options import RunOptions
 from experiments.runs.run import FIRST_COLUMNS, Run
-from frodo import devices
+from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
 from frodo.memory import batch_shape, check_agents
@@ -111,8 +110,11 @@ def _with_bins(
     """Return settings in which a rule's bins are known: those of the run that goes on, or that fit the environment."""
     path = folder_of(options, experiment, name) / "config.json"
     if options.resume:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the run itself says what is wrong with it
-            config = with_bins_of(config, json.loads(path.read_bytes())["config"])
+        wrong = (OSError, ValueError, LookupError, TypeError, AttributeError)  # the run itself says what it is
+        with contextlib.suppress(*wrong):
+            recorded = with_bins_of(config, files.read_json(path)["config"])
+            recorded.validate()
+            config = recorded
     (found,) = devices.agree(getattr(config.rule.settings, "max_value", 0) or 0)  # process 0 alone has the folder
     if found and config.rule.settings.max_value is None:
         return config.replace(rule=config.rule.replace(max_value=found))

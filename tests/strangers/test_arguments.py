@@ -125,6 +125,19 @@ def test_arguments_that_cannot_be(call, message):
     refused(call, message)
 
 
+def test_steps_that_the_host_counts_may_be_more_than_32_bits_hold():
+    made = frodo.make_learner("impala", 3, annealing=3_000_000_000, **TINY)
+    assert made.config.num_annealed_updates(False) == 500_000_000
+    state = jax.eval_shape(made.init, KEY, jnp.zeros((2, 4, 3)))
+    jax.eval_shape(made.update, state, of_experience(observation=np.zeros((4, 2, 4, 3)))())
+    distillation = frodo.DistillationConfig(steps=3_000_000_000)
+    made.config.replace(distillation=distillation).validate()
+    make = lambda **how: frodo.make_learner("impala", 3, **TINY | how)
+    refused(lambda: make(annealing=10**12, unroll=1), "^annealing is 1000000000000, expected those of fewer than 2147")
+    refused(lambda: make(annealing=2**63), f"^annealing is {2**63}, expected a whole number below {2**63}$")
+    refused(lambda: make(exploration=3_000_000_000), "^exploration is 3000000000, expected a whole number below 2147")
+
+
 @pytest.mark.parametrize("number", [0, -1, 2.5, "3", None, True, float("nan")])
 def test_numbers_that_are_no_counts(number):
     learner = frodo.make_learner("impala", 3, network=TINY["network"])

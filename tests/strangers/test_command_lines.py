@@ -48,6 +48,7 @@ def test_flags_of_all_programs(start, here, program):
 @pytest.mark.parametrize(
     "setting, message",
     [
+        (f"annealing={LARGE}", f"--config.annealing={LARGE}: give a whole number below {2**63}"),
         (f"batch_size={LARGE}", f"--config.batch_size={LARGE}: give a whole number below 2147483648"),
         ("network.hidden=99999999999", "network.hidden is (99999999999,), expected a whole number below 2147483648"),
         ("network.hidden=8,,8", "--config.network.hidden=8,,8: give a whole number for each entry, such as 1,2,3"),
@@ -168,6 +169,18 @@ def test_a_config_that_is_none(start, here, finished, value):
     assert named.search(refused(start, here, "watch", "o"))
     if value in BAD_CONFIGS[:-1]:  # `report` does not ask for more
         assert named.search(refused(start, here, "report", "o"))
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "[" * 200_000, '{"config": {"rule": {"settings": {"max_value": -3}}}}'], ids=lambda x: x[:40]
+)
+def test_bins_are_not_read_from_a_config_that_is_none(tmp_path, text):
+    write(tmp_path / "config.json", text)
+    write(tmp_path / "metrics.csv", "")
+    config = settings.configure("toy/catch/4x3", "muesli").replace(network=NetworkConfig("mlp", (4,), action_model=4))
+    with pytest.raises(UsageError, match=str(tmp_path)) as error:
+        training.train(config, RunOptions((0,), 9000, str(tmp_path), resume=True), experiment="online", name="muesli")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,37 @@ def test_wrappers_of_dm_env_bsuite_and_gymnasium_show_what_they_show():
     assert as_environment(vector).num_envs == 2
 
 
+class Kept(gymnasium.Env):
+    """An environment that keeps another one where wrappers of pure ones keep theirs."""
+
+    def __init__(self, env):
+        self._env = env
+        self.observation_space, self.action_space = gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+
+class KeptOnHost(DmEnvBatch):
+    def __init__(self, env):
+        super().__init__([DmEnv(Catch(), 0)])
+        self._env = env
+
+
+def test_what_is_on_the_host_is_that_whatever_is_in_it(gymnax):
+    from gymnax.wrappers import GymnaxToDmEnvWrapper, GymnaxToGymWrapper, GymnaxToVectorGymWrapper
+
+    env, _ = gymnax.make("CartPole-v1")
+    assert type(as_environment(GymnaxToGymWrapper(env))) is GymnasiumEnvironment
+    assert as_environment(Kept(env)).observation_shape == (2,)
+    assert as_environment(kept := KeptOnHost(env)) is kept
+    dm = DmEnv(Catch(), 0)
+    dm._env = env
+    assert type(as_environment(dm)) is type(as_environment((dm, dm))) is DmEnvBatch
+    with pytest.raises(ValueError, match="has the autoreset_mode None, expected AutoresetMode.NEXT_STEP or SAME_STEP"):
+        as_environment(GymnaxToVectorGymWrapper(env, 2))
+    with pytest.raises(TypeError, match="^wrappers GymnaxToDmEnvWrapper of CartPole-v1 do not work: ") as error:
+        as_environment(GymnaxToDmEnvWrapper(env))
+    assert "\n" not in str(error.value)
+
+
 def test_what_envpool_makes_is_taken():
     envpool = pytest.importorskip("envpool")
     with warnings.catch_warnings(action="ignore"):

@@ -72,6 +72,7 @@ def in_and_outside_of_jit(fn, *arguments):
             None,
             r"^observation has the shape \[6\], expected \[B, ...\]: the first axis is that of ",
         ),
+        (OBSERVATIONS[:0], None, r"^observation has the shape \[0, 6, 2\], expected \[B, ...\] of at least one env"),
         (np.zeros(()), None, r"^observation has the shape \[\], expected \[B, ...\]"),
     ],
 )
@@ -104,6 +105,7 @@ def other_state():
             dict(observation=OBSERVATIONS[0]),
             r"^state.agent.params\[.* for observations \[6, 2\], B first",
         ),
+        (dict(observation=OBSERVATIONS[:0]), r"^observation has the shape \[0, 6, 2\], expected \[B, ...\] of at"),
         (dict(observation=jnp.zeros((B, 5, 2))), r"^state.agent.params\[.* for observations \[3, 5, 2\], B first"),
         (dict(is_first=np.ones(2, bool)), r"^is_first has the shape \[2\], expected \[3\]"),
         (dict(is_first=True), r"^is_first has the shape \[\], expected \[3\]"),
@@ -117,6 +119,11 @@ def test_what_an_agent_cannot_act_from(changed, message):
     for call in in_and_outside_of_jit(learner_and_state()[0].act, *acting(**changed)):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_an_observation_without_an_axis_of_environments_is_named():
+    with pytest.raises(ValueError, match=r"^observation has the shape \[12\], expected \[B, ...\]: the first axis"):
+        learner_and_state()[0].act(*acting(observation=jnp.zeros(12)))
 
 
 def test_a_core_state_of_another_number_of_environments():
@@ -157,6 +164,25 @@ def test_a_state_whose_eta_is_of_another_rule():
     made, state = learner_and_state()
     with pytest.raises(ValueError, match=rf"^state.meta_params\[.* {NO_STATE}"):
         made.update(state._replace(meta_params={}), experience())
+
+
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+def test_an_eta_that_is_not_finite_is_refused_outside_of_jit_alone(fill):
+    made, state = learner_and_state()
+    bad, message = (
+        state._replace(meta_params=bad_eta(fill)),
+        r"^state.meta_params\[.*\] has entries that are not finite",
+    )
+    for call in (
+        lambda: made.act(*acting(state=bad)),
+        lambda: made.update(bad, experience()),
+        lambda: made.targets(bad, experience()),
+        lambda: jax.eval_shape(lambda x: made.update(bad, x), experience()),  # η is a constant there
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    jax.eval_shape(made.update, bad, experience())
+    jax.eval_shape(lambda x: made.update(state, x), experience())
 
 
 def test_what_is_right_passes_and_a_compiled_program_is_that_without_checks(monkeypatch):

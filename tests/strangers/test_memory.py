@@ -1,5 +1,7 @@
 """What a run needs of memory is known before it begins, in programs and in the library, and is told in a line."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -112,7 +114,7 @@ def test_a_containers_limit_counts(monkeypatch):
 
 
 def test_without_psutil_the_machines_memory_counts_and_without_that_none(monkeypatch):
-    monkeypatch.setattr(memory, "psutil", None)
+    monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setattr(memory, "_limits_of_container", list)
     assert memory.available() == memory.os.sysconf("SC_PHYS_PAGES") * memory.os.sysconf("SC_PAGE_SIZE")
     monkeypatch.delattr(memory.os, "sysconf")

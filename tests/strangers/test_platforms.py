@@ -109,9 +109,9 @@ def test_peak_memory_is_in_the_units_of_the_platform(monkeypatch, platform, told
 def test_on_windows_peak_memory_is_that_of_the_working_set(monkeypatch):
     monkeypatch.setattr(devices, "resource", None)
     process = types.SimpleNamespace(memory_info=lambda: types.SimpleNamespace(peak_wset=7 * 2**20))
-    monkeypatch.setattr(devices, "psutil", types.SimpleNamespace(Process=lambda: process))
+    monkeypatch.setitem(sys.modules, "psutil", types.SimpleNamespace(Process=lambda: process))
     assert devices.peak_memory_mb() == 7
-    monkeypatch.setattr(devices, "psutil", None)
+    monkeypatch.setitem(sys.modules, "psutil", None)
     assert devices.peak_memory_mb() != devices.peak_memory_mb()  # nan
 
 

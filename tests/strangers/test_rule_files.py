@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.runs import command_line, settings
 from frodo import archives, disco103_weights, files, presets
 from frodo.config import AgentConfig
 from frodo.rule_files import CONFIG, ORIGIN, Origin, Rule, load_origin, load_rule
@@ -122,6 +123,13 @@ def test_an_origin_of_other_types_is_refused(tmp_path, members, dotted, value):
     path.write_bytes(zipped(with_json(members, ORIGIN, set_setting(dotted, value))))
     for load in (load_rule, load_origin):
         assert f"it has no good 'origin.json': {dotted} is" in refusal(path, load)
+
+
+def test_a_rule_may_come_from_as_many_environments_as_a_program_takes(tmp_path, members):
+    envs = [f"toy/grid_world/{i}" for i in range(files.MAX_ENTRIES)]
+    (tmp_path / "rule.npz").write_bytes(zipped(with_json(members, ORIGIN, set_setting("envs", envs))))
+    assert len(load_rule(tmp_path / "rule.npz").origin.envs) == 10_000
+    assert command_line.MAX_ENTRIES is settings.MAX_ENTRIES is files.MAX_ENTRIES
 
 
 @pytest.mark.parametrize("key", [CONFIG, ORIGIN])

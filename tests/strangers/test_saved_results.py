@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import frodo
+from agents.environments.adapt import as_environment
 from agents.replay import ReplayConfig
 from tests.trees import check_close, check_equal
 from toy_envs.catch import Catch
@@ -92,6 +93,23 @@ def test_on_the_host_a_loaded_result_goes_on_as_one_that_was_not_saved(tmp_path)
         loaded.go_on(60, envs(name="Acrobot-v1"))
 
 
+def test_a_loaded_result_goes_on_in_a_name_on_the_host_with_all_its_environments(tmp_path, monkeypatch):
+    seeds = []
+
+    def made(name, num_envs=1, seed=0):
+        assert name == "envpool/CartPole-v1"
+        seeds.append(seed)
+        return as_environment(envs(num_envs))
+
+    monkeypatch.setattr("agents.environments.adapt.make_environment", made)
+    life("host").save(tmp_path / "first.npz")
+    later = frodo.load(tmp_path / "first.npz").go_on(60, "envpool/CartPole-v1")
+    assert len(later.metrics["return"]) == 2 * len(life("host").metrics["return"])
+    later.save(tmp_path / "later.npz")
+    frodo.load(tmp_path / "later.npz").go_on(60, "envpool/CartPole-v1")
+    assert seeds[0] != seeds[1] and min(seeds) >= 0
+
+
 @pytest.mark.parametrize(("kind", "name"), [("memory", "policy"), ("dqn", "q")])
 def test_a_loaded_agent_acts_as_the_one_that_was_saved(tmp_path, kind, name):
     life(kind).save(tmp_path / "result.npz")
@@ -128,6 +146,8 @@ def test_what_does_not_fit_is_named(path, result):
     for agent in (loaded, result):
         with pytest.raises(ValueError, match=r"observation has the shape \[4, 3\], expected \[\*, 4, 3\]"):
             agent.act(np.zeros((4, 3)))
+        with pytest.raises(ValueError, match=r"observation has the shape \[0, 4, 3\], expected .* at least one env"):
+            agent.act(np.zeros((0, 4, 3)))
         with pytest.raises(ValueError, match=r"is_first has the shape \[3\], expected \[2\]"):
             agent.act(np.zeros((2, 4, 3)), is_first=np.zeros(3, bool))
     with pytest.raises(ValueError, match="environment is NoneType, expected that to go on in: a file holds none"):
