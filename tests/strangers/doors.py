@@ -1,8 +1,9 @@
 """A task of two steps that a wrong mask, discount, scale or layout makes unlearnable, for each way to write one.
 
 A cue is shown, the same in both steps. The first action opens a door, which is then seen to be open, if it is the
-cue, and pays nothing; the second, at which a time limit ends the episode, pays 1 if it is the cue and the door is open.
-Chance has .25. Who is not paid at the limit learns nothing; who looks one step ahead alone has .5.
+cue, and pays nothing; the second, at which a time limit ends the episode, pays 1 if it is not the cue and the door is
+open. Chance has .25. Who is not paid at the limit learns nothing, and what the first step teaches misleads in the
+second; who looks one step ahead alone has .5.
 """
 
 from typing import NamedTuple
@@ -55,9 +56,9 @@ class Doors(base.Environment[DoorsState]):
         return self.initial_state(state.key)
 
     def transition(self, state, action):
-        is_right, is_limit = action == state.cue, state.num_steps == 1
-        reward = (is_limit & is_right & state.is_open).astype(jnp.float32)
-        state = state._replace(is_open=is_right, num_steps=state.num_steps + 1)
+        is_cue, is_limit = action == state.cue, state.num_steps == 1
+        reward = (is_limit & ~is_cue & state.is_open).astype(jnp.float32)
+        state = state._replace(is_open=is_cue, num_steps=state.num_steps + 1)
         return state, reward, jnp.array(False), is_limit
 
     def observe(self, state):
@@ -80,9 +81,9 @@ class _Game:
         return picture(self.cue, 0)
 
     def play(self, action: int) -> tuple[np.ndarray, float, bool]:
-        is_right, is_limit = int(action) == self.cue, self.step == 1
-        reward = float(is_limit and is_right and self.is_open)
-        self.is_open, self.step = is_right, self.step + 1
+        is_cue, is_limit = int(action) == self.cue, self.step == 1
+        reward = float(is_limit and not is_cue and self.is_open)
+        self.is_open, self.step = is_cue, self.step + 1
         return picture(self.cue, 3 if is_limit else 1 + self.is_open), reward, is_limit
 
 
