@@ -203,6 +203,8 @@ def discover_online(
         harm, and pass.
     """
     key = checked_key(key)
+    if "batch_size" in settings:
+        check_count("batch_size", settings["batch_size"])
     given = rule if isinstance(rule, str) and rule in RULES else get_rule(rule)
     meta_params = None if isinstance(given, str) else given.meta_params
     if isinstance(environment, str) and not is_pure(environment):

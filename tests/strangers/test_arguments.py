@@ -138,6 +138,31 @@ def test_steps_that_the_host_counts_may_be_more_than_32_bits_hold():
     refused(lambda: make(exploration=3_000_000_000), "^exploration is 3000000000, expected a whole number below 2147")
 
 
+@pytest.mark.parametrize("size", [0, 2.5, "8", None])
+def test_batches_of_no_size(size):
+    message = f"^batch_size is {size!r}, {WHOLE}"
+    given = dict(key=KEY, batch_size=size)
+    for environment in (Catch(4, 3), "bsuite/catch/0"):
+        refused(lambda x=environment: frodo.discover_online(x, "impala", num_steps=9, **given), message)
+        refused(lambda x=environment: frodo.discover({"a": x}, num_meta_steps=1, **given), message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "^name is None, expected that of an environment, such as 'toy/catch'$"),
+        (("toy/catch", "a"), f"^num_envs is 'a', {WHOLE}"),
+        (("bsuite/catch/0", 2.5), f"^num_envs is 2.5, {WHOLE}"),
+        (("bsuite/catch/0", 2, -1), "^seed is -1, expected a whole number of at least 0$"),
+        (("bsuite/catch/0", 2, "a"), "^seed is 'a', expected a whole number of at least 0$"),
+    ],
+)
+def test_environments_by_what_is_no_name_number_or_seed(arguments, message):
+    refused(lambda: frodo.make_environment(*arguments), message)
+    if arguments[0]:
+        refused(lambda: frodo.as_environment(*arguments), message)
+
+
 @pytest.mark.parametrize("number", [0, -1, 2.5, "3", None, True, float("nan")])
 def test_numbers_that_are_no_counts(number):
     learner = frodo.make_learner("impala", 3, network=TINY["network"])

@@ -169,10 +169,8 @@ def test_a_state_whose_eta_is_of_another_rule():
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_an_eta_that_is_not_finite_is_refused_outside_of_jit_alone(fill):
     made, state = learner_and_state()
-    bad, message = (
-        state._replace(meta_params=bad_eta(fill)),
-        r"^state.meta_params\[.*\] has entries that are not finite",
-    )
+    bad = state._replace(meta_params=bad_eta(fill))
+    message = r"^state.meta_params\[.*\] has entries that are not finite"
     for call in (
         lambda: made.act(*acting(state=bad)),
         lambda: made.update(bad, experience()),

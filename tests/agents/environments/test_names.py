@@ -73,7 +73,7 @@ def test_what_plans_alone_know_is_said():
 
 def test_there_is_at_least_one_environment():
     for name in ("toy/catch", "bsuite/catch/0", "envpool/CartPole-v1"):
-        with pytest.raises(ValueError, match="num_envs is 0, expected at least 1"):
+        with pytest.raises(ValueError, match="num_envs is 0, expected a whole number of at least 1"):
             make_environment(name, 0, 0)
 
 
