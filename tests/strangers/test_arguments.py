@@ -35,7 +35,11 @@ def test_numbers_of_steps_that_are_none_or_less_than_an_iteration(num_steps):
 def test_a_lifetime_goes_on_for_whole_iterations_only():
     result = frodo.discover_online(Catch(4, 3), "impala", num_steps=13.5, key=KEY, **TINY)
     np.testing.assert_array_equal(result.metrics["env_steps"], [6, 12])
-    np.testing.assert_array_equal(result.go_on(np.float32(6)).metrics["env_steps"], [6, 12, 18])
+    for six in (np.float32(6), jnp.array(6), np.array(6.0)):
+        np.testing.assert_array_equal(result.go_on(six).metrics["env_steps"], [6, 12, 18])
+    for path, expected in ((None, "None"), (3, "3")):
+        refused(lambda path=path: result.save(path), f"^path is {expected}, expected that of the file to write$")
+        refused(lambda path=path: frodo.load(path), f"^path is {expected}, expected that of a file that ")
     for num_steps in (0, 5, float("nan"), "9"):
         refused(lambda num_steps=num_steps: result.go_on(num_steps), f"^num_steps is {num_steps!r}{ONE}")
 
