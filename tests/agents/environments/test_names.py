@@ -35,7 +35,7 @@ def test_trials_of_pure_environments():
     assert make_environment("trials/2/toy/rule_room/mixed", 1, 0).horizon == 32
     assert make_environment("trials/2/toy/catch", 1, 0).horizon is None
     assert is_pure("trials/2/toy/catch")
-    with pytest.raises(ValueError, match="^trials/0/.*: num_trials is 0, expected at least 1$"):
+    with pytest.raises(ValueError, match="^trials/0/.*: num_trials is 0, expected a whole number of at least 1$"):
         make_environment("trials/0/toy/catch", 4, 0)
 
 
