@@ -1,5 +1,6 @@
 """Checks of values and arrays: an error is one line that names the bad one."""
 
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -89,6 +90,15 @@ def check_type(name: str, value: Any, kind: Any, expected: str) -> None:
     if not isinstance(value, kind):
         text = repr(value)
         raise TypeError(f"{name} is {text if len(text) < 80 else f'a {type(value).__name__}'}, expected {expected}")
+
+
+def as_array(name: str, value: Any) -> jax.Array:
+    """Return the value as an array; a TypeError where it is none."""
+    if value is not None:
+        with contextlib.suppress(TypeError, ValueError):
+            return jnp.asarray(value)
+    text = repr(value)
+    raise TypeError(f"{name} is {text if len(text) < 80 else f'a {type(value).__name__}'}, expected an array")
 
 
 def checked_key(key: Any) -> jax.Array:

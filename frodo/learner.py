@@ -10,7 +10,7 @@ import optax
 from agents import acting, splitting
 from agents.replay import ReplayConfig
 from agents.types import Array, CoreState, Params, Targets, Trajectory
-from agents.validation import check_shape, check_type, checked_key
+from agents.validation import as_array, check_shape, check_type, checked_key
 from frodo.arguments import (
     check_core_state,
     check_experience,
@@ -154,19 +154,20 @@ def build_learner(
 
     def init(key: Array, observation: Array, meta_params: Params | None = None) -> LearnerState:
         key = checked_key(key)
-        check_first_observation(jnp.asarray(observation))
+        observation = as_array("observation", observation)
+        check_first_observation(observation)
         check_meta_params(rule, num_actions, meta_params)
         agent_key, meta_key = jax.random.split(key)
         if meta_params is None:
             meta_params = rule.random_meta_params(meta_key, num_actions)
-        prepared = agent.prepare(jnp.asarray(observation))
+        prepared = agent.prepare(observation)
         if teacher:
-            teacher.check(jnp.asarray(observation), prepared, num_actions)
+            teacher.check(observation, prepared, num_actions)
         state = lifetime.init(agent_key, jax.random.fold_in(key, 2), prepared)
         return LearnerState(state, meta_params, meta_optimizer.init(meta_params) if is_meta else ())
 
     def act(state: LearnerState, key: Array, observation: Array, is_first: Array, core_state: CoreState):
-        observation, is_first = jnp.asarray(observation), jnp.asarray(is_first)
+        observation, is_first = as_array("observation", observation), as_array("is_first", is_first)
         key = checked_key(key)
         check_state(state, observation)
         check_is_first(is_first, len(observation))

@@ -25,7 +25,7 @@ from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.names import is_pure
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
-from agents.validation import check_count, checked_key
+from agents.validation import check_count, check_type, checked_key
 from frodo import presets, results, states
 from frodo.arguments import check_meta_params
 from frodo.config import AgentConfig
@@ -203,6 +203,8 @@ def discover_online(
         harm, and pass.
     """
     key = checked_key(key)
+    if "batch_size" in settings:
+        check_count("batch_size", settings["batch_size"])
     given = rule if isinstance(rule, str) and rule in RULES else get_rule(rule)
     meta_params = None if isinstance(given, str) else given.meta_params
     if isinstance(environment, str) and not is_pure(environment):
@@ -235,6 +237,7 @@ def load(path: Path | str) -> OnlineResult:
       FileNotFoundError: if there is no such file.
       ValueError: naming the file and, in one short line, what is wrong with it.
     """
+    check_type("path", path, str | Path, "that of a file that `OnlineResult.save` wrote")
     return results.read(Path(path), _go_on_in)
 
 
@@ -410,6 +413,8 @@ def _live_on_host(
 
 def num_iterations(num_steps: float, env_steps: int) -> int:
     """Return how many iterations of so many steps there are in a lifetime's steps; a ValueError where there is none."""
+    if isinstance(num_steps, (jax.Array, np.ndarray)) and not num_steps.shape:
+        num_steps = num_steps.item()
     is_number = isinstance(num_steps, numbers.Real) and not isinstance(num_steps, bool)
     if not is_number or not env_steps <= num_steps < float("inf"):
         raise ValueError(

@@ -460,6 +460,7 @@ def discover(
         of_agent = {field.name: getattr(agent, field.name) for field in dataclasses.fields(AgentConfig)}
         config, meta_params = PopulationConfig(**of_agent), given.meta_params
     size = settings.get("batch_size", config.batch_size)
+    check_count("batch_size", size)
     seeds = host_seeds(key, 1 + len(names), len(names))  # the population splits the key into as many
     agents = [as_environment(x, size, seed) for x, seed in zip(environments.values(), seeds, strict=True)]
     if all(presets.is_picture(agent.observation_shape, agent.observation_dtype) for agent in agents):

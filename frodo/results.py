@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Array, CoreState, Params
-from agents.validation import check_shape
+from agents.validation import as_array, check_shape, check_type
 from frodo import archives, files, states
 from frodo.arguments import check_is_batch
 from frodo.config import AgentConfig
@@ -119,7 +119,11 @@ class OnlineResult:
         """
         observation = self._checked(observation)
         batch_size = len(observation)
-        is_first = jnp.full(batch_size, core_state is None) if is_first is None else jnp.asarray(is_first, bool)
+        is_first = (
+            jnp.full(batch_size, core_state is None)
+            if is_first is None
+            else as_array("is_first", is_first).astype(bool)
+        )
         check_shape("is_first", is_first, (batch_size,))
         if core_state is None:
             core_state = self.learner.setup.agent.initial_state(batch_size)
@@ -134,7 +138,7 @@ class OnlineResult:
         return jax.jit(self.learner.act)
 
     def _checked(self, observation: Any) -> Array:
-        seen, array = self.life.observation, jnp.asarray(observation)
+        seen, array = self.life.observation, as_array("observation", observation)
         check_shape("observation", array, (None, *seen.shape))
         check_is_batch(array)
         if seen.dtype == np.uint8 and array.dtype != np.uint8:  # pictures, whose numbers mean something else as floats
@@ -166,6 +170,7 @@ class OnlineResult:
           ValueError: where several processes have parts of it.
           OSError: naming the path and the reason, where the disk refuses.
         """
+        check_type("path", path, str | Path, "that of the file to write")
         if jax.process_count() > 1:
             raise ValueError(f"a result of {jax.process_count()} processes, expected that of one: no file holds parts")
         life, config = self.life, self.learner.config

@@ -5,6 +5,7 @@ Source: AdA 2023, section 2.2 and appendix D.1; what is observed is of Table C.1
 
 import dataclasses
 import math
+import numbers
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,10 @@ import jax.numpy as jnp
 from toy_envs import base
 
 MAX_SHOWN = 5  # trials; of more it is only observed that they are more
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 class TrialStats(NamedTuple):
@@ -52,7 +57,7 @@ class Trials(base.Environment[TrialsState]):
 
     Raises:
       TypeError: if the environment is not a pure one.
-      ValueError: if `num_trials` is below 1, or `min_trials` is not from 1 to it.
+      ValueError: if `num_trials` is no whole number from 1 on, or `min_trials` none from 1 to it.
     """
 
     environment: base.Environment
@@ -62,10 +67,11 @@ class Trials(base.Environment[TrialsState]):
 
     def __post_init__(self):
         base.check_pure("environment", self.environment)
-        if self.num_trials < 1:
-            raise ValueError(f"num_trials is {self.num_trials}, expected at least 1")
-        if self.min_trials is not None and not 1 <= self.min_trials <= self.num_trials:
-            raise ValueError(f"min_trials is {self.min_trials}, expected 1 to num_trials ({self.num_trials})")
+        if not _is_whole(self.num_trials) or self.num_trials < 1:
+            raise ValueError(f"num_trials is {self.num_trials!r}, expected a whole number of at least 1")
+        least = self.min_trials
+        if least is not None and not (_is_whole(least) and 1 <= least <= self.num_trials):
+            raise ValueError(f"min_trials is {least!r}, expected 1 to num_trials ({self.num_trials})")
 
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]

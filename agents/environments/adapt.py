@@ -40,6 +40,9 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     """
     if isinstance(environment, str):
         environment = make_environment(environment, num_envs, seed)
+    if isinstance(environment, type):
+        name = environment.__name__
+        raise TypeError(f"environment is the class {name}, expected one of it: {name}()")
     if _is_on_host(environment):  # also one with a `_env` of its own, whatever that is
         return as_host_environment(environment)
     pure = environment if isinstance(environment, Environment) else _as_pure(environment)
@@ -135,6 +138,11 @@ def as_host_environment(environment: Any) -> HostEnvironment:
     if isinstance(environment, gymnasium.Env):
         name = environment_name(environment)
         return GymnasiumEnvironment(gymnasium.vector.SyncVectorEnv([lambda: environment]), name)
+    if isinstance(environment, Sequence) and all(isinstance(one, gymnasium.Env) for one in environment):
+        raise TypeError(
+            f"environment is a {_type_name(environment)} of gymnasium.Env, expected a gymnasium.vector.VectorEnv, such "
+            "as SyncVectorEnv([make, make]), where make() returns one of them"
+        )
     found = "None" if environment is None else f"a {_type_name(environment)}"
     raise TypeError(
         f"environment is {found}, expected a toy_envs.base.Environment, a HostEnvironment, a "

@@ -59,8 +59,15 @@ class DmEnvBatch(HostEnvironment):
         discount = np.array([1.0 if step.first() else step.discount for step in steps], np.float32)
         if not np.all((discount >= 0) & (discount <= 1)):
             raise ValueError(f"environment {self.name!r} has the discounts {discount}, expected numbers from 0 to 1")
-        observation = np.stack([np.asarray(step.observation) for step in steps])
-        if self.observation_dtype == np.uint8 and observation.dtype.kind == "f":
+        shown = [np.asarray(step.observation) for step in steps]
+        for x in shown:
+            if x.shape != self.observation_shape:
+                found, expected = list(x.shape), list(self.observation_shape)
+                raise ValueError(
+                    f"environment {self.name!r} shows the shape {found}, expected {expected} as in its spec"
+                )
+        observation = np.stack(shown)
+        if self.observation_dtype == np.uint8 and not np.can_cast(observation.dtype, np.uint8):
             raise ValueError(f"environment {self.name!r} shows {observation.dtype}, expected uint8 as in its spec")
         return host_time_step(
             observation=observation.astype(self.observation_dtype),

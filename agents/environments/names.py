@@ -17,6 +17,7 @@ from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
 from agents.environments.navix import make_navix, navix_ids
 from agents.environments.xminigrid import make_xminigrid, xminigrid_ids
+from agents.validation import check_count, check_type
 from toy_envs import names as toys
 from toy_envs.base import Environment
 from toy_envs.changing import CHANGES, Changing
@@ -70,13 +71,18 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
       num_envs: how many run in the batch.
       seed: non-negative; every environment of the batch gets its own, derived from it.
     Raises:
-      ValueError: if there is no such environment, `num_envs` is below 1, or a file of MNIST is missing.
+      TypeError: if the name is no text.
+      ValueError: if there is no such environment, `num_envs` is no whole number from 1 on, `seed` none from 0 on, or a
+        file of MNIST is missing.
       ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system
         library.
     """
-    if num_envs < 1 or (num_envs > MAX_ON_HOST and not is_pure(name)):
-        most = "" if num_envs < 1 else f", and at most {MAX_ON_HOST} of those that are stepped on the host, as {name}"
-        raise ValueError(f"num_envs is {num_envs}, expected at least 1{most}")
+    check_type("name", name, str, "that of an environment, such as 'toy/catch'")
+    check_count("num_envs", num_envs)
+    check_count("seed", seed, 0)
+    if num_envs > MAX_ON_HOST and not is_pure(name):
+        most = f"at most {MAX_ON_HOST} of those that are stepped on the host, as {name}"
+        raise ValueError(f"num_envs is {num_envs}, expected at least 1, and {most}")
     suite, _, rest = name.partition("/")
     if suite == "toy" and (toy := toys.make(rest)):
         return toy

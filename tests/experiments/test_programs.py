@@ -48,7 +48,7 @@ MISTAKES = [
     ),
     (["adapt", "--config.curriculum.kind=prl"], "curriculum.kind is 'prl', expected one of uniform, no_op, plr"),
     (["adapt", "--env=toy/rule_room/main/16", "--config.curriculum.kind=plr"], "curriculum.capacity is 1000, expected"),
-    (["online", "--env=trials/0/toy/catch", "--rule=impala"], "num_trials is 0, expected at least 1"),
+    (["online", "--env=trials/0/toy/catch", "--rule=impala"], "num_trials is 0, expected a whole number of at least 1"),
     (["adapt", "--env=bsuite/catch/0"], "--env=bsuite/catch/0: give an environment written in JAX"),
     (["adapt", "--env=toy/cach"], "--env: unknown environment 'toy/cach'"),
     (["adapt", "--env=toy/rule_room/impossible"], "tasks of the kind impossible have no goal to find"),

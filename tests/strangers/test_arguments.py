@@ -35,7 +35,11 @@ def test_numbers_of_steps_that_are_none_or_less_than_an_iteration(num_steps):
 def test_a_lifetime_goes_on_for_whole_iterations_only():
     result = frodo.discover_online(Catch(4, 3), "impala", num_steps=13.5, key=KEY, **TINY)
     np.testing.assert_array_equal(result.metrics["env_steps"], [6, 12])
-    np.testing.assert_array_equal(result.go_on(np.float32(6)).metrics["env_steps"], [6, 12, 18])
+    for six in (np.float32(6), jnp.array(6), np.array(6.0)):
+        np.testing.assert_array_equal(result.go_on(six).metrics["env_steps"], [6, 12, 18])
+    for path, expected in ((None, "None"), (3, "3")):
+        refused(lambda path=path: result.save(path), f"^path is {expected}, expected that of the file to write$")
+        refused(lambda path=path: frodo.load(path), f"^path is {expected}, expected that of a file that ")
     for num_steps in (0, 5, float("nan"), "9"):
         refused(lambda num_steps=num_steps: result.go_on(num_steps), f"^num_steps is {num_steps!r}{ONE}")
 
@@ -136,6 +140,31 @@ def test_steps_that_the_host_counts_may_be_more_than_32_bits_hold():
     refused(lambda: make(annealing=10**12, unroll=1), "^annealing is 1000000000000, expected those of fewer than 2147")
     refused(lambda: make(annealing=2**63), f"^annealing is {2**63}, expected a whole number below {2**63}$")
     refused(lambda: make(exploration=3_000_000_000), "^exploration is 3000000000, expected a whole number below 2147")
+
+
+@pytest.mark.parametrize("size", [0, 2.5, "8", None])
+def test_batches_of_no_size(size):
+    message = f"^batch_size is {size!r}, {WHOLE}"
+    given = dict(key=KEY, batch_size=size)
+    for environment in (Catch(4, 3), "bsuite/catch/0"):
+        refused(lambda x=environment: frodo.discover_online(x, "impala", num_steps=9, **given), message)
+        refused(lambda x=environment: frodo.discover({"a": x}, num_meta_steps=1, **given), message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "^name is None, expected that of an environment, such as 'toy/catch'$"),
+        (("toy/catch", "a"), f"^num_envs is 'a', {WHOLE}"),
+        (("bsuite/catch/0", 2.5), f"^num_envs is 2.5, {WHOLE}"),
+        (("bsuite/catch/0", 2, -1), "^seed is -1, expected a whole number of at least 0$"),
+        (("bsuite/catch/0", 2, "a"), "^seed is 'a', expected a whole number of at least 0$"),
+    ],
+)
+def test_environments_by_what_is_no_name_number_or_seed(arguments, message):
+    refused(lambda: frodo.make_environment(*arguments), message)
+    if arguments[0]:
+        refused(lambda: frodo.as_environment(*arguments), message)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, "3", None, True, float("nan")])

@@ -314,6 +314,35 @@ def test_environments_of_a_population_and_of_tests_are_taken_by_name(monkeypatch
         as_pure_environment("bsuite/catch/0")
 
 
+def test_a_class_and_a_list_of_gymnasiums_are_told_what_to_be():
+    for kind in (Catch, Scaled, gymnasium.Env):
+        with pytest.raises(TypeError, match=r"^environment is the class (\w+), expected one of it: \1\(\)$"):
+            live(kind)
+    for several in ([gymnasium.make("CartPole-v1")] * 2, (gymnasium.make("CartPole-v1"),) * 2):
+        with pytest.raises(TypeError, match="of gymnasium.Env, expected a gymnasium.vector.VectorEnv, such as SyncVec"):
+            live(several)
+
+
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        (np.full((3, 3), 300), "shows int64, expected uint8 as in its spec"),
+        (np.zeros((3, 3), np.float32), "shows float32, expected uint8 as in its spec"),
+        (np.zeros((3, 4), np.uint8), r"shows the shape \[3, 4\], expected \[3, 3\] as in its spec"),
+    ],
+)
+def test_a_dm_env_shows_what_its_spec_says(shown, message):
+    class Liar(Scaled):
+        def observation_spec(self):
+            return dm_env.specs.Array((3, 3), np.uint8)
+
+        def reset(self):
+            return dm_env.restart(shown)
+
+    with pytest.raises(ValueError, match=f"^environment 'Liar' {message}$"):
+        as_environment(Liar(DmEnv(Catch(), 0))).reset()
+
+
 def test_messages_say_how_an_environment_is_written():
     for given, kind in (("toy/cach", ValueError), (3, TypeError), (object(), TypeError), ((1, 2), TypeError)):
         with pytest.raises(kind, match="frodo.Environment.*docs/extending.md") as error:

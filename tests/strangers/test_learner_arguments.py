@@ -166,13 +166,23 @@ def test_a_state_whose_eta_is_of_another_rule():
         made.update(state._replace(meta_params={}), experience())
 
 
+@pytest.mark.parametrize("value", [None, {"a": np.zeros(2)}, "x"])
+def test_what_is_no_array_is_named(value):
+    made, _ = learner_and_state()
+    for name, call in {
+        "observation": lambda: made.init(KEY, value),
+        "observation ": lambda: made.act(*acting(observation=value)),
+        "is_first": lambda: made.act(*acting(is_first=value)),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{name.strip()} is .*, expected an array$"):
+            call()
+
+
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_an_eta_that_is_not_finite_is_refused_outside_of_jit_alone(fill):
     made, state = learner_and_state()
-    bad, message = (
-        state._replace(meta_params=bad_eta(fill)),
-        r"^state.meta_params\[.*\] has entries that are not finite",
-    )
+    bad = state._replace(meta_params=bad_eta(fill))
+    message = r"^state.meta_params\[.*\] has entries that are not finite"
     for call in (
         lambda: made.act(*acting(state=bad)),
         lambda: made.update(bad, experience()),

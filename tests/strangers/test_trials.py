@@ -76,6 +76,14 @@ def test_what_is_not_pure_is_refused_by_one_line(make):
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("number", ["3", 2.5, True, -1])
+def test_numbers_of_trials_that_are_none(number):
+    with pytest.raises(ValueError, match=f"^num_trials is {number!r}, expected a whole number of at least 1$"):
+        frodo.Trials(Catch(), number)
+    with pytest.raises(ValueError, match=rf"^min_trials is {number!r}, expected 1 to num_trials \(4\)$"):
+        frodo.Trials(Catch(), 4, number)
+
+
 def test_what_is_right_is_right():
     assert frodo.Trials(frodo.as_environment("toy/catch"), 2).num_actions == 3
     assert frodo.CurriculumConfig("plr").kind == "plr"

@@ -121,7 +121,7 @@ def test_time_left_of_the_other_toys():
 
 
 def test_no_trial_is_refused():
-    with pytest.raises(ValueError, match="^num_trials is 0, expected at least 1$"):
+    with pytest.raises(ValueError, match="^num_trials is 0, expected a whole number of at least 1$"):
         Trials(Corridors(), 0)
 
 

@@ -56,7 +56,7 @@ def test_a_single_environment_of_gymnasium_is_named_in_errors():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (None, "environment is a NoneType, expected"),
+        (None, "environment is None, expected"),
         ("toy/catch", "environment is a str, expected"),
         (make_cart_pole, "environment is a function, expected"),
         ([make_catch(), make_cart_pole()], "environment is a list, expected"),

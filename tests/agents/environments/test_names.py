@@ -35,7 +35,7 @@ def test_trials_of_pure_environments():
     assert make_environment("trials/2/toy/rule_room/mixed", 1, 0).horizon == 32
     assert make_environment("trials/2/toy/catch", 1, 0).horizon is None
     assert is_pure("trials/2/toy/catch")
-    with pytest.raises(ValueError, match="^trials/0/.*: num_trials is 0, expected at least 1$"):
+    with pytest.raises(ValueError, match="^trials/0/.*: num_trials is 0, expected a whole number of at least 1$"):
         make_environment("trials/0/toy/catch", 4, 0)
 
 
@@ -73,7 +73,7 @@ def test_what_plans_alone_know_is_said():
 
 def test_there_is_at_least_one_environment():
     for name in ("toy/catch", "bsuite/catch/0", "envpool/CartPole-v1"):
-        with pytest.raises(ValueError, match="num_envs is 0, expected at least 1"):
+        with pytest.raises(ValueError, match="num_envs is 0, expected a whole number of at least 1"):
             make_environment(name, 0, 0)
 
 
