@@ -77,11 +77,12 @@ RULES = {  # a rule, and settings
     "double_dqn": ("double_dqn", DQN),
     "dqn_reg": ("dqn_reg", DQN),
     "dqn_clipped": ("dqn_clipped", DQN),
-    "program": ("program", DQN | META),
+    # Of the eight steps of an iteration one is replayed: another one of an episode's three each time.
+    "program": ("program", DQN | META | dict(validation_unroll=7, num_steps=3e4)),
     "target_program": ("target_program", META | dict(optimizer=frodo.adam(2e-2))),
     "frodo": (frodo.make_rule("frodo", **ON_VTRACE), META),  # from a random η it takes longer: Catch, below
     "learned_loss": (
-        frodo.make_rule("learned_loss", lstm=16),
+        frodo.make_rule("learned_loss", lstm=16, inputs=("reward", "discount", "next_value", "pi", "mu", "td_error")),
         META | dict(num_steps=4e4, num_updates=2, meta_optimizer=frodo.adam(3e-3, max_gradient_norm=1.0)),
     ),
     "disco": ("catch_disco", MODEL | dict(is_frozen=True, num_steps=1.2e4)),
