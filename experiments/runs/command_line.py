@@ -261,11 +261,12 @@ def _define(name: str, hint: Any, help_text: str, without: Collection[str]) -> N
 
 
 def rule_settings() -> dict[str, tuple[Any, list[str]]]:
-    """Return the settings of all rules: for each name its type, and the rules that have it."""
+    """Return the settings of all rules: for each name its type, the widest one, and the rules that have it."""
     found: dict[str, tuple[Any, list[str]]] = {}
     for rule, entry in RULES.items():
         for name, hint in typing.get_type_hints(entry.settings).items():
-            found.setdefault(name, (hint, []))[1].append(rule)
+            known, rules = found.get(name, (hint, []))
+            found[name] = hint if type(None) in typing.get_args(hint) else known, [*rules, rule]
     return found
 
 

@@ -172,7 +172,7 @@ def test_settings_of_one_name_have_one_type_and_say_which_rules_have_them(start)
     settings = command_line.rule_settings()
     for rule, entry in RULES.items():
         for name, hint in typing.get_type_hints(entry.settings).items():
-            assert settings[name][0] == hint and rule in settings[name][1], (rule, name)
+            assert settings[name][0] in (hint, hint | None) and rule in settings[name][1], (rule, name)
     program = f"{WITH_A_RULE}\n".replace(
         "print(config.rule, config.outer)", "print(flags.FLAGS['config.rule.lstm'].help)"
     )
