@@ -123,6 +123,7 @@ class Environment(abc.ABC, Generic[State]):
         Where the step terminates an episode, show the first observation of the next one; where a time limit ends it,
         its own last observation.
         """
+        is_after_truncation = jnp.asarray(is_after_truncation)
         new, reward, terminated, truncated = self.transition(cloned(state), action)
         terminated = terminated & ~is_after_truncation
         is_first = terminated | is_after_truncation

@@ -132,6 +132,7 @@ def test_unrolling_is_stepping(torso, core):
         np.testing.assert_allclose(unrolled[name], expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("torso", "frames", "core_kind"), [("conv", (2, 2, 16), "lstm"), ("mlp", (2, 2), "transformer")]
 )

@@ -149,6 +149,7 @@ def test_no_gradient_flows_into_the_cache_and_one_does_within_a_trajectory():
         assert moves[t, b, s, c] == (b == c and s <= t <= s + 2 * M and episode[t, b] == episode[s, b])
 
 
+@pytest.mark.long
 def test_the_meta_gradient_through_this_core_is_the_same_in_reverse_and_in_mixed_mode():
     rule = frodo(FrodoConfig(lstm=4))
     agent = make_agent(dataclasses.replace(CONFIG, core_layers=1), rule.spec(3), 3)

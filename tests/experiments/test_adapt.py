@@ -83,6 +83,7 @@ def test_a_discovered_rule_trains_without_memory_and_a_bandit_has_a_regret(start
     assert own["regret"][0] > own["least_regret"]
 
 
+@pytest.mark.long
 def test_a_student_of_a_run_is_another_agent_and_can_be_looked_at_without_its_teacher(start, tmp_path):
     teacher, student = tmp_path / "teacher", tmp_path / "student"
     args = ["--env=toy/bandit/2", "--trials=2", "--steps=200", *SMALL, "--test_trials=2", "--test_tasks=8"]
@@ -176,6 +177,7 @@ def test_tasks_without_a_solution_have_no_score():
     assert set(k_shot.statistics(returns, np.array([]))) == {"return"}
 
 
+@pytest.mark.long
 def test_who_forgets_in_training_forgets_in_the_test(start, tmp_path):
     args = ["--env=toy/rule_room/easy", "--trials=2", "--forgetful", "--steps=400", *SMALL, f"--out={tmp_path}"]
     done = start("experiments.adapt", *args, "--test_trials=3", "--test_tasks=40", "--test_episodes=2")
@@ -196,6 +198,7 @@ def test_who_forgets_in_training_forgets_in_the_test(start, tmp_path):
     assert np.any(play(True) != play(False))
 
 
+@pytest.mark.long
 def test_the_most_probable_actions_are_tested_where_that_is_asked_for(start, tmp_path):
     args = ["--env=toy/bandit/2", "--trials=1", "--steps=400", *SMALL, f"--out={tmp_path}"]
     args += ["--test_trials=1", "--test_tasks=40", "--test_episodes=1"]

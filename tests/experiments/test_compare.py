@@ -76,7 +76,7 @@ def test_the_settings_are_shown():
 def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
     jobs = compare.discovery_jobs(tmp_path)
     assert [job.arguments[-1] for job in jobs] == ["--overwrite"] * 2
-    (tmp_path / "rules" / "disco" / "checkpoints" / "7").mkdir(parents=True)
+    (tmp_path / "rules" / "disco" / "checkpoints" / "7" / "state").mkdir(parents=True)
     assert [job.arguments[-1] for job in compare.discovery_jobs(tmp_path)] == ["--overwrite", "--resume"]
     for discovery in methods.DISCOVERIES.values():
         envs = settings.parse_envs(discovery.envs)

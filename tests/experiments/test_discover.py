@@ -95,6 +95,7 @@ def test_an_ablated_rule_is_discovered_and_read_back(ablation, tmp_path):
     assert np.mean([np.any(x != y) for x, y in pairs]) > 0.9  # nothing depends on the bias of keys
 
 
+@pytest.mark.long
 def test_agents_on_the_host_beside_pure_ones(tmp_path, monkeypatch):
     seeds, make = [], discover.make_environment
     monkeypatch.setattr(
@@ -192,7 +193,10 @@ def test_a_coordinator_whose_port_is_taken_is_said_so(tmp_path):
         command = [sys.executable, "-m", "experiments.discover", f"--out={tmp_path / 'run'}", *arguments]
         output = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert output.returncode == 2 and "Traceback" not in output.stderr, output.stderr
-    assert f"error: --coordinator={address}: give a port that is free here: " in output.stderr
+    assert (
+        f"error: --coordinator={address}: give an address of this machine, and a port that is free on it: "
+        in output.stderr
+    )
     assert not (tmp_path / "run").exists()
 
 

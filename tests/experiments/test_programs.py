@@ -59,7 +59,10 @@ MISTAKES = [
     ),
     (["adapt", "--test_env=toy/bandit/5"], "--test_env=toy/bandit/5: observations and number of actions are ((1,), 5)"),
     (["adapt", "--test_trials=2,0"], "--test_trials=2,0: give numbers of trials from 1 to 999, such as 1,2,4,8"),
-    (["adapt", "--test_tasks=2000"], "--test_tasks: num_tasks is 2000, expected at most the 1000 that are held out"),
+    (
+        ["adapt", "--test_tasks=2000"],
+        "--test_tasks=2000: num_tasks is 2000, expected at most the 1000 that are held out",
+    ),
     (["adapt", "--rule=nothing"], "--rule: nothing is no rule: expected one of disco103, catch_and_grids"),
     (["online", "--num_devices=99"], "num_devices is 99, expected at most the .* there are, or 0 for no split"),
     (

@@ -82,6 +82,7 @@ def test_vtrace_cuts_what_was_chosen_too_rarely_and_td_lambda_does_not():
     np.testing.assert_allclose(found["reward"], 1, atol=1e-3)
 
 
+@pytest.mark.long
 def test_the_program_measures_over_a_lifetime(tmp_path):
     config = presets.catch()
     network = dataclasses.replace(config.network, hidden=(8,))

@@ -68,6 +68,7 @@ def test_the_curves_are_what_the_agent_predicts():
     assert curves["z"].std() > 0
 
 
+@pytest.mark.long
 def test_an_episode_of_trials_shows_the_room_what_is_believed_and_what_is_read():
     agent = untrained("trials/2/toy/rule_room/medium", "impala", core_kind="transformer", core=4, memory=30)
     shown = watch.play(agent, 40, seed=0)

@@ -203,6 +203,7 @@ def test_the_best_of_a_tournament_is_varied(found):
         assert min(sum(x != y for x, y in zip(record.program, one, strict=True)) for one in programs) >= 1
 
 
+@pytest.mark.long
 def test_an_evaluation_is_what_its_lane_alone_gives():
     evaluator = make_evaluator([CATCH], CONFIG, seed=3)
     programs = [parse(LOSSES, FORMULAS[name]) for name in ("dqn", "double_dqn", "dqn_reg")]
@@ -307,6 +308,7 @@ def test_a_search_from_a_known_program_begins_with_it():
     assert all(record.program[:7] == parse(LOSSES, FORMULAS["dqn"]) for record in found.records)
 
 
+@pytest.mark.long
 def test_programs_are_not_proposed_long_before_they_can_be_trained():
     # From nothing, more than half of the programs need one of the few lanes for all programs.
     config = dataclasses.replace(CONFIG, start="", num_frozen=0, num_full_lanes=2)
@@ -318,6 +320,7 @@ def test_programs_are_not_proposed_long_before_they_can_be_trained():
     assert scored > 10
 
 
+@pytest.mark.long
 def test_environments_may_have_lengths_of_their_own():
     config = dataclasses.replace(CONFIG, num_episodes=(3, 5), max_steps=(100, 13))
     evaluator = make_evaluator(TASKS, config, seed=0)
@@ -343,6 +346,7 @@ def test_a_search_that_meets_nothing_new_any_more_says_so(monkeypatch):
         found.step(2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tasks", [TASKS, [CATCH]], ids=["two environments", "one"])
 def test_the_first_seed_takes_the_hurdle_for_the_others(tasks):
     found = search(tasks, dataclasses.replace(CONFIG, num_seeds=3))

@@ -23,6 +23,7 @@ def few_updates(monkeypatch, tmp_path):
 SETTINGS = dict(lstm=4)
 
 
+@pytest.mark.long
 def test_a_rule_is_fitted_once_for_what_matters_to_the_fit(capsys, tmp_path):
     rule = frodo.fit_rule("vtrace", **SETTINGS)
     assert "fitting η to vtrace" in capsys.readouterr().err

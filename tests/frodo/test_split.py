@@ -79,7 +79,7 @@ def test_two_processes_of_four_devices_learn_what_one_learns_fused_and_from_thei
     ("settings", "num_devices", "message"),
     [
         ({}, 9, "num_devices is 9, expected at most the 8 there are, or 0 for no split"),
-        ({}, -1, "num_devices is -1, expected at most the 8"),
+        ({}, -1, "num_devices is -1, expected a whole number of at least 0"),
         ({"batch_size": 12}, 8, r"batch_size is 12, expected a multiple of num_devices \(8\)"),
         ({"replay": ReplayConfig(20, 8)}, 8, r"replay.capacity is 20, expected a multiple of num_devices \(8\)"),
         ({"replay": ReplayConfig(16, 12)}, 8, r"replay.batch_size is 12, expected a multiple of num_devices \(8\)"),

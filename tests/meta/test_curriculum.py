@@ -283,7 +283,7 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
         ({"kind": "plr", "capacity": 50}, {}, "changing", "^curriculum.capacity is 50, expected at most the 40 tasks"),
         (
             {"kind": "plr", "capacity": 9},
-            {"replay": frodo.ReplayConfig(8, 2, 0.0)},
+            {"replay": frodo.ReplayConfig(8, 2, 0.0), "is_acting_interleaved": False},
             "room",
             "^curriculum.kind is 'plr' and replay.capacity is 8, expected one of the two",
         ),

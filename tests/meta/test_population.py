@@ -199,6 +199,7 @@ def test_an_agent_on_the_host_begins_anew_with_keys_that_its_actor_does_not_take
     assert not ours & set(data(jax.random.split(state.key, 2)))
 
 
+@pytest.mark.long
 def test_lifetimes_end_with_their_budget_and_budgets_are_drawn_inversely():
     rule = RuleConfig("disco", dataclasses.replace(DISCO, without=("y_z", "aux_policy")))
     config = CONFIG.replace(replay=ReplayConfig(6, 3, 0.4), rule=rule)

@@ -11,6 +11,7 @@ import frodo
 from agents.environments.dm_env import TINY, DmEnvBatch
 from agents.muesli import muesli
 from agents.returns import importance_ratios, retrace, vtrace
+from tests.reference.agents import successors
 from tests.trajectories import random_trajectory
 
 T, B, A = 6, 3, 3
@@ -75,6 +76,7 @@ def test_vtrace_is_a_numpy_loops(float64):
     values, rho, gamma, lambda_ = rng.normal(size=(T + 1, B)), rng.uniform(0.1, 2, (T, B)), 0.9, 0.7
     found, _ = vtrace(trajectory, jnp.asarray(values), jnp.asarray(rho), gamma, lambda_)
     expected = np.zeros((T, B))
+    after = successors(trajectory, values)
     for b in range(B):
         for t in reversed(range(T)):
             expected[t, b] = values[t, b]
@@ -84,7 +86,7 @@ def test_vtrace_is_a_numpy_loops(float64):
             following = 0.0
             if t + 1 < T and not trajectory.truncated[t, b]:
                 following = expected[t + 1, b] - values[t + 1, b]
-            error = trajectory.reward[t, b] + discount * values[t + 1, b] - values[t, b]
+            error = trajectory.reward[t, b] + discount * after[t, b] - values[t, b]
             expected[t, b] += weight * (error + discount * lambda_ * following)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -96,7 +98,7 @@ def test_retrace_is_a_numpy_loops(float64):
     expected = np.zeros((T, B))
     for b in range(B):
         for t in reversed(range(T)):
-            following = v[t + 1, b]
+            following = successors(trajectory, v)[t, b]
             is_cut = trajectory.truncated[t, b] or not trajectory.valid[t, b]
             if t + 1 < T and trajectory.valid[t + 1, b] and not is_cut:
                 trace = 0.7 * min(1.0, rho[t + 1, b])

@@ -14,7 +14,7 @@ from frodo.learner import build_learner
 from frodo.online import make_online_program
 from toy_envs.catch import Catch
 
-SMALL = dict(num_steps=100, key=jax.random.key(0), batch_size=4, unroll=5, network=NetworkConfig("mlp", (8,)))
+SMALL = dict(num_steps=1e15, key=jax.random.key(0), batch_size=4, unroll=5, network=NetworkConfig("mlp", (8,)))
 TOO_LARGE = [
     (dict(batch_size=2_000_000_000), "batch_size"),
     (dict(unroll=2_000_000_000), "unroll"),

@@ -152,6 +152,7 @@ for path in sys.argv[1:]:
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         given = [ast.unparse(x) for x in node.args] + [x.arg for x in node.keywords]
         is_text = name in ("read_text", "write_text") or (name == "open" and not any("b'" in x for x in given))
-        if is_text and "encoding" not in given and ast.unparse(node.func) not in ("os.open", "tarfile.open"):
+        of_bytes = ("os.open", "tarfile.open", "self._file.open")  # the last is of an archive
+        if is_text and "encoding" not in given and ast.unparse(node.func) not in of_bytes:
             print(f"{path}:{node.lineno}: {ast.unparse(node)}")
 """

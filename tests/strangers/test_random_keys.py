@@ -58,6 +58,7 @@ def test_a_lifetime_on_the_host():
     live("bsuite/catch/0", "impala")
 
 
+@pytest.mark.long
 def test_trials_with_tasks_that_are_chosen():
     rooms = Trials(RuleRoom("main"), 1)
     settings = TINY | dict(unroll=rooms.horizon, curriculum=frodo.CurriculumConfig("plr"))
@@ -67,6 +68,7 @@ def test_trials_with_tasks_that_are_chosen():
     frodo.returns_by_trial(result.learner, result.params, room, tasks, jax.random.key(1), num_trials=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", [Catch(4, 3), "bsuite/catch/0"], ids=["pure", "host"])
 def test_a_population(environment):
     settings = TINY | dict(budgets=(100,), num_updates=1, validation_unroll=4, is_acting_interleaved=False) | REPLAY

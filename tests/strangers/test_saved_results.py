@@ -64,7 +64,7 @@ def check_same(one, other):
         np.testing.assert_array_equal(x, other.metrics[name], err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["frodo", "memory", "dqn"])
+@pytest.mark.parametrize("kind", [pytest.param("frodo", marks=pytest.mark.long), "memory", "dqn"])
 def test_going_on_after_loading_is_never_having_stopped(tmp_path, kind):
     first = life(kind)
     first.save(tmp_path / "result")

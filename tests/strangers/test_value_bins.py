@@ -112,6 +112,7 @@ def test_measured_bins_go_no_farther_than_usual_unless_returns_do(monkeypatch):
         assert max_value("toy/catch/5x5", Strange(5, 5)) == expected
 
 
+@pytest.mark.long
 def test_the_library_and_programs_write_what_was_found_and_resume_measures_nothing(tmp_path, monkeypatch):
     rule = frodo.make_rule("muesli", model_steps=1)
     result = frodo.discover_online(Catch(4, 3), rule, num_steps=16, key=jax.random.key(0), **TINY)

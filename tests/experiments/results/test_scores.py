@@ -87,6 +87,7 @@ def test_scores_of_gymnax_are_between_random_play_and_a_reference():
         reference_scores("gymnax/Pendulum-v1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", ["CartPole-v1", "Asterix-MinAtar"])
 def test_random_play_of_gymnax_is_what_acting_gives(env):
     pytest.importorskip("gymnax")

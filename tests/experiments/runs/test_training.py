@@ -150,8 +150,8 @@ def test_actors_take_turns_and_no_step_is_lost_also_where_a_run_goes_on(tmp_path
     handed, seeds = [], []
 
     class Watched(HostActor):
-        def get(self):
-            acted = super().get()
+        def get(self, *of):
+            acted = super().get(*of)
             handed.append(np.asarray(acted.trajectories.observation)[:, :-1, 0])  # [M, T, 2]
             return acted
 
@@ -211,8 +211,8 @@ def test_two_actors_hand_all_frames_of_pong_to_the_learner_in_order_each_from_it
     made, handed = [], []
 
     class Watched(HostActor):
-        def get(self):
-            acted = super().get()
+        def get(self, *of):
+            acted = super().get(*of)
             handed.append(np.asarray(acted.trajectories.observation)[:, :-1])  # [M, T, B, ...]
             return acted
 
