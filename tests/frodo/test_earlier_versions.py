@@ -43,7 +43,7 @@ def weighted_sum(x):
 def numbers(config: AgentConfig) -> dict[str, float]:
     num_actions = 1 if config.rule.kind == "prediction" else A
     rule, trajectory = make_update_rule(config.rule), random_trajectory(0, T, B, num_actions=num_actions)
-    trajectory.valid[0, 2] = trajectory.is_first[1, 2] = False  # as a step was whose successor is not known
+    trajectory.valid[0, 2] = trajectory.truncated[0, 2] = False  # as a step was whose successor is not known
     trajectory = trajectory._replace(reward=trajectory.reward * trajectory.valid)
     outer, observation = make_outer(config.outer, rule, config.network, num_actions), trajectory.observation[0]
     spec, rng = rule.spec(num_actions), np.random.default_rng(1)
