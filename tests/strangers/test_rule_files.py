@@ -90,7 +90,7 @@ def set_setting(dotted, value):
         ("network.action_model", float("inf"), "'config.json' is no JSON: Infinity"),
         ("network.hidden", 5, "network.hidden is 5, expected at most 10000 entries"),
         ("network.hidden", [1.0], "network.hidden is 1.0, expected a whole number"),
-        ("network.hidden", [1] * 1001, "expected at most 10000 entries"),
+        ("network.hidden", [1] * 10_001, "expected at most 10000 entries"),
         ("network.head_stddev", "x", "network.head_stddev is 'x', expected a number"),
         ("network", [], r"network is \[\], expected settings by name"),
         ("optimizer.learning_rate", None, "optimizer.learning_rate is None, expected a number"),
