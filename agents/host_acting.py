@@ -15,7 +15,7 @@ from agents.acting import Policy, Schedule, act, random_share
 from agents.environments.host import HostEnvironment, check_finite
 from agents.networks import Agent
 from agents.types import Array, CoreState, Params, Trajectory
-from toy_envs.base import TimeStep, host_time_step
+from toy_envs.base import TimeStep
 
 PATIENCE = 5.0  # seconds that a step may take where the run is to stop; then it counts as one that hangs
 
@@ -221,14 +221,10 @@ class HostActor:
         """
         num_steps, batch_size = buffer.action.shape[1:]
         filled = np.array(np.broadcast_to(filled, batch_size))
-        lanes, batch = np.array(list(last)), np.array(shown.observation)
+        lanes = np.array(list(last))
+        batch: Any = np.array(shown.observation)
         batch[lanes] = list(last.values())
-        check_finite(
-            host_time_step(**shown._asdict() | {"observation": batch}),
-            self._environment.name,
-            self._num_taken - 1,
-            self._is_clipped,
-        )
+        check_finite(shown._replace(observation=batch), self._environment.name, self._num_taken - 1, self._is_clipped)
         buffer.observation[m, filled[lanes], lanes] = np.asarray(self._prepare(batch))[lanes]  # type: ignore[index]
         buffer.is_first[m, filled[lanes], lanes] = False  # type: ignore[index]
         for lane in lanes[filled[lanes] < num_steps]:

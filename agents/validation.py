@@ -88,8 +88,7 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
 def check_type(name: str, value: Any, kind: Any, expected: str) -> None:
     """Raise a TypeError where an argument is of another type; the message says what is expected."""
     if not isinstance(value, kind):
-        text = repr(value)
-        raise TypeError(f"{name} is {text if len(text) < 80 else f'a {type(value).__name__}'}, expected {expected}")
+        raise TypeError(f"{name} is {_shown(value)}, expected {expected}")
 
 
 def as_array(name: str, value: Any) -> jax.Array:
@@ -97,8 +96,13 @@ def as_array(name: str, value: Any) -> jax.Array:
     if value is not None:
         with contextlib.suppress(TypeError, ValueError):
             return jnp.asarray(value)
+    raise TypeError(f"{name} is {_shown(value)}, expected an array")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it: a long one by its type alone."""
     text = repr(value)
-    raise TypeError(f"{name} is {text if len(text) < 80 else f'a {type(value).__name__}'}, expected an array")
+    return text if len(text) < 80 else f"a {type(value).__name__}"
 
 
 def checked_key(key: Any) -> jax.Array:

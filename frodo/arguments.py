@@ -41,10 +41,10 @@ def check_meta_params(rule: UpdateRule, num_actions: int, meta_params: Params | 
 def check_finite(name: str, tree: Any) -> None:
     """Raise a ValueError that names the first array with entries that are not finite, outside of compiled programs."""
     leaves = jax.tree.leaves(tree)
-    if any(isinstance(x, jax.core.Tracer) for x in leaves):
+    if any(isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct)) for x in leaves):
         return
     with jax.ensure_compile_time_eval():  # of arrays that a program takes as constants
-        if _all_finite(leaves):
+        if all_finite(leaves):
             return
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         if not np.all(np.isfinite(x)):
@@ -53,9 +53,9 @@ def check_finite(name: str, tree: Any) -> None:
 
 
 @jax.jit
-def _all_finite(leaves: list[Any]) -> Array:
-    """Whether they are, as one number, so that nothing else is transferred."""
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in leaves]))
+def all_finite(tree: Any) -> Array:
+    """Say whether all arrays of a pytree are finite, as one bool, so that nothing else is transferred."""
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def check_params(agent: Agent, params: Params, observation: Any) -> None:

@@ -27,7 +27,7 @@ from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_count, check_type, checked_key
 from frodo import presets, results, states
-from frodo.arguments import check_meta_params
+from frodo.arguments import all_finite, check_meta_params
 from frodo.config import AgentConfig
 from frodo.devices import own_key, quick_to_compile, total
 from frodo.learner import Control, Learner, LearnerState, build_learner, check_teacher, split
@@ -207,11 +207,12 @@ def discover_online(
         check_count("batch_size", settings["batch_size"])
     given = rule if isinstance(rule, str) and rule in RULES else get_rule(rule)
     meta_params = None if isinstance(given, str) else given.meta_params
+    size, seed = 1, 0
     if isinstance(environment, str) and not is_pure(environment):
         preset = presets.for_rule(environment, given) if isinstance(given, str) else given.config
         size = settings.get("batch_size", preset.batch_size) // jax.process_count()
-        environment = as_environment(environment, size, host_seeds(key, 2, jax.process_count())[jax.process_index()])
-    environment = as_environment(environment)
+        seed = host_seeds(key, 2, jax.process_count())[jax.process_index()]
+    environment = as_environment(environment, size, seed)
     host = environment if isinstance(environment, HostEnvironment) else None
     config = _settings(environment, given)
     if host is not None:
@@ -428,12 +429,7 @@ def why_stopped(control: Control, params: Params) -> str:
     """Say why a run cannot go on after iterations with these results, "" if it can."""
     if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
         return f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
-    return "" if _all_finite(params) else "the agent's parameters are not finite"
-
-
-@jax.jit
-def _all_finite(params: Params) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
+    return "" if all_finite(params) else "the agent's parameters are not finite"
 
 
 def cause(reason: str, shown: str, when: str, remedy: str) -> str:

@@ -48,10 +48,6 @@ class Life(NamedTuple):
     actor: dict[str, Any]
     parts: list[dict[str, np.ndarray]]
 
-    @property
-    def num_iterations(self) -> int:
-        return num_done(self.parts)
-
 
 class OnlineResult:
     """An agent and its objective at the end of a run. `save` keeps it, `frodo.load` reads it; it does not pickle.

@@ -89,9 +89,14 @@ class Environment(abc.ABC, Generic[State]):
         return jnp.ones((), jnp.float32)
 
     @functools.cached_property
+    def shown(self) -> Any:
+        """The shape and dtype of what `observe` returns, jax.ShapeDtypeStruct."""
+        return jax.eval_shape(lambda key: self.observe(self.initial_state(key)), jax.random.key(0))
+
+    @property
     def observation_dtype(self) -> np.dtype:
         """The dtype of what `observe` returns."""
-        return jax.eval_shape(lambda key: self.observe(self.initial_state(key)), jax.random.key(0)).dtype
+        return self.shown.dtype
 
     @property
     def task_ids(self) -> range:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import dm_env
-import jax
 
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import EnvpoolEnvironment, is_envpool
@@ -48,8 +47,7 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     pure = environment if isinstance(environment, Environment) else _as_pure(environment)
     if pure is None:
         return as_host_environment(environment)
-    shown = jax.eval_shape(lambda key: pure.observe(pure.initial_state(key)), jax.random.key(0))
-    name = type(pure).__name__
+    shown, name = pure.shown, type(pure).__name__
     if not hasattr(shown, "shape"):
         raise ValueError(
             f"environment {name!r} is not supported: observe returns a {type(shown).__name__}, expected a single "

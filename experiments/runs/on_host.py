@@ -104,7 +104,6 @@ def train_on_host(
                 for actor in actors:
                     actor.params = params
                 window.append(jax.device_get(metrics))
-                bins.look({name: x[None] for name, x in window[-1].items()})
                 if rate is None:
                     check(run, control, learner_state.params)
                 returns.extend(acted.returns)
@@ -116,6 +115,7 @@ def train_on_host(
                 done = (index + 1) * steps if is_last else index * steps + step
                 if step >= next_row or is_last:
                     stacked = {name: np.stack([metrics[name] for metrics in window])[None] for name in window[0]}
+                    bins.look(stacked)
                     episodes, return_sum = devices.total(len(returns), sum(returns))
                     stacked |= {"episodes": np.array([[int(episodes)]]), "return_sum": np.array([[return_sum]])}
                     logged = reduced(stacked) | {name: np.array([x]) for name, x in waiting.shares().items()}
