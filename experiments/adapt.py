@@ -29,15 +29,15 @@ from agents.environments.names import is_pure, make_environment
 from experiments.analyses import loaded_agent
 from experiments.results import k_shot
 from experiments.runs import command_line, settings
-from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import folder_of, of_process
 from experiments.runs.learning_curves import print_summary, train_and_draw
-from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo import files, logs, memory
 from frodo.adaptation import held_out_tasks
 from frodo.config import OnlineConfig
 from frodo.rules import RULES
+from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.folders import folder_of, of_process
+from frodo.runs.options import RunOptions
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 

@@ -21,10 +21,10 @@ from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.analyses.pictures import pictures
 from experiments.results import plots
 from experiments.runs import command_line
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_out
 from frodo import files
 from frodo.logs import Progress, note
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import check_out
 
 NUM_STEPS, NUM_EPISODES = 500, 4  # steps that an agent acts, and episodes that are drawn at most
 NUM_FRAMES = 5  # of the first episode, in `saliency`

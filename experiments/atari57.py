@@ -22,10 +22,10 @@ from absl import flags
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
-from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import folder_of
 from frodo import logs, presets
 from frodo.config import OnlineConfig
+from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.folders import folder_of
 
 SCORE = "human_normalised"
 

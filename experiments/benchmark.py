@@ -30,10 +30,10 @@ from experiments.benchmarks.processes import Sample, choose_cores, run_once
 from experiments.benchmarks.tables import OTHER, THIS, result, tables
 from experiments.results import reading
 from experiments.runs import command_line
-from experiments.runs.errors import RunError, UsageError
-from experiments.runs.folders import check_out
 from frodo import files
 from frodo.logs import note
+from frodo.runs.errors import RunError, UsageError
+from frodo.runs.folders import check_out
 
 
 def run(

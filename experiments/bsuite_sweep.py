@@ -40,14 +40,14 @@ from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import EXPERIMENTS, Recorder, record_path
 from experiments.results import plots
 from experiments.runs import command_line, settings, training
-from experiments.runs.errors import RunError, UsageError, caused_by
-from experiments.runs.folders import folder_of
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
-from experiments.runs.options import RunOptions
 from frodo.config import OnlineConfig
 from frodo.learner import build_learner
 from frodo.logs import note, table
 from frodo.rules import RULES
+from frodo.runs.errors import RunError, UsageError, caused_by
+from frodo.runs.folders import folder_of
+from frodo.runs.options import RunOptions
 
 # One id of each experiment, neither the easiest nor out of reach: noise of 1, rewards times 30, the smallest deep sea,
 # a best horizon of 10, memory of 2 steps and of 2 bits, umbrella chains of 5 steps and with 5 distractors.

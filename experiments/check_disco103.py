@@ -27,8 +27,8 @@ from agents.categorical import to_scalars
 from agents.moving_average import MovingAverage, normalise
 from agents.types import Array, Params, Trajectory
 from experiments.runs.command_line import start
-from experiments.runs.errors import UsageError, caused_by
 from frodo import archives, disco103_weights, logs
+from frodo.runs.errors import UsageError, caused_by
 from meta import disco, disco103
 from meta.disco_inputs import DiscoContext
 from meta.target_network import LifetimeLSTMState

@@ -23,15 +23,15 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
 from experiments.runs import command_line, planning, settings
-from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import of_process
-from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join
-from experiments.runs.run import Run
 from frodo import devices, logs, population_presets
 from frodo.config import PopulationConfig
 from frodo.population import Population, PopulationState, reduce_results, tell_not_finite
 from frodo.rule_files import Origin, Rule, config_for, load_settings, population_config
+from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.folders import of_process
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row

@@ -14,10 +14,10 @@ from pathlib import Path
 from absl import flags
 
 from experiments.runs import command_line, settings
-from experiments.runs.errors import caused_by
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from frodo import disco103_weights
 from frodo.config import OnlineConfig
+from frodo.runs.errors import caused_by
 
 
 def main(argv: list[str]) -> None:

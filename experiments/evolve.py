@@ -28,16 +28,16 @@ from absl import flags
 from experiments.results import plots, program_plots, reading
 from experiments.results.scores import parse_tasks, task_of
 from experiments.runs import command_line
-from experiments.runs.errors import RunError, UsageError, caused_by
-from experiments.runs.folders import of_process
-from experiments.runs.options import RunOptions
 from experiments.runs.processes import define_process_flags, join
-from experiments.runs.run import Run
 from frodo import devices, files, presets
 from frodo.config import AgentConfig
 from frodo.evolution import KINDS, MAX_SEEDS, Evolution, EvolutionConfig, Exhausted, Record
 from frodo.logs import Progress, note, table
 from frodo.rule_files import Origin, Rule
+from frodo.runs.errors import RunError, UsageError, caused_by
+from frodo.runs.folders import of_process
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 from meta.optimizers import adam
 from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, to_formula

@@ -25,9 +25,9 @@ from agents.environments.names import is_pure, make_environment
 from agents.validation import check_choice
 from experiments.runs import settings
 from experiments.runs.command_line import no_arguments, parse_steps, start
-from experiments.runs.errors import UsageError, caused_by
 from frodo.fitted import RULE_OF, check_target
 from frodo.logs import table
+from frodo.runs.errors import UsageError, caused_by
 from meta import fitting, policy_fitting
 from meta.disco import DiscoConfig
 

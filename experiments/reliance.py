@@ -17,9 +17,9 @@ from absl import flags
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, settings, sweep
-from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.options import RunOptions
 from frodo.config import OnlineConfig
+from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.options import RunOptions
 from meta.disco import HIDDEN
 
 LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}

@@ -15,9 +15,9 @@ from agents.validation import did_you_mean
 from experiments.results.plots import curves
 from experiments.results.reading import DIFFERENCE, Results, X, curve, final_values, pool, read
 from experiments.runs.command_line import start
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_out
 from frodo.logs import note, table
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import check_out
 
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
 

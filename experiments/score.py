@@ -19,11 +19,11 @@ from absl import flags
 from experiments.results.program_plots import draw_program
 from experiments.results.scores import parse_tasks, task_of
 from experiments.runs import command_line
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_out
 from frodo import files
 from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import check_out
 from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, Program, to_formula
 from meta.programs import parse_loss

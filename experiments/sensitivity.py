@@ -29,15 +29,15 @@ from agents.td import TDLambdaConfig, td_lambda
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.results import plots
 from experiments.runs import command_line, settings
-from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import folder_of
-from experiments.runs.options import RunOptions
 from frodo import files, memory, presets
 from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import build_learner
 from frodo.logs import Progress, note
 from frodo.online import make_online_program
+from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.folders import folder_of
+from frodo.runs.options import RunOptions
 from meta.sensitivity import INPUTS, STEP, target_derivatives
 from toy_envs.base import Environment
 

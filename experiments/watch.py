@@ -41,10 +41,10 @@ from experiments.analyses.pictures import pictures
 from experiments.analyses.predictions import certainty
 from experiments.results.plots import COLOURS
 from experiments.runs import command_line
-from experiments.runs.errors import RunError, UsageError
-from experiments.runs.folders import check_out
 from frodo import files
 from frodo.logs import Progress, note
+from frodo.runs.errors import RunError, UsageError
+from frodo.runs.folders import check_out
 from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
 

@@ -44,13 +44,14 @@ def start(monkeypatch, capsys):
     """Return a function that runs a program by its module's name, or as code, and says what came of it."""
     from absl import flags
 
-    from experiments.runs import command_line, errors
+    from experiments.runs import command_line
+    from frodo.runs import errors
 
     def start(program, *args):
         before = set(flags.FLAGS)
         monkeypatch.setattr(sys, "argv", [program.split("\n")[0], *map(str, args)])
         for name in ("use_all_cores", "keep_freed_memory"):
-            monkeypatch.setattr(command_line.devices, name, lambda: None)
+            monkeypatch.setattr(command_line.cores, name, lambda: None)
         monkeypatch.setattr(command_line.app, "run", lambda main, flags_parser: main(flags_parser(sys.argv)))
         monkeypatch.setattr(errors, "run_is_open", False)
         capsys.readouterr()

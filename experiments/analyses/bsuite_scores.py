@@ -14,9 +14,9 @@ import pandas as pd
 from bsuite import sweep
 from bsuite.logging import base, csv_logging, logging_utils
 
-from experiments.runs.errors import UsageError
 from frodo import files
 from frodo.files import from_plain
+from frodo.runs.errors import UsageError
 
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "memory", "generalization")
 EXPERIMENTS = tuple(dict.fromkeys(bsuite_id.split(sweep.SEPARATOR)[0] for bsuite_id in sweep.SWEEP))

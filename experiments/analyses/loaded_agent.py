@@ -18,9 +18,6 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
 from agents.host_acting import actor_keys
 from agents.types import Array, Params, Predictions, Trajectory
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.errors import UsageError, caused_by
-from experiments.runs.folders import check_version, has_checkpoint
 from experiments.runs.training import check_learner
 from frodo import files, memory
 from frodo.adaptation import returns_by_trial
@@ -28,6 +25,9 @@ from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import Learner, build_learner
 from frodo.online import make_online_program
+from frodo.runs.checkpoints import Checkpoints
+from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.folders import check_version, has_checkpoint
 from meta.distillation import Teacher
 from meta.lifetime import AgentState, clip_rewards
 from toy_envs.base import Environment

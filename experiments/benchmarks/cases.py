@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from agents.validation import did_you_mean
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 
 
 class Unit(NamedTuple):

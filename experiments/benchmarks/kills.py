@@ -20,9 +20,9 @@ from typing import NamedTuple
 from absl import app, flags
 
 from experiments.results import reading
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.folders import has_checkpoint
 from frodo.logs import table
+from frodo.runs.checkpoints import Checkpoints
+from frodo.runs.folders import has_checkpoint
 
 ITERATION = 8 * 2 * 4  # environment steps
 TINY = (
@@ -36,7 +36,7 @@ TINY = (
     "--config.network.hidden=4",
 )
 SAVING_OFTEN = (
-    "import runpy, experiments.runs.run as run; run.SAVE_SECONDS = 0.5; "
+    "import runpy, frodo.runs.run as run; run.SAVE_SECONDS = 0.5; "
     "runpy.run_module('experiments.online', run_name='__main__', alter_sys=True)"
 )
 ENDS = ("another process of the run is gone", "not all of 2 processes came up")

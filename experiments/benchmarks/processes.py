@@ -19,7 +19,7 @@ except ImportError:  # Windows
 from experiments.benchmarks.cases import Benchmark, Unit
 from experiments.results import reading
 from experiments.runs import jobs
-from experiments.runs.errors import RunError, UsageError
+from frodo.runs.errors import RunError, UsageError
 
 MIN_COMPILE_SECONDS = 0.2  # of what is kept: as runs/compiled_programs.py has it, for revisions before it, too
 

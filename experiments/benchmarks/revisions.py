@@ -8,7 +8,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,13 +17,13 @@ from experiments.comparison.protocol import Point, choose, choose_one
 from experiments.results import reading
 from experiments.results.scores import normalised
 from experiments.runs import settings, training
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import has_checkpoint
 from experiments.runs.jobs import failure
-from experiments.runs.options import RunOptions
 from frodo import files
 from frodo.config import OnlineConfig
 from frodo.logs import note
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import has_checkpoint
+from frodo.runs.options import RunOptions
 from frodo.value_bins import with_bins_of
 
 TUNING, CELLS = "tuning", "cells"

@@ -16,10 +16,10 @@ from agents.environments.names import make_environment
 from experiments.analyses import loaded_agent
 from experiments.results import k_shot, plots, reading
 from experiments.results.scores import normalised, reference_scores
-from experiments.runs.errors import UsageError
 from frodo import files
 from frodo.config import OnlineConfig
 from frodo.logs import quantity
+from frodo.runs.errors import UsageError
 from toy_envs import names
 from toy_envs.rule_room import KINDS, RuleRoom
 from toy_envs.trials import Trials

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 
 ALL = "all"  # environments
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.results.plots import Series
-from experiments.runs.errors import UsageError
 from frodo.files import read_json
+from frodo.runs.errors import UsageError
 
 FINAL_FRACTION = 0.2  # of a run
 X = "env_steps"

@@ -22,8 +22,8 @@ from agents.environments.atari57 import atari_scores
 from agents.environments.names import is_pure, make_environment
 from agents.types import Array
 from experiments.runs import settings
-from experiments.runs.errors import UsageError, caused_by
 from frodo.program_lanes import Task
+from frodo.runs.errors import UsageError, caused_by
 from toy_envs import names
 from toy_envs.base import Environment
 from toy_envs.catch import Catch

@@ -28,12 +28,13 @@ from absl import app, flags, logging
 
 from agents.environments.host import NotFiniteError
 from agents.validation import ON_HOST, did_you_mean
-from experiments.runs import compiled_programs, devices, errors, jobs, processes, watching
-from experiments.runs.errors import RunError, UsageError
-from experiments.runs.folders import check_out
-from experiments.runs.options import RunOptions
+from experiments.runs import compiled_programs, jobs, processes
 from frodo.files import MAX_ENTRIES, DiskError
 from frodo.rules import RULES, RuleConfig
+from frodo.runs import errors, watching
+from frodo.runs.errors import RunError, UsageError
+from frodo.runs.folders import check_out
+from frodo.runs.options import RunOptions
 
 Config = TypeVar("Config")
 MAX_LINE = 2000  # characters of an error
@@ -175,8 +176,8 @@ def start(main: Callable[[list[str]], Any]) -> None:
             stream.reconfigure(errors="backslashreplace")  # where it knows no Greek letters
     flags.DEFINE_boolean("keep_compiled", True, "Keep compiled programs in the user's cache folder for later runs.")
     jobs.stop_with_parent()
-    devices.use_all_cores()
-    devices.keep_freed_memory()
+    cores.use_all_cores()
+    cores.keep_freed_memory()
     app.run(guarded, flags_parser=_parse_flags)
 
 

@@ -11,9 +11,6 @@ import numpy as np
 from agents import splitting
 from agents.types import Array, Params
 from experiments.runs import exact_metrics
-from experiments.runs.life_rows import are_finite, check, lives_of, progress_text, reduced, rows_of
-from experiments.runs.options import RunOptions
-from experiments.runs.run import Run
 from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Control, Learner
@@ -21,6 +18,9 @@ from frodo.logs import Progress, note
 from frodo.not_finite import what_was_shown
 from frodo.observations import note_sizes
 from frodo.online import MAX_SKIPPED_IN_A_ROW, OnlineProgram, make_online_program
+from frodo.runs.life_rows import are_finite, check, lives_of, progress_text, reduced, rows_of
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 from frodo.value_bins import BinWatch
 from toy_envs.base import Environment
 

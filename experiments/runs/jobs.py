@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.runs.errors import UsageError
 from frodo import files
 from frodo.logs import note
+from frodo.runs.errors import UsageError
 
 IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
 ENVIRONMENT = {IS_JOB: "1", "PYTHONIOENCODING": "utf-8"}  # of a job, whose messages are in log.txt

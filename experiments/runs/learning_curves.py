@@ -9,10 +9,10 @@ import numpy as np
 from experiments.analyses.loaded_agent import load_teacher
 from experiments.results import plots, reading
 from experiments.runs import settings, training
-from experiments.runs.folders import folder_of
-from experiments.runs.options import RunOptions
 from frodo import logs
 from frodo.config import OnlineConfig
+from frodo.runs.folders import folder_of
+from frodo.runs.options import RunOptions
 from toy_envs.catch import Catch
 from toy_envs.rule_room import MIXED
 

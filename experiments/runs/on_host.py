@@ -12,14 +12,14 @@ from agents import splitting
 from agents.environments.host import HostEnvironment
 from agents.host_acting import HostActor, Waiting, actor_keys
 from agents.types import Params
-from experiments.runs.life_rows import are_finite, check, lives_of, progress_text, reduced, rows_of
-from experiments.runs.run import Run
 from frodo import devices
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, split
 from frodo.logs import Progress
 from frodo.observations import note_sizes
 from frodo.online import make_host_learn, of_all_actors
+from frodo.runs.life_rows import are_finite, check, lives_of, progress_text, reduced, rows_of
+from frodo.runs.run import Run
 from frodo.value_bins import BinWatch
 from meta.experience import jit_in_place
 

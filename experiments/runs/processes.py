@@ -20,9 +20,9 @@ import numpy as np
 from absl import flags
 from jax.experimental import multihost_utils
 
-from experiments.runs.errors import UsageError
-from experiments.runs.provenance import matmul_precision, versions
 from frodo.logs import note
+from frodo.runs.errors import UsageError
+from frodo.runs.provenance import matmul_precision, versions
 
 GOODBYE, FAILED = b"g", b"f"  # what a process says before it ends; one that is killed says nothing
 ALIVE = b"a"  # what it says until then, four times in the timeout

@@ -4,13 +4,13 @@ import re
 
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
-from experiments.runs.errors import UsageError, caused_by
 from frodo import population_presets, presets
 from frodo.config import OnlineConfig, PopulationConfig
 from frodo.files import MAX_ENTRIES
 from frodo.fitted import RULE_OF
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_settings, shipped_rules
 from frodo.rules import RULES
+from frodo.runs.errors import UsageError, caused_by
 from meta.hand_made import TARGETS
 
 # Rules, for --help: those that were discovered, and what η can begin with.

@@ -8,12 +8,12 @@ import numpy as np
 
 from experiments.results import plots, reading
 from experiments.runs import settings, training
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import clear, folder_of, has_checkpoint, locked
-from experiments.runs.options import RunOptions
 from frodo import files, logs
 from frodo.config import OnlineConfig
 from frodo.online import check_split
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import clear, folder_of, has_checkpoint, locked
+from frodo.runs.options import RunOptions
 
 
 def run_all(

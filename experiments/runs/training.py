@@ -21,19 +21,19 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
 from experiments.results import reading
-from experiments.runs.devices import use_one_thread
-from experiments.runs.folders import folder_of
 from experiments.runs.in_jax import train_in_jax
-from experiments.runs.life_rows import lives_of
 from experiments.runs.on_host import train_on_host
-from experiments.runs.options import RunOptions
-from experiments.runs.run import FIRST_COLUMNS, Run
 from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
 from frodo.memory import batch_shape, check_agents
 from frodo.observations import note_layout
 from frodo.online import check_split, check_tasks
+from frodo.runs.cores import use_one_thread
+from frodo.runs.folders import folder_of
+from frodo.runs.life_rows import lives_of
+from frodo.runs.options import RunOptions
+from frodo.runs.run import FIRST_COLUMNS, Run
 from frodo.value_bins import with_bins, with_bins_of
 from meta.distillation import Teacher
 from toy_envs.base import Environment

@@ -9,10 +9,10 @@ import pytest
 from experiments import analyse
 from experiments.analyses import loaded_agent, probes
 from experiments.analyses.loaded_agent import LoadedAgent
-from experiments.runs.errors import UsageError
 from frodo import files, presets
 from frodo.earlier_versions import FORMAT
 from frodo.learner import build_learner
+from frodo.runs.errors import UsageError
 from tests.experiments.analyses.small_agents import experience, fresh, small
 
 

@@ -14,9 +14,9 @@ from experiments.benchmarks import cases, planned, processes, revisions, tables
 from experiments.benchmarks.cases import STEPS, UPDATE, Benchmark
 from experiments.benchmarks.tables import OTHER, THIS
 from experiments.runs import compiled_programs
-from experiments.runs.errors import RunError, UsageError
 from frodo import files
 from frodo.program_costs import costs_of
+from frodo.runs.errors import RunError, UsageError
 
 TINY = Benchmark(
     "a tiny run", STEPS, "online", "--env=toy/random_walk --config.rule.lstm=4 --config.num_updates=1 --steps=1e4"

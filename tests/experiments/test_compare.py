@@ -15,8 +15,8 @@ from experiments import compare
 from experiments.comparison import cells, methods
 from experiments.comparison.protocol import FAMILIES
 from experiments.runs import settings
-from experiments.runs.errors import RunError, UsageError
 from frodo.rule_files import SHIPPED
+from frodo.runs.errors import RunError, UsageError
 from tests.experiments.comparison.small_comparison import ENVS, one
 
 ROOT = Path(__file__).parents[2]

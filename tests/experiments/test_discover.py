@@ -15,10 +15,10 @@ import pytest
 
 from agents.replay import ReplayConfig
 from experiments import discover
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
 from frodo.rule_files import ORIGIN, load_rule
 from frodo.rules import RuleConfig
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
 

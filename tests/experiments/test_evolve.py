@@ -16,10 +16,10 @@ import pytest
 
 from experiments import evolve
 from experiments.evolve import EvolveConfig
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
 from frodo import evolution
 from frodo.rule_files import load_rule
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 from frodo.target_lanes import TargetLaneConfig
 from meta.lanes import LaneConfig
 from meta.program_evaluation import distance_from_td

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.benchmarks import kills
 from experiments.benchmarks.kills import ITERATION, TINY, coordinator
-from experiments.runs.checkpoints import Checkpoints
+from frodo.runs.checkpoints import Checkpoints
 from tests.experiments.runs.small_runs import rows
 
 

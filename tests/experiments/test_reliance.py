@@ -8,8 +8,8 @@ import pytest
 from agents.replay import ReplayConfig
 from experiments import reliance
 from experiments.runs import settings
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 from meta.disco import HIDDEN
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import report
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 from tests.experiments.results.made_run import make_run
 
 

@@ -11,10 +11,10 @@ import pytest
 from agents.impala import ImpalaConfig, impala
 from agents.td import TDLambdaConfig, td_lambda
 from experiments import sensitivity
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
 from frodo import presets
 from frodo.rules import RuleConfig
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 from meta.scalar import FrodoConfig, frodo
 from tests.trajectories import random_trajectory
 

@@ -14,9 +14,9 @@ from agents.environments.names import make_environment
 from experiments import watch
 from experiments.analyses import loaded_agent
 from experiments.analyses.loaded_agent import LoadedAgent
-from experiments.runs.errors import RunError, UsageError
 from frodo import presets
 from frodo.learner import build_learner
+from frodo.runs.errors import RunError, UsageError
 
 
 def untrained(env, rule, **network_settings):

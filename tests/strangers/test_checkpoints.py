@@ -7,10 +7,10 @@ import shutil
 import jax.numpy as jnp
 import pytest
 
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import has_checkpoint
-from experiments.runs.options import RunOptions
+from frodo.runs.checkpoints import Checkpoints
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import has_checkpoint
+from frodo.runs.options import RunOptions
 from tests.experiments.runs.random_sum import Config, run
 
 TEMPLATE = {"x": jnp.array(0)}

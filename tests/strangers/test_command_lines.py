@@ -9,9 +9,9 @@ import pytest
 
 from agents.networks import NetworkConfig
 from experiments.runs import command_line, settings, training
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
 from frodo import files
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 
 LONG, LARGE = "a" * 300, "9" * 20
 ONLINE = ("online", "--rule=impala")

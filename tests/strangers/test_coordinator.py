@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from experiments.runs import processes
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 
 PASSWORD = b"\x01\x02\x03\x04"
 

@@ -13,8 +13,8 @@ from agents import host_acting
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.host import HostEnvironment, first_step
 from agents.networks import NetworkConfig
-from experiments.runs.folders import has_checkpoint
 from frodo.config import make_setup
+from frodo.runs.folders import has_checkpoint
 
 pytestmark = pytest.mark.timeout(120)
 BSUITE = ("--env=bsuite/catch/0", "--rule=impala", "--config.batch_size=2", "--config.unroll=5", "--steps=400")

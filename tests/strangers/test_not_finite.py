@@ -12,10 +12,10 @@ import frodo
 import frodo.population
 from agents.environments.host import first_step
 from experiments.runs import training
-from experiments.runs.errors import RunError
-from experiments.runs.options import RunOptions
 from frodo import presets
 from frodo.population import AgentResults, Population, PopulationState
+from frodo.runs.errors import RunError
+from frodo.runs.options import RunOptions
 from toy_envs.base import Environment
 
 INF = float("inf")

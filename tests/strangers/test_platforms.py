@@ -9,8 +9,9 @@ import types
 import pytest
 
 import experiments.benchmarks.processes as benchmark_processes
-from experiments.runs import devices, folders, jobs
-from experiments.runs.errors import UsageError
+from experiments.runs import jobs
+from frodo.runs import folders
+from frodo.runs.errors import UsageError
 
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios")
 OF_OS = ("sched_getaffinity", "sched_setaffinity", "fork", "killpg", "getpgid", "setsid", "sysconf")
@@ -42,8 +43,8 @@ import toy_envs, agents, meta, frodo, experiments
 for package in (toy_envs, agents, meta, frodo, experiments):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(found.name)
-import experiments.runs.folders
-print("fcntl is", experiments.runs.folders.fcntl)
+import frodo.runs.folders
+print("fcntl is", frodo.runs.folders.fcntl)
 sys.argv = ["online", *sys.argv[1:]]
 runpy.run_module("experiments.online", run_name="__main__", alter_sys=True)
 """
@@ -101,18 +102,18 @@ def test_a_job_waits_for_a_lock(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("platform, told, expected", [("linux", 5 * 2**10, 5), ("darwin", 5 * 2**20, 5)])
 def test_peak_memory_is_in_the_units_of_the_platform(monkeypatch, platform, told, expected):
-    monkeypatch.setattr(devices.resource, "getrusage", lambda who: types.SimpleNamespace(ru_maxrss=told))
-    monkeypatch.setattr(devices.sys, "platform", platform)
-    assert devices.peak_memory_mb() == expected
+    monkeypatch.setattr(cores.resource, "getrusage", lambda who: types.SimpleNamespace(ru_maxrss=told))
+    monkeypatch.setattr(cores.sys, "platform", platform)
+    assert cores.peak_memory_mb() == expected
 
 
 def test_on_windows_peak_memory_is_that_of_the_working_set(monkeypatch):
-    monkeypatch.setattr(devices, "resource", None)
+    monkeypatch.setattr(cores, "resource", None)
     process = types.SimpleNamespace(memory_info=lambda: types.SimpleNamespace(peak_wset=7 * 2**20))
     monkeypatch.setitem(sys.modules, "psutil", types.SimpleNamespace(Process=lambda: process))
-    assert devices.peak_memory_mb() == 7
+    assert cores.peak_memory_mb() == 7
     monkeypatch.setitem(sys.modules, "psutil", None)
-    assert devices.peak_memory_mb() != devices.peak_memory_mb()  # nan
+    assert cores.peak_memory_mb() != cores.peak_memory_mb()  # nan
 
 
 def test_a_benchmark_says_what_it_lacks(monkeypatch):

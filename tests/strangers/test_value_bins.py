@@ -13,8 +13,8 @@ from agents.categorical import bin_shares
 from agents.environments.host import first_step
 from agents.environments.names import make_environment
 from experiments.runs import training
-from experiments.runs.options import RunOptions
 from frodo import presets
+from frodo.runs.options import RunOptions
 from frodo.value_bins import STAYS, BinWatch, Seen, measure, with_bins
 from toy_envs import names as toys
 from toy_envs.catch import Catch

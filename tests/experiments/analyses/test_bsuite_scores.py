@@ -7,7 +7,7 @@ from bsuite.logging import logging_utils
 
 from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import Score
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 
 
 def of_episodes(bsuite_id: str, episodes, **columns) -> pd.DataFrame:

@@ -9,9 +9,9 @@ import pytest
 
 from experiments.analyses import loaded_agent
 from experiments.runs import training
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
 from frodo import presets
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 
 
 def small(env, rule, **settings):

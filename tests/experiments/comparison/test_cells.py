@@ -12,7 +12,7 @@ from experiments.comparison import cells
 from experiments.comparison.cells import CELLS, TUNING, Choice
 from experiments.comparison.protocol import Grid, Point
 from experiments.runs import training
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 from tests.experiments.comparison.small_comparison import ENVS, POINT, one, scalar_rule, write_cell, write_tuning
 
 

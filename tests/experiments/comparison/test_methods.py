@@ -13,11 +13,11 @@ from experiments.comparison import methods
 from experiments.comparison.methods import METHODS
 from experiments.comparison.protocol import Grid, Program
 from experiments.runs import settings
-from experiments.runs.errors import UsageError
 from frodo import presets
 from frodo.learner import build_learner
 from frodo.online import make_online_program
 from frodo.rule_files import Origin, Rule, load_rule
+from frodo.runs.errors import UsageError
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
 # What a rule may differ in: what it is, how η is learned, and PPO's passes.

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.comparison import protocol
 from experiments.comparison.protocol import Grid, Point, choose, choose_one
-from experiments.runs.errors import UsageError
+from frodo.runs.errors import UsageError
 
 A, B, C = (Point(rate, 0.01, (2, 20)) for rate in (1e-3, 3e-3, 1e-2))
 CATCH, OTHER_CATCH, GRID_WORLD = "toy/catch", "toy/catch/8x8", "toy/grid_world/46"

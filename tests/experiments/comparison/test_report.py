@@ -8,8 +8,8 @@ import pytest
 
 from experiments.comparison import cells, report
 from experiments.results import statistics
-from experiments.runs.errors import UsageError
 from frodo import files
+from frodo.runs.errors import UsageError
 from tests.experiments.comparison.small_comparison import ENVS, POINT, one, scalar_rule, write_cell, write_tuning
 
 

@@ -1,7 +1,7 @@
 """A run folder whose numbers are known."""
 
-from experiments.runs.options import RunOptions
-from experiments.runs.run import Run
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 from tests.experiments.runs.random_sum import Config
 
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments.runs import command_line
-from experiments.runs.options import RunOptions
-from experiments.runs.run import Run
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 
 
 @dataclasses.dataclass(frozen=True)

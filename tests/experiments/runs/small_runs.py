@@ -3,8 +3,8 @@
 import csv
 
 from agents.networks import NetworkConfig
-from experiments.runs.options import RunOptions
 from frodo import presets
+from frodo.runs.options import RunOptions
 
 CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb", "learner_waiting", "actors_waiting")
 

@@ -11,10 +11,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import has_checkpoint
 from frodo.files import DiskError
+from frodo.runs.checkpoints import Checkpoints
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import has_checkpoint
 
 
 class State(NamedTuple):

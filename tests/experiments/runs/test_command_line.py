@@ -7,15 +7,16 @@ import pytest
 
 from experiments.runs import command_line
 from experiments.runs.command_line import parse_seeds, parse_steps
-from experiments.runs.errors import UsageError
 from frodo import presets
 from frodo.rules import RULES
+from frodo.runs.errors import UsageError
 
 FLAGS_ONLY = """
 import dataclasses, sys
 import jax
 from typing import Literal
-from experiments.runs import command_line, errors
+from experiments.runs import command_line
+from frodo.runs import errors
 @dataclasses.dataclass(frozen=True)
 class Inner:
     hidden: tuple[int, ...] = (3, 4)

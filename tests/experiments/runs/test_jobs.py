@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from experiments.runs import jobs
-from experiments.runs.errors import UsageError
 from experiments.runs.jobs import Job
 from frodo import files
+from frodo.runs.errors import UsageError
 
 
 def test_only_unfinished_jobs_are_run(tmp_path, monkeypatch):

@@ -15,10 +15,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
-from experiments.runs.run import Run
 from frodo.files import DiskError
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 from tests.experiments.runs.random_sum import Config, Inner, init, run
 
 ROOT = Path(__file__).parents[3]
@@ -331,8 +331,8 @@ class TestSignals:
     def test_the_second_one_ends_at_once(self, tmp_path):
         program = (
             "import time\n"
-            "from experiments.runs.options import RunOptions\n"
-            "from experiments.runs.run import Run\n"
+            "from frodo.runs.options import RunOptions\n"
+            "from frodo.runs.run import Run\n"
             "from tests.experiments.runs.random_sum import Config\n"
             f"with Run(RunOptions((0,), 1, {str(tmp_path)!r}), experiment='a', name='b', config=Config()) as run:\n"
             "    print('open', flush=True)\n"

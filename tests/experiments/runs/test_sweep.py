@@ -7,8 +7,8 @@ import pytest
 
 from experiments import catch
 from experiments.runs import sweep, training
-from experiments.runs.errors import UsageError
 from frodo import files
+from frodo.runs.errors import UsageError
 from tests.experiments.runs.small_runs import options, rows, small_catch
 
 

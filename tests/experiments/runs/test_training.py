@@ -14,10 +14,10 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from experiments.analyses import loaded_agent
 from experiments.runs import in_jax, on_host, training
-from experiments.runs.errors import RunError, UsageError
-from experiments.runs.run import Run
 from frodo import presets
 from frodo.config import make_setup
+from frodo.runs.errors import RunError, UsageError
+from frodo.runs.run import Run
 from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
 
 LONG = pytest.mark.long

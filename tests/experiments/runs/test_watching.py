@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from experiments.runs import watching
-from experiments.runs.errors import RunError, UsageError
-from experiments.runs.options import RunOptions
-from experiments.runs.run import Run
 from frodo.files import DiskError
+from frodo.runs import watching
+from frodo.runs.errors import RunError, UsageError
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 from tests.experiments.runs.random_sum import Config, init, run
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from experiments.runs.errors import UsageError
 from frodo import states
 from frodo.files import writing
 from frodo.logs import note
+from frodo.runs.errors import UsageError
 
 
 class Checkpoints:

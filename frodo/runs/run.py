@@ -31,16 +31,16 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from experiments.runs import errors, watching
-from experiments.runs.checkpoints import Checkpoints
-from experiments.runs.devices import peak_memory_mb
-from experiments.runs.errors import UsageError
-from experiments.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked
-from experiments.runs.options import RunOptions
-from experiments.runs.provenance import provenance
 from frodo.earlier_versions import FORMAT
 from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
 from frodo.logs import note
+from frodo.runs import errors, watching
+from frodo.runs.checkpoints import Checkpoints
+from frodo.runs.cores import peak_memory_mb
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked
+from frodo.runs.options import RunOptions
+from frodo.runs.provenance import provenance
 
 SAVE_SECONDS = 60.0  # between checkpoints
 FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")

@@ -11,12 +11,12 @@ import numpy as np
 from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.types import Array, Params
-from experiments.runs.errors import RunError
-from experiments.runs.options import RunOptions
-from experiments.runs.run import Run
 from frodo.config import OnlineConfig
 from frodo.learner import Control
 from frodo.online import cause, why_stopped
+from frodo.runs.errors import RunError
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
 
 
 def lives_of(options: RunOptions) -> list[tuple[float | None, int]]:

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 
 from experiments.runs import jobs, processes
-from experiments.runs.errors import UsageError
-from experiments.runs.options import RunOptions
 from frodo.earlier_versions import FORMAT
 from frodo.files import writing
 from frodo.logs import note
+from frodo.runs.errors import UsageError
+from frodo.runs.options import RunOptions
 
 try:
     import fcntl

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import jax, jax.numpy as jnp
 from experiments.runs import in_jax
-from experiments.runs.devices import use_all_cores
+from frodo.runs.cores import use_all_cores
 from frodo import devices
 use_all_cores()
 for num in (1, 3, 4, 7):
@@ -34,9 +34,9 @@ def test_shares_are_as_many_as_divide_the_number_and_are_joined_without_waiting_
 ONE_THREAD = """
 import os, jax, jax.numpy as jnp
 from pathlib import Path
-from experiments.runs import devices
-devices.use_all_cores()
-devices.use_one_thread()
+from frodo.runs import cores
+cores.use_all_cores()
+cores.use_one_thread()
 jax.block_until_ready(jax.jit(lambda x: x @ x)(jnp.ones((512, 512))))
 threads = list(Path("/proc/self/task").iterdir())
 print(len(jax.devices()), sum("XLAEigen" in (thread / "comm").read_text() for thread in threads))
@@ -56,8 +56,8 @@ def test_one_thread_runs_programs_and_all_cores_stay():
 
 FAULTS = """
 import resource, numpy as np
-from experiments.runs import devices
-devices.keep_freed_memory()
+from frodo.runs import cores
+cores.keep_freed_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 use = lambda: [np.ones(100_000, np.uint8) for _ in range(600)]
 use()
@@ -70,8 +70,8 @@ print(faults() - before)
 
 THREADS = """
 import concurrent.futures, resource, threading, numpy as np
-from experiments.runs import devices
-devices.keep_freed_memory()
+from frodo.runs import cores
+cores.keep_freed_memory()
 barrier, lock = threading.Barrier(8), threading.Lock()
 def use(_):
     barrier.wait()

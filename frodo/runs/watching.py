@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agents.validation import did_you_mean
-from experiments.runs.errors import RunError, UsageError
 from frodo.files import write, writing
 from frodo.logs import note
+from frodo.runs.errors import RunError, UsageError
 
 NOT_DRAWN = ("seed", "learning_rate", "env_steps")
 
