@@ -11,23 +11,24 @@ the last fifth of the run, and lifetimes and resets in all. rule.npz is η with 
 what it was on the way; discovery.png is the return at the end of lifetimes, or of all episodes where no lifetime ends.
 """
 
-import contextlib
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from absl import flags
 
-from agents.environments.host import HostEnvironment
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
 from experiments.runs import command_line, planning, settings
 from experiments.runs.processes import define_process_flags, join
-from frodo import devices, logs, population_presets
+from frodo import logs, population_presets
 from frodo.config import PopulationConfig
-from frodo.population import Population, PopulationState, reduce_results, tell_not_finite
-from frodo.rule_files import Origin, Rule, config_for, load_settings, population_config
+from frodo.regimes.discovery import Populations
+from frodo.rule_files import config_for, load_settings, population_config
+from frodo.runs.callbacks import Callback, by_name
+from frodo.runs.driver import Driven, drive, end_program
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
@@ -51,31 +52,40 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a population has one seed")
     options = of_process(options, "discover", config.rule.name)
-    meta_params = settings.initial_meta_params(config)
     (seed,) = options.seeds
-    make = lambda i, step: make_environment(config.envs[i], config.batch_size, environment_seed(seed, i, step))
+    make: Any = lambda i, step: make_environment(config.envs[i], config.batch_size, environment_seed(seed, i, step))
     environments = [make(i, 0) for i in range(len(config.envs))]
-    hosts: dict[int, Any] = {i: one for i, one in enumerate(environments) if isinstance(one, HostEnvironment)}
-    with contextlib.ExitStack() as on_exit:
-        on_exit.callback(lambda: [one.close() for one in hosts.values()])
-        with caused_by("--envs"):
-            population = Population(config, environments, jax.random.key(seed))
-        on_exit.callback(lambda: [hosts.pop(i) for i in list(hosts) if population.hangs])  # to close one might hang
-        state = population.init(meta_params)  # before anything is written: the network may not suit an environment
-        run = on_exit.enter_context(Run(options, experiment="discover", name=config.rule.name, config=config))
-        on_exit.enter_context(population)
-        state, start = devices.scatter(*run.restore(devices.gather(state)), state)
-        if start:  # they are not to be seeded as they were at another meta-step
-            for i in hosts:
-                hosts[i].close()
-                hosts[i] = make(i, start)
-        population.start(state, hosts, lambda: run.interrupted)
-        summary = _discover(run, config, population, state, start)
+    every = min(max(1, options.steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
+    how: dict[str, Any] = dict(meta_params=settings.initial_meta_params(config), every=every, seed=seed, make=make)
+    with caused_by("--envs"):
+        regime = Populations(config, environments, jax.random.key(seed), config.envs, options.steps, **how)
+    with regime, Run(options, experiment="discover", name=config.rule.name, config=config) as run:
+        on_the_way = RulesOnTheWay(run.folder, regime, max(1, options.steps // NUM_RULES))
+        stopped = drive(regime, run, [*by_name(options.log_to), on_the_way])
+        end_program(stopped, run)
+        regime.rule(stopped.state, options.steps, run.clock.cpu_seconds()).save(run.folder / "rule.npz")
+        summary = _summary(run, options.steps)
         run.finish(summary)
     summary["rule"] = str(run.folder / "rule.npz")
-    if figure := draw(reading.read(run.folder), config, population.env_steps):
+    if figure := draw(reading.read(run.folder), config, regime.population.env_steps):
         summary["figure"] = figure
     return summary
+
+
+class RulesOnTheWay(Callback):
+    """What the rule was at the first row after each so many meta-steps, in rules/<meta-step>.npz."""
+
+    def __init__(self, folder: Path, regime: Populations, every: int):
+        self._folder, self._regime, self._every = folder, regime, every
+
+    def begin(self, driven: Driven) -> None:
+        self._driven, self._last = driven, driven.latest.step
+
+    def see(self, row: dict[str, Any]) -> None:
+        state, step = self._driven.latest.state, self._driven.latest.step
+        if step // self._every > self._last // self._every or step == self._regime.total:
+            self._regime.rule(state, step).save(self._folder / f"rules/{step:06d}.npz")
+        self._last = step
 
 
 def environment_seed(seed: int, agent: int, meta_step: int) -> int:
@@ -83,51 +93,13 @@ def environment_seed(seed: int, agent: int, meta_step: int) -> int:
     return int(np.random.SeedSequence((seed, agent, meta_step)).generate_state(1)[0])
 
 
-def _discover(
-    run: Run, config: DiscoverConfig, population: Population, state: PopulationState, start: int
-) -> dict[str, Any]:
-    """Take the meta-steps that are left; returns what they came to."""
-    num_steps = run.options.steps
-    every = min(max(1, num_steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
-    progress = logs.Progress(total=num_steps, start=start)
-    window = []
-    told: set[str] = set()  # environments whose agents were made anew
-
-    def save(name: str, step: int, cpu_seconds: float | None) -> None:
-        origin = Origin(config.envs, step * population.env_steps, cpu_seconds)
-        rule = Rule(config.rule.name, config.agent_only(), jax.device_get(state.meta_params), origin)
-        rule.save(run.folder / name)
-
-    for step in range(start + 1, num_steps + 1):
-        state, results = population.step(state)
-        window.append(results)
-        is_end = step == num_steps
-        if step % every == 0 or is_end:
-            row = reduce_results(window, population.indices, config.envs)
-            if row["resets"]:
-                for one in window:
-                    tell_not_finite(one, population.indices, config.envs, told)
-            window = []
-            env_steps = step * population.env_steps
-            first = {"seed": run.options.seeds[0], "update": step, "env_steps": env_steps, "env_frames": env_steps}
-            run.log([first | run.cost() | row])
-            returns = [value for name, value in row.items() if name.startswith("return/") and np.isfinite(value)]
-            text = f"return {np.mean(returns):.3f}" if returns else "no episode ended"
-            progress.update(step, text + (f", {row['resets']} resets" if row["resets"] else ""))
-        if step % max(1, num_steps // NUM_RULES) == 0 or is_end:
-            save(f"rules/{step:06d}.npz", step, None)
-        if step % every == 0 or is_end:
-            is_due, interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
-            if is_due or interrupted:
-                whole = devices.gather(state)
-                run.save(whole, step)
-                run.stop_if_interrupted(whole, step, interrupted)
-    save("rule.npz", num_steps, run.cpu_seconds())
+def _summary(run: Run, num_steps: int) -> dict[str, Any]:
+    """Return what the run came to."""
     logged = reading.read(run.folder)
     names = [name for name in logged.columns if name.startswith(("return/", "end_return/"))]
     summary: dict[str, Any] = {name: float(reading.final_values(logged, name)[0]) for name in names}
     summary |= {name: int(logged.columns[name][-1]) for name in ("lifetimes", "resets")}
-    return summary | {"meta_steps": num_steps, "cpu_seconds_per_meta_step": run.cpu_seconds() / num_steps}
+    return summary | {"meta_steps": num_steps, "cpu_seconds_per_meta_step": run.clock.cpu_seconds() / num_steps}
 
 
 def draw(results: reading.Results, config: DiscoverConfig, env_steps: int) -> str:

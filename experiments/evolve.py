@@ -16,8 +16,6 @@ Returns are normalised by the bounds of the paper's code, elsewhere by random an
 """
 
 import dataclasses
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +24,23 @@ import numpy as np
 from absl import flags
 
 from experiments.results import plots, program_plots, reading
-from experiments.results.scores import parse_tasks, task_of
 from experiments.runs import command_line
 from experiments.runs.processes import define_process_flags, join
-from frodo import devices, files, presets
-from frodo.config import AgentConfig
-from frodo.evolution import KINDS, MAX_SEEDS, Evolution, EvolutionConfig, Exhausted, Record
-from frodo.logs import Progress, note, table
-from frodo.rule_files import Origin, Rule
-from frodo.runs.errors import RunError, UsageError, caused_by
+from experiments.runs.settings import parse_tasks
+from frodo import files
+from frodo.logs import table
+from frodo.regimes.evolution import Evolution
+from frodo.regimes.search_settings import KINDS, MAX_SEEDS, EvolutionConfig
+from frodo.regimes.searching import SEEDS_OF_FINALISTS, Evolved, Interrupted, Searches, settings_for
+from frodo.runs.callbacks import by_name
+from frodo.runs.driver import Stopped, drive, end_program
+from frodo.runs.errors import UsageError
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
-from meta.optimizers import adam
+from frodo.scores import task_of
 from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, to_formula
-
-SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
 
 
 @dataclasses.dataclass
@@ -63,9 +61,8 @@ class EvolveConfig(EvolutionConfig):
 
 
 def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:
-    """Return the settings of a search: losses begin with Q(s)[a], targets with nothing."""
-    config = EvolveConfig(language=language, envs=envs)
-    return config if language == "losses" else dataclasses.replace(config, start="", num_frozen=0, chunk=25_600)
+    """Return the settings of a search in these environments."""
+    return EvolveConfig(**vars(settings_for(language)), envs=envs)
 
 
 def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
@@ -73,50 +70,39 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
     config.validate()
     if len(options.seeds) != 1:
         raise UsageError(f"--seeds={','.join(map(str, options.seeds))}: a search has one seed")
-    tasks = [task_of(env) for env in config.envs]
     options = of_process(options, "evolve", config.language)
-    search = Evolution(tasks, config, options.seeds[0])
-    why = "a search ends with its finalists"
+    tasks = [task_of(env) for env in config.envs]
+    regime, why = (
+        Searches(tasks, config.envs, config, options.seeds[0], options.steps),
+        "a search ends with its finalists",
+    )
     with Run(options, experiment="evolve", name=config.language, config=config, why_as_long=why) as run:
-        lanes, start = devices.scatter(*run.restore(devices.gather(search.lanes)), search.lanes)
-        if start:
-            with caused_by("--resume"):
-                search.restore(lanes, json.loads(devices.tell(json.dumps(run.told))))
-        end = _search(run, config.envs, search, start)
-        best = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
-        finalists = best[: config.num_finalists]
-        seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
-        note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
-        per_cpu_hour = search.counts["evaluated"] / run.cpu_seconds() * 3600
-        trainings = Progress(len(finalists) * len(tasks) * len(seeds), unit="trainings")
-
-        def on_chunk(num: int) -> None:
-            trainings.update(num)
-            _stop_if_interrupted(run, search, end)
-
-        again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
-        write_finalists(run.folder / "finalists.csv", config, finalists, seeds, again)
-        scores_again = np.median(again, axis=-1)
-        first = int(np.argmax(np.sum(scores_again, axis=-1)))
-        winner = finalists[first]
-        num_steps += sum(record.num_steps for record in search.records)
-        rule_of(config, winner, num_steps, run.cpu_seconds()).save(run.folder / "rule.npz")
-        language = config.kind.language
+        stopped = drive(regime, run, by_name(options.log_to))
+        end_program(stopped, run)
+        cpu_seconds = run.clock.cpu_seconds()
+        try:
+            found = regime.result(config.num_finalists, config.num_final_seeds, cpu_seconds)
+        except Interrupted as error:
+            end_program(Stopped(stopped.state, stopped.step, error.args[0]), run)
+        write_finalists(run.folder / "finalists.csv", config, found)
+        found.save(run.folder / "rule.npz")
+        best, counts = found.best[0], found.search.counts
+        of_envs = np.median(best.scores, axis=-1)
         summary = {
-            "formula": to_formula(language, winner.program),
-            "score": winner.score,
-            **{f"score/{env}": float(scores_again[first, i]) for i, env in enumerate(config.envs)},
-            **search.counts,
-            "programs_per_cpu_hour": per_cpu_hour,
-            **(nearest_to_td(search) if config.language == "losses" else {}),
+            "formula": best.formula,
+            "score": best.score,
+            **{f"score/{env}": float(of_envs[i]) for i, env in enumerate(config.envs)},
+            **counts,
+            "programs_per_cpu_hour": counts["evaluated"] / cpu_seconds * 3600,
+            **(nearest_to_td(found.search) if config.language == "losses" else {}),
         }
         run.finish(summary)
     draw(run.folder)
-    program_plots.draw_program(run.folder / "program.png", language, winner.program)
-    scores = [np.nan if x.score is None else x.score for x in search.records]
-    parents = [x.parent for x in search.records]
-    programs = [x.program for x in search.records]
-    program_plots.draw_family(run.folder / "family.png", language, programs, scores, parents, winner.number)
+    records, language = found.search.records, config.kind.language
+    program_plots.draw_program(run.folder / "program.png", language, records[best.number].program)
+    scores = [np.nan if x.score is None else x.score for x in records]
+    of_records = [x.program for x in records], scores, [x.parent for x in records]
+    program_plots.draw_family(run.folder / "family.png", language, *of_records, best.number)
     return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
 
 
@@ -128,116 +114,17 @@ def nearest_to_td(search: Evolution) -> dict[str, Any]:
     return {"nearest_to_td": formula, "distance_from_td": found[nearest.number], "score_of_nearest": nearest.score}
 
 
-def _search(run: Run, envs: Sequence[str], search: Evolution, chunk: int) -> int:
-    """Go on to the end of the search; `chunk` chunks of steps are done. Returns how many are then."""
-    num_programs = run.options.steps
-    progress = Progress(num_programs, search.counts["evaluated"], "programs")
-    while len(search.records) < num_programs or not search.is_idle:
-        try:
-            search.step(num_programs)
-        except Exhausted as error:
-            if not search.records:
-                raise RunError(str(error)) from None
-            note(f"{error}; the finalists are of what was found")
-            num_programs = len(search.records)
-            search.step(num_programs)  # no proposals: lanes go on to their ends
-        chunk += 1
-        best = search.best
-        env_steps = sum(record.num_steps for record in search.records)
-        first = {"seed": run.options.seeds[0], "update": chunk, "env_steps": env_steps, "env_frames": env_steps}
-        score = np.nan if best is None else best.score
-        run.log([first | {"best_score": score} | run.cost() | search.all_counts])
-        progress.update(search.counts["evaluated"], "" if best is None else _text(run, search, best))
-        is_end = search.is_idle and len(search.records) >= num_programs
-        is_due, interrupted = devices.agree(run.is_due() or is_end, run.interrupted)
-        if is_due or interrupted:
-            lanes, told = search.state()
-            write_programs(run.folder / "programs.csv", envs, search)
-            whole = devices.gather(lanes)
-            run.save(whole, chunk, told)
-            run.stop_if_interrupted(whole, chunk, interrupted)
-    return chunk
-
-
-def _text(run: Run, search: Evolution, best: Record) -> str:
-    """Say how fast the search is, how much it met before, and what is best."""
-    counts, formula = search.counts, to_formula(search.config.kind.language, best.program)
-    known = counts["proposals"] - len(search.records)
-    return (
-        f"{counts['evaluated'] / run.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
-        f"{known / counts['proposals']:.0%} nothing new, "
-        f"{counts['cut at the hurdle'] / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
-    )
-
-
-def _stop_if_interrupted(run: Run, search: Evolution, end: int) -> None:
-    """Stop after Ctrl-C, while finalists are scored; the checkpoint of the search's end is there."""
-    run.stop_if_interrupted(search.lanes, end, *devices.agree(run.interrupted))
-
-
-def write_programs(path: Path, envs: Sequence[str], search: Evolution) -> None:
-    """Write all records, in the order of their proposals; those that did not see an environment have no score there."""
-    language = search.config.kind.language
+def write_finalists(path: Path, config: EvolveConfig, found: Evolved) -> None:
+    """Write scores with fresh seeds, a row for each finalist, environment and seed, the best of the search first."""
+    finalists = sorted(found.best, key=lambda one: (-one.score, one.number))
     rows = [
-        {
-            "number": x.number,
-            "parent": x.parent,
-            "score": x.score,
-            "env_steps": x.num_steps,
-            "is_finite": x.is_finite,
-            **{
-                f"score/{env}": float(np.median(x.scores[i])) if x.scores.get(i) else None for i, env in enumerate(envs)
-            },
-            "formula": to_formula(language, x.program),
-        }
-        for x in search.records
-    ]
-    files.write_csv(path, rows)
-
-
-def write_finalists(
-    path: Path, config: EvolveConfig, finalists: list[Record], seeds: Sequence[int], again: np.ndarray
-) -> None:
-    """Write scores [finalists, tasks, seeds] with fresh seeds, a row for each finalist, environment and seed."""
-    rows = [
-        {"number": record.number, "env": env, "seed": seed, "score": again[i, j, k]}
-        | {"formula": to_formula(config.kind.language, record.program)}
-        for i, record in enumerate(finalists)
+        {"number": one.number, "env": env, "seed": SEEDS_OF_FINALISTS + k, "score": one.scores[j, k]}
+        | {"formula": one.formula}
+        for one in finalists
         for j, env in enumerate(config.envs)
-        for k, seed in enumerate(seeds)
+        for k in range(config.num_final_seeds)
     ]
     files.write_csv(path, rows)
-
-
-def rule_of(config: EvolveConfig, record: Record, num_steps: int, cpu_seconds: float) -> Rule:
-    """Return a program as a rule, with the agents of the search, and what the search cost, its finalists included."""
-    formula = to_formula(config.kind.language, record.program)
-    if config.language == "targets":
-        found = Rule("target_program", config.target_lane.agent(formula))
-    else:
-        found = Rule("program", _dqn(config, formula))
-    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
-    origin = Origin(config.envs, num_steps, cpu_seconds)
-    return dataclasses.replace(found, meta_params=meta_params, origin=origin)
-
-
-def _dqn(config: EvolveConfig, formula: str) -> AgentConfig:
-    lane = config.in_tasks(len(config.envs))[0].lane
-    agent = presets.dqn(config.envs[0], "program").agent_only()
-    rule = agent.rule.replace(
-        formula=formula,
-        discount=lane.discount,
-        ends=lane.ends,
-        epsilon=lane.epsilon,
-        target_period=lane.target_period,
-    )
-    return agent.replace(
-        rule=rule,
-        network=dataclasses.replace(agent.network, hidden=lane.hidden),
-        optimizer=adam(lane.learning_rate),
-        exploration=lane.exploration,
-        replay=dataclasses.replace(agent.replay, capacity=lane.capacity, batch_size=lane.batch_size),
-    )
 
 
 def draw(folder: Path) -> None:

@@ -17,13 +17,15 @@ import numpy as np
 from absl import flags
 
 from experiments.results.program_plots import draw_program
-from experiments.results.scores import parse_tasks, task_of
 from experiments.runs import command_line
+from experiments.runs.settings import parse_tasks
 from frodo import files
-from frodo.evolution import Evolution, EvolutionConfig
 from frodo.logs import Progress, table
+from frodo.regimes.evolution import Evolution
+from frodo.regimes.search_settings import EvolutionConfig
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
+from frodo.scores import task_of
 from meta.program_evaluation import distance_from_td
 from meta.program_language import LOSSES, Program, to_formula
 from meta.programs import parse_loss

@@ -34,7 +34,7 @@ from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import build_learner
 from frodo.logs import Progress, note
-from frodo.online import make_online_program
+from frodo.regimes.lifetimes import make_online_program
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import folder_of
 from frodo.runs.options import RunOptions

@@ -17,11 +17,12 @@ from agents.types import PredictionSpec, Trajectory, make_trajectory
 from frodo.adaptation import held_out_tasks, returns_by_trial
 from frodo.config import AgentConfig, PopulationConfig
 from frodo.learner import Learner, LearnerState, make_learner
-from frodo.online import discover_online, load
-from frodo.population import Discovery, discover
+from frodo.regimes.discovery import Discovery, discover
+from frodo.regimes.online import discover_online, load
 from frodo.results import OnlineResult
 from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
+from frodo.runs.callbacks import CSV, Callback, Checkpoint, TensorBoard, WeightsAndBiases
 from meta.curriculum import CurriculumConfig
 from meta.distillation import DistillationConfig, Teacher
 from meta.optimizers import OptimizerConfig, adam
@@ -31,7 +32,10 @@ from toy_envs.trials import Trials
 
 __all__ = [
     "RULES",
+    "CSV",
     "AgentConfig",
+    "Callback",
+    "Checkpoint",
     "CurriculumConfig",
     "Discovery",
     "DistillationConfig",
@@ -50,10 +54,12 @@ __all__ = [
     "RuleConfig",
     "RuleEntry",
     "Teacher",
+    "TensorBoard",
     "TimeStep",
     "Trajectory",
     "Trials",
     "UpdateRule",
+    "WeightsAndBiases",
     "adam",
     "as_environment",
     "discover",

@@ -37,14 +37,19 @@ def cpu_devices() -> list[jax.Device]:
         ) from None
 
 
-def shared_out(fn: Callable[[Any], Any], num: int, among: Sequence[jax.Device] = ()) -> Callable[[Any], Any]:
+def shared_out(fn: Callable[..., Any], num: int, among: Sequence[jax.Device] = ()) -> Callable[..., Any]:
     """Run a function of a pytree [num, ...] on as many devices as divide `num`, each with its share of it.
 
-    They are among this process's devices, or among those that are given.
+    They are among this process's devices, or among those that are given. Further arguments are whole on each of them.
     """
     mesh = make_mesh(num, among or jax.local_devices(), "share")
-    spec = PartitionSpec("share")
-    return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    spec, whole = PartitionSpec("share"), PartitionSpec()
+
+    def run(tree: Any, *others: Any) -> Any:
+        specs = (spec, *[whole] * len(others))
+        return jax.shard_map(fn, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)(tree, *others)
+
+    return run
 
 
 def num_shares(num: int) -> int:

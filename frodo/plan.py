@@ -21,9 +21,9 @@ from frodo.config import AgentConfig, OnlineConfig, PopulationConfig, make_setup
 from frodo.devices import cpu_devices, make_mesh, mesh_size
 from frodo.learner import build_learner
 from frodo.memory import batch_shape, num_bytes, trajectory_shape, trajectory_shapes
-from frodo.online import check_divided, make_online_program
-from frodo.population import make_agent, make_host_learn
 from frodo.program_costs import Costs, costs_of
+from frodo.regimes.lifetimes import check_divided, make_online_program
+from frodo.regimes.population import make_agent, make_host_learn
 from frodo.value_bins import with_bins
 from meta.experience import apart, experience_apart
 from meta.lifetime import Setup, make_agent_step

@@ -14,7 +14,7 @@ from agents.networks import NetworkConfig
 from agents.types import Array
 from frodo.config import AgentConfig
 from frodo.learner import build_learner
-from frodo.online import OnlineState, make_online_program
+from frodo.regimes.lifetimes import OnlineState, make_online_program
 from frodo.rules import RuleConfig
 from meta.lanes import Lanes
 from meta.optimizers import OptimizerConfig

@@ -24,7 +24,7 @@ from frodo.adaptation import returns_by_trial
 from frodo.config import OnlineConfig
 from frodo.devices import quick_to_compile
 from frodo.learner import Learner, build_learner
-from frodo.online import make_online_program
+from frodo.regimes.lifetimes import make_online_program
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import check_version, has_checkpoint

@@ -24,8 +24,8 @@ from frodo.devices import cpu_devices, make_mesh
 from frodo.learner import build_learner
 from frodo.logs import quantity, table
 from frodo.plan import batch_shape, trajectory_shape, trajectory_shapes
-from frodo.population import make_agent
 from frodo.program_costs import Costs, costs_of, costs_of_compiled
+from frodo.regimes.population import make_agent
 from meta.lifetime import init_agent_state, make_agent_step
 from meta.population import AXIS, make_group_step
 from toy_envs.catch import Catch

@@ -16,7 +16,7 @@ from agents.environments.names import make_environment
 from frodo import presets
 from frodo.learner import build_learner
 from frodo.logs import table
-from frodo.online import make_online_program
+from frodo.regimes.lifetimes import make_online_program
 from toy_envs.base import Environment
 
 NUM_TURNS = 5

@@ -15,7 +15,6 @@ import numpy as np
 from experiments.comparison.methods import METHODS, Comparison
 from experiments.comparison.protocol import Point, choose, choose_one
 from experiments.results import reading
-from experiments.results.scores import normalised
 from experiments.runs import settings, training
 from experiments.runs.jobs import failure
 from frodo import files
@@ -24,6 +23,7 @@ from frodo.logs import note
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import has_checkpoint
 from frodo.runs.options import RunOptions
+from frodo.scores import normalised
 from frodo.value_bins import with_bins_of
 
 TUNING, CELLS = "tuning", "cells"

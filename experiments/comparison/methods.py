@@ -12,7 +12,6 @@ from typing import NamedTuple
 from agents.impala import A2CConfig, ImpalaConfig
 from agents.ppo import PPOConfig
 from experiments.comparison.protocol import FAMILIES, Grid, Point, Program, family
-from experiments.results.scores import BSUITE_CATCH, reference_scores
 from experiments.runs import settings
 from frodo import population_presets, presets
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
@@ -20,6 +19,7 @@ from frodo.fitted import RULE_OF
 from frodo.rule_files import EVOLVED_LOSSES, PUBLISHED, Origin, load_origin, load_rule
 from frodo.rules import RuleConfig
 from frodo.runs.errors import UsageError, caused_by
+from frodo.scores import BSUITE_CATCH, reference_scores
 from meta.outer import OuterConfig
 from meta.program_language import FORMULAS
 from meta.scalar import FrodoConfig

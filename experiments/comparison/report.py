@@ -13,11 +13,11 @@ from experiments.comparison.methods import BASELINES, METHODS, Comparison
 from experiments.comparison.page import interval, page
 from experiments.comparison.protocol import ALL, family, groups_of
 from experiments.results import plots, reading, statistics
-from experiments.results.scores import normalised, reference_scores
 from experiments.results.statistics import Estimate
 from frodo import files
 from frodo.logs import table
 from frodo.rules import RULES
+from frodo.scores import normalised, reference_scores
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
 

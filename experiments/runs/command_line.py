@@ -31,7 +31,8 @@ from agents.validation import ON_HOST, did_you_mean
 from experiments.runs import compiled_programs, jobs, processes
 from frodo.files import MAX_ENTRIES, DiskError
 from frodo.rules import RULES, RuleConfig
-from frodo.runs import errors, watching
+from frodo.runs import cores, errors
+from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
 from frodo.runs.options import RunOptions
@@ -53,7 +54,7 @@ def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] 
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
-    flags.DEFINE_list("log_to", [], f"Where metrics go beside metrics.csv: some of {', '.join(watching.WATCHERS)}.")
+    flags.DEFINE_list("log_to", [], f"Where metrics go beside metrics.csv: some of {', '.join(WATCHERS)}.")
     define_settings(config, without)
 
 
@@ -84,7 +85,7 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
         overwrite=FLAGS.overwrite,
         log_to=tuple(FLAGS.log_to),
     )
-    watching.check(options.log_to)
+    by_name(options.log_to)
     return config, options
 
 

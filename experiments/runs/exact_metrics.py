@@ -14,7 +14,7 @@ from agents.environments.gymnax import GymnaxEnvironment
 from agents.types import Array, Params, Predictions, PredictionSpec
 from frodo.adaptation import held_out_tasks, returns_by_trial
 from frodo.learner import Learner
-from frodo.online import Evaluate, OnlineState
+from frodo.regimes.lifetimes import Evaluate, OnlineState
 from meta.curriculum import UNIFORM
 from toy_envs.base import Environment
 from toy_envs.catch import Catch

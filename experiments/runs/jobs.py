@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from frodo import files
 from frodo.logs import note
+from frodo.runs import folders
 from frodo.runs.errors import UsageError
 
 IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
 ENVIRONMENT = {IS_JOB: "1", "PYTHONIOENCODING": "utf-8"}  # of a job, whose messages are in log.txt
-is_job = False  # whether it is one
 
 
 class Job(NamedTuple):
@@ -128,9 +128,8 @@ def stop_with_parent() -> None:
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    global is_job
-    is_job = bool(os.environ.pop(IS_JOB, ""))
-    if is_job:
+    folders.may_wait = bool(os.environ.pop(IS_JOB, ""))
+    if folders.may_wait:
         threading.Thread(target=wait_for_its_end, daemon=True).start()
 
 

@@ -7,10 +7,8 @@ import json
 import os
 import secrets
 import selectors
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 from typing import Any, NoReturn
@@ -21,6 +19,7 @@ from absl import flags
 from jax.experimental import multihost_utils
 
 from frodo.logs import note
+from frodo.runs import folders
 from frodo.runs.errors import UsageError
 from frodo.runs.provenance import matmul_precision, versions
 
@@ -33,7 +32,6 @@ GRACE = 2.0  # seconds in which a process may tell its own error, after another 
 _others: list[socket.socket] = []  # those of process 0 to all others, or the one to process 0
 _ending = threading.Lock()
 _last_alive = 0.0  # when this process last said that it is
-_folders: list[str] = []  # temporary ones of this process
 
 
 def define_process_flags() -> None:
@@ -247,20 +245,6 @@ def _say(what: bytes) -> None:
             other.sendall(what)
 
 
-def temporary_folder() -> str:
-    """Make a folder that is removed when this process ends, unless it is killed."""
-    folder = tempfile.mkdtemp()
-    if not _folders:
-        atexit.register(_remove_folders)
-    _folders.append(folder)
-    return folder
-
-
-def _remove_folders() -> None:
-    for folder in _folders:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def are_several() -> bool:
     return bool(_others)
 
@@ -294,6 +278,6 @@ def end(code: int, text: str) -> NoReturn:
         _say(FAILED)
         if jax.process_index() == 0:  # JAX aborts those that live longer
             time.sleep(1.5 * GRACE)
-        _remove_folders()
+        folders.remove_temporary()
     finally:
         os._exit(code)

@@ -11,6 +11,7 @@ from frodo.fitted import RULE_OF
 from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_settings, shipped_rules
 from frodo.rules import RULES
 from frodo.runs.errors import UsageError, caused_by
+from frodo.scores import task_of
 from meta.hand_made import TARGETS
 
 # Rules, for --help: those that were discovered, and what η can begin with.
@@ -88,3 +89,18 @@ def parse_envs(text: str) -> tuple[str, ...]:
         if re.fullmatch(r"(toy|gymnax|navix|bsuite|envpool|atari|changing|trials)/.*", env) is None or is_pure(env):
             make_environment(env, 1, 0)  # refuses an unknown name
     return tuple(envs)
+
+
+def parse_tasks(text: str) -> tuple[str, ...]:
+    """Return the environments of --envs for programs: in JAX, with known bounds, each given once.
+
+    Raises:
+      UsageError: as it says.
+    """
+    envs = parse_envs(text)
+    with caused_by("--envs"):
+        for env in envs:
+            task_of(env)
+            if envs.count(env) > 1:
+                raise UsageError(f"{env} is given more than once")
+    return envs

@@ -10,7 +10,7 @@ from experiments.results import plots, reading
 from experiments.runs import settings, training
 from frodo import files, logs
 from frodo.config import OnlineConfig
-from frodo.online import check_split
+from frodo.regimes.lifetimes import check_split
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import clear, folder_of, has_checkpoint, locked
 from frodo.runs.options import RunOptions

@@ -21,17 +21,20 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
 from experiments.results import reading
-from experiments.runs.in_jax import train_in_jax
-from experiments.runs.on_host import train_on_host
+from experiments.runs import exact_metrics
 from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
 from frodo.memory import batch_shape, check_agents
 from frodo.observations import note_layout
-from frodo.online import check_split, check_tasks
+from frodo.regimes.in_jax import LivesInJax, Measures, chunk_of
+from frodo.regimes.life_rows import lives_of
+from frodo.regimes.lifetimes import check_split, check_tasks
+from frodo.regimes.on_host import LivesOnHost
+from frodo.runs.callbacks import by_name
 from frodo.runs.cores import use_one_thread
+from frodo.runs.driver import drive, end_program
 from frodo.runs.folders import folder_of
-from frodo.runs.life_rows import lives_of
 from frodo.runs.options import RunOptions
 from frodo.runs.run import FIRST_COLUMNS, Run
 from frodo.value_bins import with_bins, with_bins_of
@@ -66,13 +69,14 @@ def train(
       for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
     Raises:
       ValueError: if the environment or a setting is not what it should be.
-      RunError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
+      NotFiniteError: if ten meta-gradients in a row, or the agent's parameters, were not finite.
     """
     config.validate()
     if config.num_actors < 1 or (config.num_actors > 1 and is_pure(config.env)):
         where = f" for {config.env}, whose environments are not stepped on the host" if is_pure(config.env) else ""
         raise ValueError(f"num_actors is {config.num_actors}, expected {'1' if where else 'at least 1'}{where}")
-    if len(lives_of(options)) == 1 and is_pure(config.env) and _is_small(config) and not options.num_devices:
+    num_lives = len(options.seeds) * max(1, len(options.learning_rates))
+    if num_lives == 1 and is_pure(config.env) and _is_small(config) and not options.num_devices:
         use_one_thread()
     check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
@@ -81,27 +85,47 @@ def train(
     teacher = load_teacher()
     check_teacher(config, teacher)
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
-    num_lives = len(lives_of(options))
     check_learner(make_learner(), environment, num_lives if isinstance(environment, Environment) else 1)
     note_layout(config.network, environment.observation_shape)
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
     why_as_long = "" if is_extensible else "its first seeds are done"
-    with Run(
-        options,
-        experiment=experiment,
-        name=name,
-        config=config,
-        why_as_long=why_as_long,
-        teacher=_checksum(teacher),
-    ) as run:
+    lives = lives_of(options.seeds, options.learning_rates)
+    how: dict[str, Any] = dict(meta_params=meta_params, num_devices=options.num_devices)
+    about = {"teacher": _checksum(teacher)}
+    run = Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long, about=about)
+    with run:
         if isinstance(environment, Environment):
-            train_in_jax(run, config, environment, make_learner, meta_params)
+            regime: LivesInJax | LivesOnHost = _in_jax(config, environment, make_learner, lives, options, how)
         else:
-            train_on_host(run, config, environment, make_learner, meta_params, make)
+            environment.close()
+            own_size = config.batch_size // jax.process_count()
+            how["make"] = lambda seed: make(config.env, own_size, seed)
+            regime = LivesOnHost(config, environment, make_learner, lives, options.steps, **how)
+        end_program(drive(regime, run, by_name(options.log_to)), run)
         summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
+
+
+def _in_jax(config, environment, make_learner, lives, options: RunOptions, how) -> LivesInJax:
+    """Make the regime of a run in a pure environment, of as many whole chunks as there are in the iterations."""
+    learner = make_learner()
+    env_steps = config.num_env_steps(learner.is_meta)
+    iterations = max(1, options.steps // env_steps)
+    chunk = chunk_of(iterations, env_steps)
+    measures = Measures(
+        exact_metrics.iteration_metrics(environment, learner),
+        exact_metrics.log_metrics(environment, learner, chunk * env_steps),
+    )
+    steps = iterations // chunk * chunk * env_steps
+    how |= dict(chunk=chunk, measures=measures, is_quick=_is_quick(config, options))
+    return LivesInJax(config, environment, make_learner, lives, steps, **how)
+
+
+def _is_quick(config: OnlineConfig, options: RunOptions) -> bool:
+    """Whether to save on compilation: of a grid's programs, which run for seconds; those with minibatches get slow."""
+    return bool(options.learning_rates) and config.minibatches == 1
 
 
 def _with_bins(

@@ -1,10 +1,12 @@
 """The folder of a run: where it is, whether it holds one, and who may write it."""
 
+import atexit
 import contextlib
 import dataclasses
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import Any
 
 import jax
 
-from experiments.runs import jobs, processes
 from frodo.earlier_versions import FORMAT
 from frodo.files import writing
 from frodo.logs import note
@@ -27,6 +28,9 @@ try:
     import msvcrt
 except ImportError:  # elsewhere
     msvcrt = None  # type: ignore[assignment]
+
+may_wait = False  # for the end of another process that writes a folder, as jobs do
+_temporary: list[str] = []  # folders of this process
 
 PARTS = (
     "config.json",
@@ -54,13 +58,27 @@ def of_process(options: RunOptions, *names: str) -> RunOptions:
       UsageError: as `check_free`, for a run that does not go on: before anything is compiled for it.
     """
     if jax.process_index():
-        folder = processes.temporary_folder()
+        folder = temporary()
         return dataclasses.replace(
             options, out=folder, resume=False, log_to=(), resume_out=str(folder_of(options, *names))
         )
     if not options.resume:
         check_free(folder_of(options, *names), options)
     return options
+
+
+def temporary() -> str:
+    """Make a folder that is removed when this process ends, unless it is killed."""
+    folder = tempfile.mkdtemp()
+    if not _temporary:
+        atexit.register(remove_temporary)
+    _temporary.append(folder)
+    return folder
+
+
+def remove_temporary() -> None:
+    for folder in _temporary:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_out(path: Path, is_file: bool = False) -> None:
@@ -106,7 +124,7 @@ def check_version(folder: Path, record: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; a job waits for the end of another, else there is a UsageError.
+    """Keep other processes out of a folder: a job (`may_wait`) waits for their end, else there is a UsageError.
 
     The system takes the lock back when the process ends, however it does.
     """
@@ -115,7 +133,7 @@ def locked(folder: Path) -> Iterator[None]:
         if not fcntl and not msvcrt:
             note(f"{folder} is not locked: this platform has no locks; let no other process write there")
         while not _is_locked(descriptor):
-            if not jobs.is_job:
+            if not may_wait:
                 raise UsageError(f"{folder} is being written by another process: wait for its end")
             time.sleep(0.2)
         yield

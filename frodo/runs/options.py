@@ -14,5 +14,8 @@ class RunOptions:
     overwrite: bool = False
     learning_rates: tuple[float, ...] = ()  # each seed lives once with each, in one program; () for the settings' own
     num_devices: int = 0  # over which each life in a pure environment is split; 0 where whole lives are shared out
-    log_to: tuple[str, ...] = ()  # beside metrics.csv: `watching.WATCHERS`
+    log_to: tuple[str, ...] = ()  # beside metrics.csv: `callbacks.WATCHERS`
     resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several
+    is_call: bool = (
+        False  # of the library: what the folder holds goes on, and messages speak of arguments, not of flags
+    )

@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from experiments.results.scores import task_of
-from frodo.evolution import Evolution
+from frodo.regimes.evolution import Evolution
+from frodo.scores import task_of
 from meta.program_evaluation import ENDS, distance_from_td
 from meta.program_language import FORMULAS, LOSSES, parse
 from tests.experiments.test_evolve import CONFIG

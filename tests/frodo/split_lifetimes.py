@@ -22,7 +22,7 @@ from agents.replay import ReplayConfig
 from frodo import presets
 from frodo.devices import gather, quick_to_compile
 from frodo.learner import build_learner, split
-from frodo.online import make_host_learn, make_online_program, of_all_actors
+from frodo.regimes.lifetimes import make_host_learn, make_online_program, of_all_actors
 from meta.curriculum import CurriculumConfig
 from meta.experience import jit_in_place
 from meta.optimizers import adam

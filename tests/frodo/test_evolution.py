@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from frodo import evolution
-from frodo.evolution import Evolution, EvolutionConfig, make_evaluator
 from frodo.learner import build_learner
-from frodo.online import make_online_program
 from frodo.program_lanes import Evaluator, Job, Pool, Task
+from frodo.regimes.evolution import Evolution, make_evaluator
+from frodo.regimes.lifetimes import make_online_program
+from frodo.regimes.search_settings import EvolutionConfig
 from frodo.target_lanes import TargetLaneConfig
 from meta.equivalence import SAME
 from meta.lanes import LaneConfig, make_lanes

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import frodo.online
+import frodo.regimes.online
 from agents.host_acting import HostActor
 from agents.impala import ImpalaConfig, impala
 from agents.muesli import MuesliConfig
@@ -15,7 +15,8 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo import presets
 from frodo.learner import build_learner
-from frodo.online import discover_online, make_online_program
+from frodo.regimes.lifetimes import make_online_program
+from frodo.regimes.online import discover_online
 from frodo.rule_files import make_rule
 from frodo.rules import RuleConfig
 from meta.distillation import DistillationConfig
@@ -147,7 +148,7 @@ def test_on_the_host_the_slow_copy_acts_as_well(monkeypatch):
             acted_by.extend([value] if name == "params" else [])
             super().__setattr__(name, value)
 
-    monkeypatch.setattr(frodo.online, "HostActor", Watched)
+    monkeypatch.setattr(frodo.regimes.online, "HostActor", Watched)
     environments = [DmEnv(Catch(4, 3), seed) for seed in range(8)]
     rule = make_rule("muesli", model_steps=1, max_value=1)
     found = discover_online(environments, rule, num_steps=3 * 8 * 6, key=jax.random.key(0), **MUESLI)
@@ -164,7 +165,7 @@ def test_experience_on_the_host_changes_in_place_and_that_of_an_earlier_result_s
         in_place = jit_in_place(learn)
         return lambda state, *of: seen.extend(jax.tree.leaves(apart(state.lifetime)[0])) or in_place(state, *of)
 
-    monkeypatch.setattr(frodo.online, "jit_in_place", watched)
+    monkeypatch.setattr(frodo.regimes.online, "jit_in_place", watched)
     environments = [DmEnv(Catch(4, 3), seed) for seed in range(2)]
     settings = dict(unroll=4, validation_unroll=4, num_updates=2, network=NetworkConfig("mlp", (4,)), **more)
     rule = make_rule("frodo", lstm=3)

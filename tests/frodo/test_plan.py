@@ -13,9 +13,9 @@ from agents.environments.names import make_environment
 from agents.environments.suites import seen
 from frodo import plan, population_presets, presets, program_costs
 from frodo.learner import build_learner
-from frodo.online import make_online_program
 from frodo.plan import Plan, Share, advice, describe, plan_online, plan_population
 from frodo.program_costs import Costs, costs_of_compiled
+from frodo.regimes.lifetimes import make_online_program
 from meta.experience import apart
 from tests.frodo.test_population import tiny
 

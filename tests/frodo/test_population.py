@@ -11,7 +11,7 @@ import pytest
 
 from agents.environments.names import make_environment
 from frodo import population_presets
-from frodo.population import Population
+from frodo.regimes.population import Population
 
 DEVICES = """
 import jax

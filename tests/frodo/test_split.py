@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from agents.replay import ReplayConfig
-from frodo.online import check_split, discover_online
+from frodo.regimes.lifetimes import check_split
+from frodo.regimes.online import discover_online
 from tests.frodo.split_lifetimes import ADAPTING, TINY, config_of, lifetime, lifetime_on_host
 from tests.trees import leaves
 from toy_envs.base import DmEnv

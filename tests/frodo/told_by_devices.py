@@ -13,8 +13,8 @@ import jax
 from agents import splitting
 from frodo import program_costs
 from frodo.learner import build_learner
-from frodo.online import make_online_program
 from frodo.plan import plan_online
+from frodo.regimes.lifetimes import make_online_program
 from tests.frodo.split_lifetimes import config_of
 from toy_envs.catch import Catch
 

@@ -20,7 +20,7 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo.config import AgentConfig, make_setup
 from frodo.learner import build_learner
-from frodo.online import make_online_program
+from frodo.regimes.lifetimes import make_online_program
 from frodo.rules import RuleConfig
 from meta import population
 from meta.disco import DiscoConfig

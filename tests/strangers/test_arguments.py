@@ -7,7 +7,8 @@ import pytest
 
 import frodo
 from agents.environments.dm_env import DmEnvBatch
-from frodo.evolution import Evolution, EvolutionConfig
+from frodo.regimes.evolution import Evolution
+from frodo.regimes.search_settings import EvolutionConfig
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 from toy_envs.trials import Trials

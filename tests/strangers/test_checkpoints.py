@@ -11,7 +11,7 @@ from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import has_checkpoint
 from frodo.runs.options import RunOptions
-from tests.experiments.runs.random_sum import Config, run
+from tests.frodo.runs.random_sum import Config, run
 
 TEMPLATE = {"x": jnp.array(0)}
 

@@ -11,7 +11,7 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo import memory, presets
 from frodo.learner import build_learner
-from frodo.online import make_online_program
+from frodo.regimes.lifetimes import make_online_program
 from toy_envs.catch import Catch
 
 SMALL = dict(num_steps=1e15, key=jax.random.key(0), batch_size=4, unroll=5, network=NetworkConfig("mlp", (8,)))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import frodo
-import frodo.population
+import frodo.regimes.population
 from agents.environments.host import first_step
 from experiments.runs import training
 from frodo import presets
-from frodo.population import AgentResults, Population, PopulationState
+from frodo.regimes.population import AgentResults, Population, PopulationState
 from frodo.runs.errors import RunError
 from frodo.runs.options import RunOptions
 from toy_envs.base import Environment
@@ -154,7 +154,7 @@ def test_in_a_population_an_agent_that_is_made_anew_is_told_once_by_its_environm
             counts = {"lifetimes": np.ones(2), "resets": np.array([0, self.num_steps - 1])}
             return state, [AgentResults(~is_finite, is_finite, metrics | counts)]
 
-    monkeypatch.setattr(frodo.population, "Population", Ended)
+    monkeypatch.setattr(frodo.regimes.population, "Population", Ended)
     small = dict(batch_size=2, unroll=3, validation_unroll=3, num_updates=1, budgets=(10_000,))
     environments = {"good": Count(at=-1), "wrong": Count(at=-1)}
     found = frodo.discover(environments, "frodo", num_meta_steps=4, key=jax.random.key(0), **small)

@@ -10,7 +10,7 @@ import pytest
 
 import experiments.benchmarks.processes as benchmark_processes
 from experiments.runs import jobs
-from frodo.runs import folders
+from frodo.runs import cores, folders
 from frodo.runs.errors import UsageError
 
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios")
@@ -94,7 +94,7 @@ def test_a_job_waits_for_a_lock(tmp_path, monkeypatch):
     tries = iter([False, False, True])
     monkeypatch.setattr(folders, "_is_locked", lambda descriptor: next(tries))
     monkeypatch.setattr(folders.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(folders.jobs, "is_job", True)
+    monkeypatch.setattr(folders, "may_wait", True)
     with folders.locked(tmp_path):
         pass
     assert next(tries, None) is None

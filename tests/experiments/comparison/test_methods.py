@@ -15,7 +15,7 @@ from experiments.comparison.protocol import Grid, Program
 from experiments.runs import settings
 from frodo import presets
 from frodo.learner import build_learner
-from frodo.online import make_online_program
+from frodo.regimes.lifetimes import make_online_program
 from frodo.rule_files import Origin, Rule, load_rule
 from frodo.runs.errors import UsageError
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule

@@ -2,7 +2,7 @@
 
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
-from tests.experiments.runs.random_sum import Config
+from tests.frodo.runs.random_sum import Config
 
 
 def make_run(folder, metric="return", seeds=(0, 1)):

@@ -7,16 +7,17 @@ import signal
 import numpy as np
 import pytest
 
-from agents.environments.host import HostEnvironment, first_step
+from agents.environments.host import HostEnvironment, NotFiniteError, first_step
 from agents.environments.names import make_environment
 from agents.host_acting import HostActor
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from experiments.analyses import loaded_agent
-from experiments.runs import in_jax, on_host, training
+from experiments.runs import training
 from frodo import presets
 from frodo.config import make_setup
-from frodo.runs.errors import RunError, UsageError
+from frodo.regimes import in_jax, on_host
+from frodo.runs.errors import UsageError
 from frodo.runs.run import Run
 from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
 
@@ -116,7 +117,9 @@ def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_p
         assert steps == sorted(set(steps)) and 1200 <= steps[-1] < 1400
         assert sum(float(row["episodes"]) for row in logged if row["seed"] == seed) > 5
     assert np.isfinite(summary["return"]).all() and ("target_difference" in summary) == (rule == "frodo")
-    with pytest.raises(UsageError, match="--steps=1800 is more than the run's 1200, and its first seeds are done"):
+    with pytest.raises(
+        UsageError, match="--steps=1800, more than the 1200 of the run in .*, and its first seeds are done"
+    ):
         train(1800, resume=True)
     checkpoints = [int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit()]
     assert len(checkpoints) == 2, "one at the interrupt, one at the end"
@@ -257,7 +260,8 @@ def interrupt_at_the_third_row(monkeypatch):
     def log_and_interrupt(run, new_rows):
         log(run, new_rows)
         logged.append(new_rows)
-        run.interrupted = signal.SIGINT * (len(logged) == 3)
+        if len(logged) == 3:
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Run, "log", log_and_interrupt)
 
@@ -268,7 +272,8 @@ def interrupt_in_second_seed(monkeypatch):
 
     def log_and_interrupt(run, new_rows):
         log(run, new_rows)
-        run.interrupted = signal.SIGINT * (new_rows[0]["seed"] == 1 and new_rows[0]["env_steps"] > 300)
+        if new_rows[0]["seed"] == 1 and new_rows[0]["env_steps"] > 300:
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Run, "log", log_and_interrupt)
 
@@ -276,7 +281,7 @@ def interrupt_in_second_seed(monkeypatch):
 def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
     config = small_catch()
     config = config.replace(meta_optimizer=dataclasses.replace(config.meta_optimizer, learning_rate=1e38))
-    with pytest.raises(RunError, match="10 meta-gradients in a row were not finite"):
+    with pytest.raises(NotFiniteError, match="10 meta-gradients in a row were not finite"):
         training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
     assert not (tmp_path / "summary.json").exists()
 
@@ -284,7 +289,7 @@ def test_ten_bad_meta_gradients_in_a_row_end_the_run(tmp_path):
 def test_an_agent_whose_parameters_are_not_finite_ends_the_run(tmp_path):
     config = presets.with_rule(small_catch(), "a2c")
     config = config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=1e38))
-    with pytest.raises(RunError, match="the agent's parameters are not finite"):
+    with pytest.raises(NotFiniteError, match="the agent's parameters are not finite"):
         training.train(config, options(tmp_path, 10**6), experiment="e", name="n")
 
 
@@ -317,7 +322,7 @@ def test_a_run_of_another_version_is_refused_in_one_line(written, tmp_path):
 
 @pytest.mark.parametrize("make", [small_catch, lambda: small_cart_pole("a2c")])
 def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(in_jax, "_is_quick", lambda *_: False)  # another optimisation of programs rounds otherwise
+    monkeypatch.setattr(training, "_is_quick", lambda *_: False)  # another optimisation of programs rounds otherwise
     config = make()
     steps, rates = 20 * config.num_env_steps(config.rule.entry.is_learned), (1e-3, 1e-2)
     train = lambda config, folder, **others: training.train(
@@ -345,11 +350,11 @@ def test_a_life_whose_parameters_are_not_finite_says_so_and_the_others_go_on(tmp
 
 def test_a_run_leaves_out_few_iterations():
     for iterations in (1, 19, 97, 126, 130, 781, 3125, 10_007):
-        chunk = in_jax._chunk(iterations, 256)
+        chunk = in_jax.chunk_of(iterations, 256)
         assert 1 <= chunk <= in_jax.CHUNK and iterations // chunk >= min(iterations, in_jax.CHUNKS)
         assert iterations % chunk <= max(1, 0.01 * iterations)
 
 
 def test_short_iterations_are_logged_as_seldom_as_they_are_short():
-    assert in_jax._chunk(100_000, env_steps=1) == 1000 and in_jax._chunk(2_000, env_steps=1) == 100
-    assert in_jax._chunk(100_000, env_steps=4) == 250 and in_jax._chunk(100_000, env_steps=64) == 100
+    assert in_jax.chunk_of(100_000, env_steps=1) == 1000 and in_jax.chunk_of(2_000, env_steps=1) == 100
+    assert in_jax.chunk_of(100_000, env_steps=4) == 250 and in_jax.chunk_of(100_000, env_steps=64) == 100

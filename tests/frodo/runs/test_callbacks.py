@@ -13,11 +13,10 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from frodo.files import DiskError
-from frodo.runs import watching
+from frodo.runs import callbacks
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.options import RunOptions
-from frodo.runs.run import Run
-from tests.experiments.runs.random_sum import Config, init, run
+from tests.frodo.runs.random_sum import Config, run
 
 
 def options(folder, steps=50, **others):
@@ -51,7 +50,14 @@ def test_tensorboard_has_each_row_once_also_where_a_run_goes_on(tmp_path):
         starts = [when - seconds for tag, _, seconds, when in found if tag == "seconds"]
         np.testing.assert_allclose(starts, starts[0], rtol=0, atol=1e-3)
         assert 0 <= time.time() - found[-1][-1] < 60
-        assert {tag for tag, *_ in found} == {"update", "env_frames", "seconds", "return"}
+        assert {tag for tag, *_ in found} == {
+            "update",
+            "env_frames",
+            "seconds",
+            "cpu_seconds",
+            "peak_memory_mb",
+            "return",
+        }
 
 
 def test_a_full_disk_ends_a_run_in_one_line(tmp_path, monkeypatch):
@@ -87,37 +93,33 @@ def test_weights_and_biases_has_a_run_for_each_life_which_goes_on(tmp_path, monk
     assert [first, second] == again and first.endswith("seed_0") and second.endswith("seed_1")
     assert begun[0]["resume"] == "allow" and begun[0]["group"] == "random_sum/" + begun[0]["config"]["name"]
     assert [step for own, step, *_ in told if own == first] == [10, 20, 30, "finished", 40, 50, "finished"]
-    assert set(told[0][2]) == {"update", "env_frames", "seconds", "return"}
+    assert set(told[0][2]) == {"update", "env_frames", "seconds", "cpu_seconds", "peak_memory_mb", "return"}
 
     def refused(**settings):
         raise RuntimeError("no key")
 
     fake.init = refused
-    with pytest.raises(RunError, match="^--log_to=wandb: no key$"):
+    with pytest.raises(RunError, match="^wandb: no key$"):
         run(Config(), options(tmp_path, overwrite=True, log_to=("wandb",)))
     assert not list(tmp_path.iterdir()), "nothing half-written"
 
 
 def test_weights_and_biases_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    with Run(options(tmp_path, log_to=("wandb",)), experiment="a", name="b", config=Config()) as own:
-        own.restore(init())
-        for step in (10, 20):
-            row = {"update": step, "env_steps": step, "env_frames": step, "return": 0.5, "nothing": float("nan")}
-            own.log([{"seed": 0} | row])
+    run(Config(), options(tmp_path, 20, log_to=("wandb",)))
     (folder,) = (tmp_path / "wandb").glob("offline-run-*_seed_0")
     assert list(folder.glob("run-*_seed_0.wandb"))
 
 
 def test_lives_of_a_grid_are_told_apart():
-    assert watching.life_of({"seed": 3, "learning_rate": "0.010"}) == "seed_3_rate_0.01"
+    assert callbacks.life_of({"seed": 3, "learning_rate": "0.010"}) == "seed_3_rate_0.01"
     row = {"seed": 3, "learning_rate": 0.1, "env_steps": 5, "return": "", "loss": "inf", "episodes": 4, "entropy": 0.5}
-    assert watching.drawn(row) == {"episodes": 4.0, "entropy": 0.5}
+    assert callbacks.drawn(row) == {"episodes": 4.0, "entropy": 0.5}
 
 
 def test_who_cannot_watch_is_named(monkeypatch):
     with pytest.raises(UsageError, match="^--log_to=tensorbord: there is no such watcher .did you mean .tensorboard"):
-        watching.check(["wandb", "tensorbord"])
+        callbacks.by_name(["wandb", "tensorbord"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"^--log_to=tensorboard needs tensorboardX: pip install 'frodo-rl\[tensorbo"):
-        watching.check(["tensorboard"])
+    with pytest.raises(UsageError, match=r"^--log_to: tensorboard needs tensorboardX: pip install 'frodo-rl\[tensorbo"):
+        callbacks.by_name(["tensorboard"])

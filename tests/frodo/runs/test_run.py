@@ -19,10 +19,11 @@ from frodo.files import DiskError
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
-from tests.experiments.runs.random_sum import Config, Inner, init, run
+from frodo.runs.signals import Signals
+from tests.frodo.runs.random_sum import Config, Inner, Sums, init, run
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = [sys.executable, "-m", "tests.experiments.runs.random_sum"]
+PROGRAM = [sys.executable, "-m", "tests.frodo.runs.random_sum"]
 
 
 def start(*args, program):
@@ -35,7 +36,8 @@ def options(folder, steps=50, **others):
 
 def rows(folder):
     with (folder / "metrics.csv").open(newline="") as file:
-        return [{key: row[key] for key in row if key != "seconds"} for row in csv.DictReader(file)]
+        clocks = ("seconds", "cpu_seconds", "peak_memory_mb")
+        return [{key: row[key] for key in row if key not in clocks} for row in csv.DictReader(file)]
 
 
 def files(folder):
@@ -63,7 +65,7 @@ class TestFolder:
         assert "git_revision" in record
         assert "cpu" in record["device"] and record["matmul_precision"] == "float32"
         lines = (tmp_path / "new" / "run" / "metrics.csv").read_text().splitlines()
-        assert lines[0] == "seed,update,env_steps,env_frames,seconds,return"
+        assert lines[0] == "seed,update,env_steps,env_frames,seconds,cpu_seconds,peak_memory_mb,return"
         assert len(lines) == 1 + 2 * 5
         last = lines[-1].split(",")
         assert last[:4] == ["1", "5", "50", "200"]
@@ -169,11 +171,11 @@ class TestResume:
 
     def test_clocks_go_on(self, tmp_path):
         with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
-            one._start, one._cpu_start = one._start - 1000, one._cpu_start - 500
+            one.clock.go_on(1000, 500)
             one.save(init(), 10)
         with Run(options(tmp_path, resume=True), experiment="a", name="b", config=Config()) as one:
             one.restore(init())
-            assert 1000 <= one.seconds() < 1300 and 500 <= one.cpu_seconds() < 800
+            assert 1000 <= one.clock.seconds() < 1300 and 500 <= one.clock.cpu_seconds() < 800
 
     def test_drops_rows_after_the_checkpoint(self, tmp_path):
         run(Config(), options(tmp_path / "whole", steps=60))
@@ -203,7 +205,7 @@ class TestResume:
         for config, others, error in [
             (Config(inner=Inner(gain=2.0)), {}, "config.inner.gain was None in .* and is 2.0 now"),
             (Config(learning_rate=0.2, is_slow=True), {}, "config.learning_rate was 0.1 in .* and is 0.2 now"),
-            (Config(), {"steps": 40}, "--steps=40 is less than the run's 50"),
+            (Config(), {"steps": 40}, "--steps=40, less than the 50 of the run in"),
         ]:
             with pytest.raises(UsageError, match=error):
                 run(config, options(tmp_path, resume=True, **others))
@@ -284,12 +286,12 @@ class TestDisk:
 
 
 class TestSignals:
-    def test_handlers_are_given_back(self, tmp_path):
+    def test_handlers_are_given_back(self):
         before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-        with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
-            assert signal.getsignal(signal.SIGINT) != before[0]
+        with Signals() as signals:
+            assert signal.getsignal(signal.SIGINT) != before[0] and signals.number == 0
             os.kill(os.getpid(), signal.SIGTERM)
-            assert one.interrupted == signal.SIGTERM
+            assert signals.number == signal.SIGTERM
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
         assert signal.set_wakeup_fd(-1) == -1
 
@@ -300,14 +302,19 @@ class TestSignals:
         thread.join()
         assert states[0].num_updates == 5
 
-    def test_stopping_saves_and_says_how_to_go_on(self, tmp_path, capsys):
-        with Run(options(tmp_path), experiment="a", name="b", config=Config()) as one:
-            one.stop_if_interrupted(init(), 10)
-            one.interrupted = signal.SIGINT
-            with pytest.raises(SystemExit) as stop:
-                one.stop_if_interrupted(init(), 10)
+    def test_stopping_saves_and_says_how_to_go_on(self, tmp_path, monkeypatch, capsys):
+        advance = Sums.advance
+
+        def stop_at_20(self, state, step):
+            if step == 10:
+                signal.raise_signal(signal.SIGINT)
+            return advance(self, state, step)
+
+        monkeypatch.setattr(Sums, "advance", stop_at_20)
+        with pytest.raises(SystemExit) as stop:
+            run(Config(), options(tmp_path))
         assert stop.value.code == 130
-        assert (tmp_path / "checkpoints" / "10").is_dir()
+        assert (tmp_path / "checkpoints" / "20").is_dir() and len(rows(tmp_path)) == 2 * 2
         assert f"--resume --out={tmp_path}" in capsys.readouterr().err
 
     def test_a_stopped_program_goes_on_to_the_same_result(self, tmp_path):
@@ -331,10 +338,8 @@ class TestSignals:
     def test_the_second_one_ends_at_once(self, tmp_path):
         program = (
             "import time\n"
-            "from frodo.runs.options import RunOptions\n"
-            "from frodo.runs.run import Run\n"
-            "from tests.experiments.runs.random_sum import Config\n"
-            f"with Run(RunOptions((0,), 1, {str(tmp_path)!r}), experiment='a', name='b', config=Config()) as run:\n"
+            "from frodo.runs.signals import Signals\n"
+            "with Signals():\n"
             "    print('open', flush=True)\n"
             "    time.sleep(60)\n"
         )

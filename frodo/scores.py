@@ -21,9 +21,8 @@ import numpy as np
 from agents.environments.atari57 import atari_scores
 from agents.environments.names import is_pure, make_environment
 from agents.types import Array
-from experiments.runs import settings
 from frodo.program_lanes import Task
-from frodo.runs.errors import UsageError, caused_by
+from frodo.runs.errors import UsageError
 from toy_envs import names
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
@@ -87,21 +86,6 @@ def task_of(env: str) -> Task:
     if not isinstance(environment, Environment):
         raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
     return Task(environment, *bounds(env))
-
-
-def parse_tasks(text: str) -> tuple[str, ...]:
-    """Return the environments of --envs for programs: in JAX, with known bounds, each given once.
-
-    Raises:
-      UsageError: as it says.
-    """
-    envs = settings.parse_envs(text)
-    with caused_by("--envs"):
-        for env in envs:
-            task_of(env)
-            if envs.count(env) > 1:
-                raise UsageError(f"{env} is given more than once")
-    return envs
 
 
 @functools.cache

@@ -7,9 +7,9 @@ import pytest
 
 from agents.environments.names import make_environment
 from experiments.results import k_shot
-from experiments.results.scores import bounds, normalised, reference_scores
 from frodo.adaptation import held_out_tasks
 from frodo.runs.errors import UsageError
+from frodo.scores import bounds, normalised, reference_scores
 from toy_envs.grid_worlds import GridWorld, make_world
 from toy_envs.rule_room import RuleRoom
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments.runs import command_line
+from frodo.runs.callbacks import by_name
+from frodo.runs.driver import Advanced, Regime, drive, end_program
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
 
@@ -40,22 +42,32 @@ def init() -> State:
     return State({"w": jnp.zeros(3), "empty": jnp.zeros((0, 2))}, jax.random.key(1), 0)
 
 
+class Sums(Regime):
+    def __init__(self, config: Config, seeds: tuple[int, ...], steps: int):
+        self._config, self._seeds, self.total = config, seeds, steps
+
+    def init(self) -> State:
+        return init()
+
+    def scatter(self, whole, step, begun):
+        return whole, step
+
+    def advance(self, state: State, step: int) -> Advanced:
+        key, noise_key = jax.random.split(state.key)
+        noise = self._config.learning_rate * getattr(jax.random, self._config.kind)(noise_key, (3,))
+        state = State(state.total | {"w": state.total["w"] + noise}, key, state.num_updates + 1)
+        step += 10
+        counts = {"update": state.num_updates, "env_steps": step, "env_frames": 4 * step}
+        time.sleep(0.05 * self._config.is_slow)
+        return Advanced(state, step, [counts | {"seed": i, "return": state.total["w"][i]} for i in self._seeds])
+
+
 def run(config: Config, options: RunOptions) -> State:
     with Run(options, experiment="random_sum", name=config.kind, config=config) as run:
-        state, step = run.restore(init())
-        while step < options.steps:
-            key, noise_key = jax.random.split(state.key)
-            noise = config.learning_rate * getattr(jax.random, config.kind)(noise_key, (3,))
-            state = State(state.total | {"w": state.total["w"] + noise}, key, state.num_updates + 1)
-            step += 10
-            counts = {"update": state.num_updates, "env_steps": step, "env_frames": 4 * step}
-            run.log([counts | {"seed": seed, "return": state.total["w"][seed]} for seed in options.seeds])
-            if run.is_due() or step >= options.steps:
-                run.save(state, step)
-            run.stop_if_interrupted(state, step)
-            time.sleep(0.05 * config.is_slow)
-        run.finish({"total": state.total["w"]})
-    return state
+        stopped = drive(Sums(config, options.seeds, options.steps), run, by_name(options.log_to))
+        end_program(stopped, run)
+        run.finish({"total": stopped.state.total["w"]})
+    return stopped.state
 
 
 def main(argv: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import jax, jax.numpy as jnp
-from experiments.runs import in_jax
+from frodo.regimes import in_jax
 from frodo.runs.cores import use_all_cores
 from frodo import devices
 use_all_cores()

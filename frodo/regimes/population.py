@@ -6,37 +6,27 @@ an environment on the host, which a thread steps. What one agent does in a meta-
 
 import collections
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agents import acting
 from agents.acting import Actor
-from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.suites import Seen
 from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
-from agents.validation import check_count, check_type, checked_key
-from frodo import population_presets, presets
 from frodo.arguments import check_meta_params
-from frodo.config import AgentConfig, PopulationConfig, make_setup
+from frodo.config import PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
-from frodo.logs import Progress, note
 from frodo.memory import batch_shape, check, needs
-from frodo.observations import note_layout
-from frodo.online import host_seeds
-from frodo.rule_files import Origin, Rule, get_rule, population_config
-from frodo.rules import RULES, make_update_rule
+from frodo.rules import make_update_rule
 from meta.experience import apart, experience_apart, make_lifetime
 from meta.lifetime import Setup
 from meta.population import (
@@ -338,153 +328,3 @@ class Population:
     def indices(self) -> list[list[int]]:
         """For each of the results the indices of its agents among the environments."""
         return [group.indices for group in self._groups] + [[host.number] for host in self._hosts]
-
-
-def reduce_results(
-    window: Sequence[list[AgentResults]], indices: Sequence[Sequence[int]], names: Sequence[str]
-) -> dict[str, Any]:
-    """Turn the results of several meta-steps into one row.
-
-    Args:
-      window: what `Population.step` returned, one entry for each meta-step.
-      indices: of the population.
-      names: of the agents' environments; agents with the same name are taken together.
-    Returns:
-      return/<name>, the mean return of the episodes that ended; end_return/<name>, that of meta-steps in which a
-      lifetime ended; means of outer_loss and meta_gradient_norm; and lifetimes and resets in all.
-    """
-    if jax.process_count() > 1:
-        window = multihost_utils.process_allgather(window, tiled=True)
-    window = jax.device_get(window)
-    per_name: dict[str, list[AgentResults]] = {name: [] for name in names}
-    for own, group in zip(indices, zip(*window, strict=True), strict=True):
-        stacked: AgentResults = jax.tree.map(lambda *xs: np.stack(xs), *group)
-        for j, i in enumerate(own):
-            per_name[names[i]].append(jax.tree.map(lambda x, j=j: x[:, j], stacked))
-    row: dict[str, Any] = {}
-    for name, agents in per_name.items():
-        row[f"return/{name}"] = _mean_return(agents, [x.is_over | True for x in agents])
-        row[f"end_return/{name}"] = _mean_return(agents, [x.is_over & x.is_finite for x in agents])
-    everyone = [agent for agents in per_name.values() for agent in agents]
-    for name in ("outer_loss", "meta_gradient_norm"):
-        values = np.concatenate([agent.metrics[name] for agent in everyone])
-        values = values[np.isfinite(values)]  # one that waits for its replay has none
-        row[name] = float(values.mean()) if len(values) else float("nan")
-    for name in ("lifetimes", "resets"):
-        row[name] = int(sum(agent.metrics[name][-1] for agent in everyone))
-    return row
-
-
-def tell_not_finite(
-    results: list[AgentResults], indices: Sequence[Sequence[int]], names: Sequence[str], told: set[str]
-) -> None:
-    """Say of each environment once that an agent in it was made anew; `told` are those of which it was said."""
-    if jax.process_count() > 1:
-        results = multihost_utils.process_allgather(results, tiled=True)
-    for own, group in zip(indices, jax.device_get(results), strict=True):
-        for i in (i for i, is_finite in zip(own, group.is_finite, strict=True) if not is_finite):
-            if names[i] not in told:
-                told.add(names[i])
-                note(
-                    f"agent {i}, in {names[i]}, is made anew, as its parameters or meta-gradient are not finite: by "
-                    "what it learned, or by what the environment showed; `resets` counts such agents"
-                )
-
-
-def _mean_return(agents: Sequence[AgentResults], masks: Sequence[Array]) -> float:
-    total = lambda name: sum(float(np.sum(x.metrics[name] * mask)) for x, mask in zip(agents, masks, strict=True))
-    count = total("episodes")
-    return total("return_sum") / count if count else float("nan")
-
-
-class Discovery(NamedTuple):
-    """What a population discovered.
-
-    Attributes:
-      rule: the rule with its η: `rule.save(path)` writes it, every function that takes a rule takes it.
-      metrics: of every meta-step, [meta-steps] each: return/<name> and end_return/<name> of each environment (the mean
-        return of all episodes, and of those at the end of lifetimes; nan where none ended), outer_loss,
-        meta_gradient_norm, lifetimes and resets.
-      state: the population's, to go on from.
-    """
-
-    rule: Rule
-    metrics: dict[str, np.ndarray]
-    state: PopulationState
-
-    def save(self, path: Path | str) -> None:
-        """Write the rule, as `Rule.save`."""
-        self.rule.save(path)
-
-
-def discover(
-    environments: Mapping[str, Any] | Sequence[Any],
-    rule: Rule | str = "frodo",
-    *,
-    num_meta_steps: int,
-    key: Array,
-    start: Discovery | None = None,
-    **settings: Any,
-) -> Discovery:
-    """Discover a rule by a population of agents, one in each environment, over many lifetimes.
-
-    Args:
-      environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
-      rule: a learned `Rule`, a name that `load_rule` takes, or one in `RULES`, 'frodo', 'disco' or 'learned_loss': η
-        then begins at random, and agents are those of the preset `population_presets.small`.
-      num_meta_steps: each is M updates of every agent and one step of η; at least 1.
-      key: of all randomness in JAX.
-      start: an earlier discovery in the same environments, whose agents and η go on.
-      **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
-        have the torso for pictures, unless these say otherwise.
-    Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the environments.
-      TypeError: if an environment is of no kind that is known.
-    """
-    key = checked_key(key)
-    check_count("num_meta_steps", num_meta_steps)
-    if start is not None:
-        check_type("start", start, Discovery, "what `discover` returned")
-    if isinstance(environments, str):
-        raise ValueError(f"environments is {environments!r}, expected a list of environments, one for each agent")
-    if not isinstance(environments, Mapping):
-        expected = "a mapping from names to environments, or a sequence of them"
-        check_type("environments", environments, Sequence, expected)
-        environments = {str(i): environment for i, environment in enumerate(environments)}
-    names = list(environments)
-    if isinstance(rule, str) and rule in RULES:
-        config, meta_params = population_presets.small(rule), None
-    else:
-        given = get_rule(rule)
-        agent = population_config(given)
-        of_agent = {field.name: getattr(agent, field.name) for field in dataclasses.fields(AgentConfig)}
-        config, meta_params = PopulationConfig(**of_agent), given.meta_params
-    size = settings.get("batch_size", config.batch_size)
-    check_count("batch_size", size)
-    seeds = host_seeds(key, 1 + len(names), len(names))  # the population splits the key into as many
-    agents = [as_environment(x, size, seed) for x, seed in zip(environments.values(), seeds, strict=True)]
-    if all(presets.is_picture(agent.observation_shape, agent.observation_dtype) for agent in agents):
-        config = presets.with_images(config, presets.atari("").network)
-    sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
-    config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)
-    for shape in {agent.observation_shape for agent in agents}:
-        note_layout(config.network, shape)
-    rows: list[dict[str, Any]] = []
-    told: set[str] = set()
-    num_resets = 0
-    with Population(config, agents, key) as population:
-        state = population.init(meta_params) if start is None else jax.tree.map(jnp.copy, start.state)
-        population.start(state)
-        progress = Progress(num_meta_steps)
-        for step in range(num_meta_steps):
-            state, results = population.step(state)
-            rows.append(reduce_results([results], population.indices, names))
-            if rows[-1]["resets"] > num_resets:
-                tell_not_finite(results, population.indices, names, told)
-            num_resets = rows[-1]["resets"]
-            returns = [x for name, x in rows[-1].items() if name.startswith("return/") and np.isfinite(x)]
-            progress.update(step + 1, f"return {np.mean(returns):.3f}" if returns else "")
-        earlier = (start.rule.origin.env_steps or 0) if start and start.rule.origin else 0
-        origin = Origin(tuple(names), earlier + num_meta_steps * population.env_steps, None)
-    found = Rule(config.rule.name, config.agent_only(), jax.device_get(state.meta_params), origin)
-    return Discovery(found, {name: np.array([row[name] for row in rows]) for name in rows[0]}, state)

@@ -1,0 +1,274 @@
+"""The population regime as a call: rows of all agents, the rule that they found, and how it goes on."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from agents.environments.adapt import as_environment
+from agents.environments.host import HostEnvironment
+from agents.types import Array, Params
+from agents.validation import check_count, check_type, checked_key
+from frodo import population_presets, presets
+from frodo.config import AgentConfig, PopulationConfig
+from frodo.logs import note
+from frodo.observations import note_layout
+from frodo.regimes.online import host_seeds
+from frodo.regimes.population import AgentResults, Population, PopulationState
+from frodo.rule_files import Origin, Rule, get_rule, population_config
+from frodo.rules import RULES
+from frodo.runs.driver import Advanced, Driven, Regime, drive, go_on_or_end
+from frodo.runs.run import opened
+
+
+def reduce_results(
+    window: Sequence[list[AgentResults]], indices: Sequence[Sequence[int]], names: Sequence[str]
+) -> dict[str, Any]:
+    """Turn the results of several meta-steps into one row.
+
+    Args:
+      window: what `Population.step` returned, one entry for each meta-step.
+      indices: of the population.
+      names: of the agents' environments; agents with the same name are taken together.
+    Returns:
+      return/<name>, the mean return of the episodes that ended; end_return/<name>, that of meta-steps in which a
+      lifetime ended; means of outer_loss and meta_gradient_norm; and lifetimes and resets in all.
+    """
+    if jax.process_count() > 1:
+        window = multihost_utils.process_allgather(window, tiled=True)
+    window = jax.device_get(window)
+    per_name: dict[str, list[AgentResults]] = {name: [] for name in names}
+    for own, group in zip(indices, zip(*window, strict=True), strict=True):
+        stacked: AgentResults = jax.tree.map(lambda *xs: np.stack(xs), *group)
+        for j, i in enumerate(own):
+            per_name[names[i]].append(jax.tree.map(lambda x, j=j: x[:, j], stacked))
+    row: dict[str, Any] = {}
+    for name, agents in per_name.items():
+        row[f"return/{name}"] = _mean_return(agents, [x.is_over | True for x in agents])
+        row[f"end_return/{name}"] = _mean_return(agents, [x.is_over & x.is_finite for x in agents])
+    everyone = [agent for agents in per_name.values() for agent in agents]
+    for name in ("outer_loss", "meta_gradient_norm"):
+        values = np.concatenate([agent.metrics[name] for agent in everyone])
+        values = values[np.isfinite(values)]  # one that waits for its replay has none
+        row[name] = float(values.mean()) if len(values) else float("nan")
+    for name in ("lifetimes", "resets"):
+        row[name] = int(sum(agent.metrics[name][-1] for agent in everyone))
+    return row
+
+
+def tell_not_finite(
+    results: list[AgentResults], indices: Sequence[Sequence[int]], names: Sequence[str], told: set[str]
+) -> None:
+    """Say of each environment once that an agent in it was made anew; `told` are those of which it was said."""
+    if jax.process_count() > 1:
+        results = multihost_utils.process_allgather(results, tiled=True)
+    for own, group in zip(indices, jax.device_get(results), strict=True):
+        for i in (i for i, is_finite in zip(own, group.is_finite, strict=True) if not is_finite):
+            if names[i] not in told:
+                told.add(names[i])
+                note(
+                    f"agent {i}, in {names[i]}, is made anew, as its parameters or meta-gradient are not finite: by "
+                    "what it learned, or by what the environment showed; `resets` counts such agents"
+                )
+
+
+def _mean_return(agents: Sequence[AgentResults], masks: Sequence[Array]) -> float:
+    total = lambda name: sum(float(np.sum(x.metrics[name] * mask)) for x, mask in zip(agents, masks, strict=True))
+    count = total("episodes")
+    return total("return_sum") / count if count else float("nan")
+
+
+class Discovery(NamedTuple):
+    """What a population discovered.
+
+    Attributes:
+      rule: the rule with its η: `rule.save(path)` writes it, every function that takes a rule takes it.
+      metrics: of every meta-step, [meta-steps] each: return/<name> and end_return/<name> of each environment (the mean
+        return of all episodes, and of those at the end of lifetimes; nan where none ended), outer_loss,
+        meta_gradient_norm, lifetimes and resets.
+      state: the population's, to go on from.
+    """
+
+    rule: Rule
+    metrics: dict[str, np.ndarray]
+    state: PopulationState
+
+    def save(self, path: Path | str) -> None:
+        """Write the rule, as `Rule.save`."""
+        self.rule.save(path)
+
+
+class Populations(Regime):
+    """The meta-steps of a population.
+
+    Args:
+      config, environments, key: those of `Population`.
+      names: of the environments, in rows.
+      num_steps: meta-steps.
+      meta_params: η at the start; None for random.
+      start: the state to go on from, which stays as it is; None to begin.
+      every: meta-steps between two rows; a run stops, and is saved, at a row.
+      make: agent, meta-step -> an environment on the host, to go on in; None for the one given.
+      env_steps_before: those that η has had already, for its origin.
+      is_kept: whether the rows are kept for the result.
+    """
+
+    unit = "meta-steps"
+
+    def __init__(
+        self,
+        config: PopulationConfig,
+        environments: Sequence[Any],
+        key: Array,
+        names: Sequence[str],
+        num_steps: int,
+        *,
+        meta_params: Params | None = None,
+        start: PopulationState | None = None,
+        every: int = 1,
+        seed: int = 0,
+        make: Callable[[int, int], HostEnvironment] | None = None,
+        env_steps_before: int = 0,
+        is_kept: bool = False,
+    ):
+        self.population = Population(config, environments, key)
+        self._config, self._names, self._meta_params, self._start = config, tuple(names), meta_params, start
+        self.total, self._every, self._seed, self._make = num_steps, every, seed, make
+        self._env_steps_before, self._is_kept = env_steps_before, is_kept
+        self._hosts = {i: one for i, one in enumerate(environments) if isinstance(one, HostEnvironment)}
+        self._told: set[str] = set()  # environments whose agents were made anew
+        self._window: list[list[AgentResults]] = []
+        self._num_resets = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def init(self) -> PopulationState:
+        if self._start is not None:
+            return jax.tree.map(jnp.copy, self._start)
+        return self.population.init(self._meta_params)
+
+    def begin(self, state: PopulationState, step: int, driven: Driven) -> PopulationState:
+        self.rows = driven.told or []
+        if step and self._make:  # they are not to be seeded as they were at another meta-step
+            for i, one in self._hosts.items():
+                one.close()
+                self._hosts[i] = self._make(i, step)
+        self.population.start(state, self._hosts, driven.is_stopping)
+        return state
+
+    def advance(self, state: PopulationState, step: int) -> Advanced:
+        state, results = self.population.step(state)
+        step += 1
+        self._window.append(results)
+        if step % self._every and step < self.total:
+            return Advanced(state, step, can_stop=False)
+        row = reduce_results(self._window, self.population.indices, self._names)
+        if row["resets"] > self._num_resets:
+            for one in self._window:
+                tell_not_finite(one, self.population.indices, self._names, self._told)
+        self._num_resets, self._window = row["resets"], []
+        if self._is_kept:
+            self.rows = [*self.rows, row]
+        env_steps = step * self.population.env_steps
+        first = {"seed": self._seed, "update": step, "env_steps": env_steps, "env_frames": env_steps}
+        returns = [x for name, x in row.items() if name.startswith("return/") and np.isfinite(x)]
+        text = f"return {np.mean(returns):.3f}" if returns else "no episode ended"
+        return Advanced(state, step, [first | row], text + (f", {row['resets']} resets" if row["resets"] else ""))
+
+    def told(self) -> Any:
+        return self.rows if self._is_kept else None
+
+    def close(self) -> None:
+        self.population.__exit__(None, None, None)
+        if self._make and not self.population.hangs:  # to close one that hangs might hang, too
+            for one in self._hosts.values():
+                one.close()
+
+    def rule(self, state: PopulationState, step: int, cpu_seconds: float | None = None) -> Rule:
+        """Return the rule with its η as it is."""
+        origin = Origin(self._names, self._env_steps_before + step * self.population.env_steps, cpu_seconds)
+        return Rule(self._config.rule.name, self._config.agent_only(), jax.device_get(state.meta_params), origin)
+
+    def result(self, state: PopulationState, step: int) -> Discovery:
+        """Return what was discovered so far."""
+        metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
+        return Discovery(self.rule(state, step), metrics, jax.tree.map(jnp.copy, state))
+
+
+def discover(
+    environments: Mapping[str, Any] | Sequence[Any],
+    rule: Rule | str = "frodo",
+    *,
+    num_meta_steps: int,
+    key: Array,
+    start: Discovery | None = None,
+    folder: Path | str | None = None,
+    callbacks: Sequence[Any] = (),
+    **settings: Any,
+) -> Discovery:
+    """Discover a rule by a population of agents, one in each environment, over many lifetimes.
+
+    Args:
+      environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
+      rule: a learned `Rule`, a name that `load_rule` takes, or one in `RULES`, 'frodo', 'disco' or 'learned_loss': η
+        then begins at random, and agents are those of the preset `population_presets.small`.
+      num_meta_steps: each is M updates of every agent and one step of η; at least 1.
+      key: of all randomness in JAX.
+      start: an earlier discovery in the same environments, whose agents and η go on.
+      folder, callbacks: as those of `discover_online`; there is a row for each meta-step.
+      **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
+        have the torso for pictures, unless these say otherwise.
+    Raises:
+      ValueError: naming the setting that is not known, is bad, or does not fit the environments.
+      TypeError: if an environment is of no kind that is known.
+    """
+    key = checked_key(key)
+    check_count("num_meta_steps", num_meta_steps)
+    if start is not None:
+        check_type("start", start, Discovery, "what `discover` returned")
+    if isinstance(environments, str):
+        raise ValueError(f"environments is {environments!r}, expected a list of environments, one for each agent")
+    if not isinstance(environments, Mapping):
+        expected = "a mapping from names to environments, or a sequence of them"
+        check_type("environments", environments, Sequence, expected)
+        environments = {str(i): environment for i, environment in enumerate(environments)}
+    names = list(environments)
+    if isinstance(rule, str) and rule in RULES:
+        config, meta_params = population_presets.small(rule), None
+    else:
+        given = get_rule(rule)
+        agent = population_config(given)
+        of_agent = {field.name: getattr(agent, field.name) for field in dataclasses.fields(AgentConfig)}
+        config, meta_params = PopulationConfig(**of_agent), given.meta_params
+    size = settings.get("batch_size", config.batch_size)
+    check_count("batch_size", size)
+    seeds = host_seeds(key, 1 + len(names), len(names))  # the population splits the key into as many
+    agents = [as_environment(x, size, seed) for x, seed in zip(environments.values(), seeds, strict=True)]
+    if all(presets.is_picture(agent.observation_shape, agent.observation_dtype) for agent in agents):
+        config = presets.with_images(config, presets.atari("").network)
+    sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
+    config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)
+    for shape in {agent.observation_shape for agent in agents}:
+        note_layout(config.network, shape)
+    earlier = start.rule.origin.env_steps if start and start.rule.origin else 0
+    regime = Populations(
+        config,
+        agents,
+        key,
+        names,
+        num_meta_steps,
+        meta_params=meta_params,
+        start=start and start.state,
+        env_steps_before=earlier or 0,
+        is_kept=True,
+    )
+    about = {"key": str(jax.random.key_data(key).tolist()), "environments": ", ".join(names)}
+    about["start"] = str(earlier)
+    with opened(folder, "discover", config.rule.name, config, num_meta_steps, about) as run:
+        stopped = drive(regime, run, callbacks, regime.result)
+        go_on_or_end(stopped, run)
+    return regime.result(stopped.state, stopped.step)

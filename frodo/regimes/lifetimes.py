@@ -1,0 +1,172 @@
+"""One lifetime as a program: an agent in one environment learns its own objective within it.
+
+An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
+hand-made rule, M trajectories and M updates. Where the trajectory of the outer loss is kept, it is the first of the
+next M. The learner is the same in both runtimes. With a pure environment, `make_online_program` makes environment,
+actor and learner one jitted program: the first θ of an iteration acts all its trajectories (as in the paper's
+pseudo-code), or the θ of each update acts its own. With an environment on the host, an actor thread hands trajectories
+over.
+"""
+
+import numbers
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents import acting, splitting
+from agents.acting import Actor, ActorState
+from agents.environments.host import HostEnvironment
+from agents.host_acting import ActedIteration
+from agents.types import Array, Params, Trajectory
+from agents.validation import check_count
+from frodo.arguments import all_finite
+from frodo.config import AgentConfig
+from frodo.learner import Control, Learner, LearnerState, split
+from frodo.not_finite import NotFinite, first_not_finite, nothing
+from meta.curriculum import check_curriculum, make_curriculum
+from toy_envs.base import Environment
+
+MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
+
+
+class OnlineState(NamedTuple):
+    """A whole lifetime in one pytree."""
+
+    learner: LearnerState
+    actor: ActorState
+
+
+Evaluate = Callable[[OnlineState, OnlineState], dict[str, Array]]  # of the states before and after an iteration
+
+
+class OnlineProgram(NamedTuple):
+    """A lifetime in a pure environment.
+
+    Attributes:
+      init: key, η -> OnlineState; without the last argument η is random.
+      run: state, number of iterations (static) -> state, metrics and Control of every iteration, [iterations] each.
+      env_steps: of one iteration, all environments of the batch counted.
+      search: state, number of iterations -> NotFinite: run them again, and say what the environments show first that is
+        not finite.
+    """
+
+    learner: Learner
+    init: Callable[..., OnlineState]
+    run: Callable[[OnlineState, int], tuple[OnlineState, dict[str, Array], Control]]
+    search: Callable[[OnlineState, Array], NotFinite]
+    env_steps: int
+
+
+def make_online_program(
+    learner: Learner, environment: Environment, evaluate: Evaluate = lambda before, after: {}
+) -> OnlineProgram:
+    """Make environment, actor and learner one program; `evaluate` adds metrics to each iteration."""
+    config, agent, policy = learner.config, learner.setup.agent, learner.setup.rule.policy
+    check_tasks(learner, environment)
+    discount = getattr(config.rule.settings, "discount", 1.0)  # a rule of somebody's own may have none
+    curriculum = make_curriculum(config.curriculum, environment, agent, policy, discount)
+    actor = Actor(environment, agent, policy, config.exploration, curriculum)
+
+    def init(key: Array, meta_params: Params | None = None) -> OnlineState:
+        actor_key, learner_key = jax.random.split(key)
+        actor_state = acting.init_actor(environment, agent, actor_key, config.batch_size, curriculum)
+        observation = jax.vmap(environment.observe)(actor_state.env_state)
+        return OnlineState(split(learner.init(learner_key, observation, meta_params)), acting.split(actor_state))
+
+    def iteration(state: OnlineState, _: Any) -> tuple[OnlineState, tuple[dict[str, Array], Control]]:
+        learner_state, metrics, control, actor_state, stats = learner.iterate(state.learner, actor, state.actor)
+        after = OnlineState(split(learner_state), acting.split(actor_state))
+        episodes = {"episodes": stats.num_episodes, "return_sum": stats.return_sum}
+        return after, (metrics | evaluate(state, after) | episodes, control)
+
+    def run(state: OnlineState, num_iterations: int):
+        state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
+        return state, *splitting.whole((metrics, control))
+
+    def search(state: OnlineState, num_iterations: Array) -> NotFinite:
+        def iteration(carry):
+            i, state, _ = carry
+            actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
+            found = first_not_finite(trajectories, validation, np.isfinite(config.max_abs_reward))
+            learner_state, *_ = learner.learn(state.learner, trajectories, validation)
+            return i + 1, OnlineState(split(learner_state), acting.split(actor_state)), found
+
+        is_on = lambda carry: (carry[0] < num_iterations) & ~carry[2].is_there
+        num, _, found = jax.lax.while_loop(is_on, iteration, (jnp.zeros((), jnp.int32), state, nothing()))
+        steps_before = (num - 1) * (config.num_env_steps(learner.is_meta) // config.batch_size)
+        return splitting.whole(found._replace(step=found.step + steps_before))
+
+    return OnlineProgram(learner, init, run, search, config.num_env_steps(learner.is_meta))
+
+
+def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:
+    """Make `learner.learn` for a host's trajectories, `of_all_actors`: what comes of it lies as a lifetime does."""
+
+    def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
+        state, *outputs = learner.learn(state, trajectories, validation)
+        return split(state), *splitting.whole(outputs)
+
+    return learn
+
+
+def of_all_actors(acted: ActedIteration) -> tuple[Trajectory, Trajectory | None]:
+    """Return the trajectories that this process's actor and those of the others acted, as one batch of the mesh."""
+    validation = None if acted.validation is None else splitting.of_processes(acted.validation)
+    return splitting.of_processes(acted.trajectories, axis=2), validation
+
+
+def check_tasks(learner: Learner, environment: Environment | HostEnvironment) -> None:
+    """Raise a ValueError where tasks cannot be chosen as the curriculum of the settings says."""
+    config, lengths = learner.config, ("unroll", "validation_unroll")[: 1 + learner.is_meta]
+    spec = learner.setup.rule.spec(environment.num_actions)
+    check_curriculum(config.curriculum, environment, {name: getattr(config, name) for name in lengths}, spec)
+
+
+def check_split(config: AgentConfig, num_devices: int) -> None:
+    """Raise a ValueError where a lifetime cannot be split over so many devices (0 for no split): `splitting.over`."""
+    num, num_processes = jax.device_count(), jax.process_count()
+    check_count("num_devices", num_devices, 0)
+    if num_devices > num:
+        raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
+    if num_processes > 1 and num_devices != num:
+        raise ValueError(f"num_devices is {num_devices}, expected all {num} of the {num_processes} processes")
+    if num_devices:
+        check_divided(config, num_devices, f"num_devices ({num_devices})")
+
+
+def check_divided(config: AgentConfig, num_devices: int, name_of_devices: str) -> None:
+    """Raise a ValueError, in which the devices have this name, where they do not divide what is split over them."""
+    sizes = {"batch_size": config.batch_size}
+    if config.replay.capacity:
+        sizes |= {"replay.batch_size": config.replay.batch_size, "replay.capacity": config.replay.capacity}
+    for name, size in sizes.items():
+        if size % num_devices:
+            raise ValueError(f"{name} is {size}, expected a multiple of {name_of_devices}")
+
+
+def whole_steps(num_steps: float, env_steps: int) -> int:
+    """Return the steps of the whole iterations that there are in so many; a ValueError where there is none."""
+    if isinstance(num_steps, (jax.Array, np.ndarray)) and not num_steps.shape:
+        num_steps = num_steps.item()
+    is_number = isinstance(num_steps, numbers.Real) and not isinstance(num_steps, bool)
+    if not is_number or not env_steps <= num_steps < float("inf"):
+        raise ValueError(
+            f"num_steps is {num_steps!r}, expected a number of at least {env_steps}, the environment steps of one "
+            "iteration"
+        )
+    return int(num_steps) // env_steps * env_steps
+
+
+def why_stopped(control: Control, params: Params) -> str:
+    """Say why a run cannot go on after iterations with these results, "" if it can."""
+    if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
+        return f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
+    return "" if all_finite(params) else "the agent's parameters are not finite"
+
+
+def cause(reason: str, shown: str, remedy: str) -> str:
+    """Say why a run cannot go on: by what the environments showed, else by what was learned."""
+    return f"{reason}: {shown or f'all that the environments showed was finite, so {remedy}'}"

@@ -1,0 +1,219 @@
+"""Lifetimes in environments on the host as a regime: one after the other, each with its actor threads."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents import splitting
+from agents.environments.host import HostEnvironment
+from agents.host_acting import HostActor, Waiting, actor_keys
+from agents.types import Params
+from frodo import devices
+from frodo.config import AgentConfig
+from frodo.learner import Learner, LearnerState, split
+from frodo.memory import batch_shape, check_agents
+from frodo.observations import note_sizes
+from frodo.regimes.life_rows import Lives, are_finite, check, kept, num_done, reduced, rows_of, text_of, told_again
+from frodo.regimes.lifetimes import make_host_learn, of_all_actors
+from frodo.runs.driver import Advanced, Driven, Regime
+from frodo.value_bins import BinWatch
+from meta.experience import apart, jit_in_place, together
+
+ROWS = 200  # log points of a life, at most
+State = dict[str, Any]  # index of the life, its step, keys of its actors, learner
+
+
+class LivesOnHost(Regime):
+    """One life after the other, each with its own environments and actor threads, until it is complete.
+
+    Of several processes each has its part of the environments. What is not named here is as for `LivesInJax`.
+
+    Args:
+      environment: one of those of the lives, to see what it shows.
+      make: seed -> an environment of one actor, in this process.
+      is_owner: whether these environments are closed here.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        environment: HostEnvironment,
+        make_learner: Callable[..., Learner],
+        lives: Lives,
+        num_steps: int,
+        *,
+        make: Callable[[int], HostEnvironment],
+        is_owner: bool = True,
+        meta_params: Params | None = None,
+        num_devices: int = 0,
+        is_kept: bool = False,
+    ):
+        self._config, self._lives, self._meta_params = config, lives, meta_params
+        self._make, self._is_owner = make, is_owner
+        self.learner, self._is_kept = make_learner(), is_kept
+        self._env_steps = config.num_env_steps(self.learner.is_meta)
+        self._num_actors = getattr(config, "num_actors", 1)
+        self._on_devices = splitting.over(num_devices)
+        init = jax.jit(lambda *of: split(self.learner.init(*of)), compiler_options=devices.quick_to_compile())
+        learn_of_all = jit_in_place(
+            lambda state, trajectories, validation, rate: make_host_learn(make_learner(learning_rate=rate))(
+                state, trajectories, validation
+            )
+        )
+        self._learn = self._on_devices(lambda state, acted, rate: learn_of_all(state, *of_all_actors(acted), rate))
+        self._observation = batch_shape(config, environment)
+        with splitting.over(num_devices):
+            shapes = jax.eval_shape(init, jax.random.key(0), self._observation, meta_params)
+            check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes)
+        self._init_learner = self._on_devices(init)
+        self._set(num_steps)
+
+    def _set(self, num_steps: int, start: tuple[LearnerState, Any] | None = None, parts: Sequence[dict] = ()):
+        self._start, self.parts, self._bins = start, list(parts), BinWatch()
+        self._steps_of_life, self.total = num_steps, num_steps * len(self._lives.seeds)
+        self._before = num_done(self.parts) * self._env_steps
+        self._on_exit, self._life, self._text = contextlib.ExitStack(), -1, ""
+        self._window: list[dict[str, np.ndarray]] = []  # metrics of the iterations since the last row
+        self._actors: list[HostActor] = []
+
+    def going_on(self, start: tuple[LearnerState, Any], parts: Sequence[dict], num_steps: int) -> "LivesOnHost":
+        """Return the regime in which a life goes on: from its learner's state and its actor's key, metrics so far."""
+        other = copy.copy(self)
+        other._set(num_steps, start, parts)
+        return other
+
+    def init(self) -> State:
+        return self._begun(0)
+
+    def _begun(self, index: int) -> State:
+        if self._start is not None:
+            learner_state, key = self._start
+            experience, lifetime = apart(learner_state.lifetime)  # that of the result stays as it is
+            lifetime = together(jax.tree.map(jnp.copy, experience), lifetime)
+            return {"index": 0, "step": 0, "actor_key": key, "learner": learner_state._replace(lifetime=lifetime)}
+        actor_key, learner_key = jax.random.split(self._lives.keys[index])
+        observation = jnp.zeros(self._observation.shape, self._observation.dtype)
+        learner_state = self._init_learner(learner_key, observation, self._meta_params)
+        keys = actor_keys(actor_key, self._num_actors)
+        return {"index": index, "step": 0, "actor_key": keys, "learner": learner_state}
+
+    def begin(self, state: State, step: int, driven: Driven) -> State:
+        self._driven = driven
+        if driven.told is not None:
+            self.parts = told_again(driven.told)
+        if not self.is_over(state, step):
+            self._start_actors(state)
+        return state
+
+    def _start_actors(self, state: State) -> None:
+        """Start the actors of a life, from its step on."""
+        self.close()
+        config, setup, num = self._config, self.learner.setup, self._num_actors
+        num_processes, process = jax.process_count(), jax.process_index()
+        self._life, self._window = state["index"], []
+        self._next_row = state["step"]
+        keys = jnp.reshape(state["actor_key"], num)
+        self._keys = keys if self._start is not None else jax.vmap(devices.own_key)(keys)
+        seed = self._lives.seeds[self._life] + state["step"]
+        seeds = environment_seeds(seed, num * num_processes)[process * num :]
+        explored = -(-config.exploration // (num * num_processes)), self._lived(state) // (num * num_processes)
+        params, schedule = self._acting_params(state["learner"]), config.schedule(self.learner.is_meta)
+        for key, own_seed in zip(self._keys, seeds[:num], strict=True):
+            environment = self._make(own_seed)
+            how = (params, key, *explored, bool(np.isfinite(config.max_abs_reward)))
+            actor = HostActor(environment, setup.agent, setup.rule.policy, schedule, *how)
+            if self._is_owner:
+                self._on_exit.callback(_close, environment, actor)
+            self._actors.append(self._on_exit.enter_context(actor))
+        self._environment, self._waiting = environment, Waiting(self._actors)
+
+    def _acting_params(self, state: LearnerState) -> Params:
+        return splitting.here(self.learner.setup.acting_params(state.agent))
+
+    def _lived(self, state: State) -> int:
+        """Return the steps of a life so far."""
+        return self._before + state["step"]
+
+    def advance(self, state: State, step: int) -> Advanced:
+        if state["index"] != self._life:
+            self._start_actors(state)
+        index, rate = state["index"], None if self._lives.rates is None else self._lives.rates[state["index"]]
+        number = state["step"] // self._env_steps % self._num_actors  # they take turns
+        acted = self._actors[number].get(self._driven.is_stopping)
+        if not index and not self._lived(state):
+            note_sizes(acted.trajectories.observation[:1, :1])
+        learner_state, metrics, control = self._learn(state["learner"], acted, rate)
+        params = self._acting_params(learner_state)
+        for actor in self._actors:
+            actor.params = params
+        if rate is None:
+            check(self._driven.run, control, learner_state.params)
+        of_episodes = zip(
+            ("episodes", "return_sum"), devices.total(len(acted.returns), sum(acted.returns)), strict=True
+        )
+        self._window.append(jax.device_get(metrics) | {name: np.asarray(x) for name, x in of_episodes})
+        if self._is_kept:
+            self.parts.append({name: x[None] for name, x in self._window[-1].items()})
+        self._keys = self._keys.at[number].set(acted.key)
+        state = {
+            "index": index,
+            "step": state["step"] + self._env_steps,
+            "actor_key": jnp.reshape(self._keys, jnp.shape(state["actor_key"])),
+            "learner": learner_state,
+        }
+        complete = devices.agree(self._environment.is_complete)[0]
+        is_last = state["step"] >= self._steps_of_life or bool(complete)
+        step = (index + 1) * self._steps_of_life if is_last else index * self._steps_of_life + state["step"]
+        rows: list[dict[str, Any]] = []
+        if state["step"] >= self._next_row or is_last:
+            rows = self._rows(state, rate)
+        if is_last and index + 1 < len(self._lives.seeds):
+            state = self._begun(index + 1)
+        return Advanced(state, step, rows, self._text)
+
+    def _rows(self, state: State, rate: Any) -> list[dict[str, Any]]:
+        stacked = {name: np.stack([metrics[name] for metrics in self._window])[None] for name in self._window[0]}
+        self._bins.look(stacked)
+        logged = reduced(stacked) | {name: np.array([x]) for name, x in self._waiting.shares().items()}
+        if rate is not None:
+            one = jax.tree.map(lambda x: x[None], state["learner"].params)
+            logged["is_finite"] = np.asarray(are_finite(one)).astype(int)
+        life = slice(self._life, self._life + 1)
+        one_life = Lives(self._lives.keys[life], self._lives.seeds[life], None if rate is None else rate[None])
+        lived = self._lived(state)
+        rows = rows_of(self._config, one_life, lived // self._env_steps, lived, logged)
+        self._text, self._window = text_of(rows), []
+        self._next_row += max(self._env_steps, self._steps_of_life // ROWS)
+        return rows
+
+    def close(self) -> None:
+        self._on_exit.close()
+        self._actors = []
+
+    def told(self) -> Any:
+        return kept(self.parts) if self._is_kept else None
+
+    def gather(self, state: State) -> State:
+        return state | {"learner": devices.gather(state["learner"])}
+
+    def scatter(self, whole: State, step: int, begun: State) -> tuple[State, int]:
+        learner, step = devices.scatter(whole["learner"], step, begun["learner"])
+        others = {name: whole[name] for name in begun if name != "learner"}
+        return devices.of_first(others) | {"learner": learner}, step
+
+
+def _close(environment: HostEnvironment, actor: HostActor) -> None:
+    """Close an environment, but for one whose step hangs: to close it might, too."""
+    if not actor.hangs():
+        environment.close()
+
+
+def environment_seeds(seed: int, num_actors: int) -> list[int]:
+    """Return the seeds of the actors' environments: the first has the run's, others none that another seed has."""
+    others = [int(np.random.SeedSequence((seed, number)).generate_state(1)[0]) for number in range(1, num_actors)]
+    return [seed, *(other % 2**31 for other in others)]

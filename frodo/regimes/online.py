@@ -1,0 +1,233 @@
+"""The online regime as a call: one agent in one environment learns its own objective within one lifetime."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.environments.adapt import as_environment
+from agents.environments.host import HostEnvironment
+from agents.environments.names import is_pure
+from agents.types import Array, Params
+from agents.validation import check_count, check_type, checked_key
+from frodo import presets, results, states
+from frodo.arguments import check_meta_params
+from frodo.config import AgentConfig
+from frodo.devices import own_key
+from frodo.learner import build_learner, check_teacher
+from frodo.observations import note_layout
+from frodo.regimes.in_jax import LivesInJax
+from frodo.regimes.life_rows import Lives
+from frodo.regimes.lifetimes import OnlineState, check_split, check_tasks, whole_steps
+from frodo.regimes.on_host import LivesOnHost
+from frodo.results import Life, OnlineResult
+from frodo.rule_files import Rule, get_rule
+from frodo.rules import RULES
+from frodo.runs.driver import drive, go_on_or_end
+from frodo.runs.run import Run, opened
+from frodo.value_bins import with_bins
+from meta.distillation import Teacher
+from toy_envs.base import Environment
+from toy_envs.trials import Trials
+
+
+def discover_online(
+    environment: Any,
+    rule: Rule | str = "frodo",
+    *,
+    num_steps: float,
+    key: Array,
+    is_frozen: bool = False,
+    num_devices: int = 0,
+    teacher: Teacher | None = None,
+    folder: Path | str | None = None,
+    callbacks: Sequence[Any] = (),
+    **settings: Any,
+) -> OnlineResult:
+    """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
+
+    Args:
+      environment: a pure one (`Environment`, or one of gymnax, navix or xminigrid), which is batched here; a batch on
+        the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of one, as
+        'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there are
+        `batch_size` environments, that of the settings, with seeds from the key.
+      rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
+      num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
+        as fit; at least those of one.
+      key: of all randomness in JAX.
+      is_frozen: whether η stays as it is.
+      num_devices: over which the batch is split; 0 leaves it on one.
+      teacher: `OnlineResult.teacher` of another agent, whose policy this one is moved to, too, as the setting
+        `distillation` says.
+      folder: keeps rows and checkpoints; where it holds a run of the same call, that goes on, as if it had never been
+        stopped. On the host, episodes begin anew.
+      callbacks: functions of each row of metrics, or `Callback`s; what is true of what they return ends the run. Rows
+        are those of metrics.csv, one every hundred iterations, on the host two hundred in all.
+      **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations': those
+        of pictures (three axes of uint8) are with a torso for pictures. In `Trials` agents have a memory, an LSTM, and
+        trajectories are whole episodes (`presets.trials`), unless these or the rule's say otherwise.
+    Raises:
+      ValueError: naming the setting or argument that is not known, is bad, does not fit the environment, or asks for
+        more memory than there is; or the folder, where it holds another run, or is another process's.
+      TypeError: if the environment is of no kind that is known, or rule, key or a callback are none.
+      KeyboardInterrupt: by Ctrl-C, when a checkpoint is there; in a notebook it gives back the result so far.
+      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite: by what an
+        environment showed, which is then named, or by what was learned. On the host it comes as soon as an environment
+        shows an observation or a reward that is not finite; infinite rewards that are clipped (`max_abs_reward`) do no
+        harm, and pass.
+    """
+    key = checked_key(key)
+    if "batch_size" in settings:
+        check_count("batch_size", settings["batch_size"])
+    given = rule if isinstance(rule, str) and rule in RULES else get_rule(rule)
+    meta_params = None if isinstance(given, str) else given.meta_params
+    size, seed = 1, 0
+    if isinstance(environment, str) and not is_pure(environment):
+        preset = presets.for_rule(environment, given) if isinstance(given, str) else given.config
+        size = settings.get("batch_size", preset.batch_size) // jax.process_count()
+        seed = host_seeds(key, 2, jax.process_count())[jax.process_index()]
+    environment = as_environment(environment, size, seed)
+    host = environment if isinstance(environment, HostEnvironment) else None
+    config = _settings(environment, given)
+    if host is not None:
+        num_envs = host.num_envs * jax.process_count()
+        given = settings.setdefault("batch_size", num_envs)
+        if given != num_envs:
+            raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
+    config = with_bins(config.replace(**settings), environment)
+    note_layout(config.network, environment.observation_shape)
+    check_teacher(config, teacher)
+    check_split(config, num_devices)
+    regime = _regime(config, environment, key, meta_params, is_frozen, num_devices, teacher, num_steps)
+    about = {
+        "key": str(jax.random.key_data(key).tolist()),
+        "environment": f"{type(environment).__name__} {_kind(environment)}",
+        "is_frozen": str(is_frozen),
+    }
+    with opened(folder, "online", config.rule.name, config, int(num_steps), about) as run:
+        return _run(regime, environment, key, callbacks, run)
+
+
+def load(path: Path | str) -> OnlineResult:
+    """Load what `OnlineResult.save` wrote: the same θ, η, rule and metrics, which act at once and can go on learning.
+
+    It goes on in an environment that is given then, `load(path).go_on(num_steps, environment)`, on one device.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming the file and, in one short line, what is wrong with it.
+    """
+    check_type("path", path, str | Path, "that of a file that `OnlineResult.save` wrote")
+    return results.read(Path(path), _go_on_in)
+
+
+def _go_on_in(loaded: OnlineResult, num_steps: float, environment: Any) -> OnlineResult:
+    """Go on with a loaded result in an environment that must be of the same kind as its own was."""
+    config, life, is_meta = loaded.learner.config, loaded.life, loaded.learner.is_meta
+    seed = 0  # of a name on the host: from the key that goes on
+    if life.is_on_host:
+        (seed,) = host_seeds(states.restored(jax.eval_shape(own_key, life.key), life.actor, "actor"), 2, 1)
+    here = as_environment(environment, config.batch_size, seed)
+    host = here if isinstance(here, HostEnvironment) else None
+    if config.distillation.steps:
+        raise ValueError(f"distillation.steps is {config.distillation.steps}, expected 0: a file holds no teacher")
+    own = lambda num_actions, x, is_on_host, num: (
+        f"{num} {'on the host' if is_on_host else 'in JAX'} with {num_actions} actions and observations "
+        f"{np.dtype(x.dtype)}{list(x.shape)}"
+    )
+    num_envs = config.batch_size if host is None else host.num_envs
+    found = own(here.num_actions, _observation(here), host is not None, num_envs)
+    expected = own(life.num_actions, life.observation, life.is_on_host, config.batch_size)
+    if found != expected:
+        raise ValueError(f"environments are {found}, expected {expected}")
+    regime = _regime(config, here, life.key, loaded.meta_params, not is_meta, 0, None, num_steps)
+    init = own_key if isinstance(regime, LivesOnHost) else lambda key: regime.program.init(key).actor
+    actor = states.restored(jax.eval_shape(init, life.key), life.actor, "actor")
+    start = OnlineState(loaded.state, actor)
+    return _run(regime.going_on(start, life.parts, regime.total), here, life.key)
+
+
+def _observation(environment: Environment | HostEnvironment) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of one observation, as the environment gives it."""
+    return jax.ShapeDtypeStruct(environment.observation_shape, environment.observation_dtype)
+
+
+def _settings(environment: Environment | HostEnvironment, rule: Rule | str) -> AgentConfig:
+    """Return the settings of agents in this environment that learn by a rule, or by one of that name in `RULES`."""
+    name = rule if isinstance(rule, str) else rule.config.rule.name
+    if isinstance(environment, Trials):
+        preset = presets.for_trials(environment, name)
+    else:
+        preset = presets.for_observations(environment.observation_shape, environment.observation_dtype, name)
+    if isinstance(rule, str):
+        return preset
+    config = rule.config.without_run()
+    if presets.is_image_torso(preset.network):
+        return presets.with_images(config, preset.network)
+    return config if config.network.core else presets.with_memory(config, preset)
+
+
+def _kind(environment: Environment | HostEnvironment) -> str:
+    seen = _observation(environment)
+    return f"{environment.num_actions} actions {np.dtype(seen.dtype)}{list(seen.shape)}"
+
+
+def host_seeds(key: Array, number: int, num: int) -> list[int]:
+    """Return so many seeds of environments on the host; the key's own split takes the numbers below this one."""
+    own_key = jax.random.fold_in(jax.random.clone(key), number)
+    return (jax.random.bits(own_key, (num,)) >> 1).tolist()
+
+
+def _regime(
+    config: AgentConfig,
+    environment: Environment | HostEnvironment,
+    key: Array,
+    meta_params: Params | None,
+    is_frozen: bool,
+    num_devices: int,
+    teacher: Teacher | None,
+    num_steps: float,
+) -> LivesInJax | LivesOnHost:
+    """Make the regime of one life; errors are those of `discover_online`."""
+    of_learner = (config, environment.num_actions, is_frozen)
+    make_learner = functools.partial(build_learner, *of_learner, teacher=teacher)
+    learner = make_learner()
+    check_tasks(learner, environment)
+    check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
+    steps = whole_steps(num_steps, config.num_env_steps(learner.is_meta))
+    lives = Lives(key[None], (0,))
+    how: dict[str, Any] = dict(meta_params=meta_params, num_devices=num_devices, is_kept=True)
+    if isinstance(environment, Environment):
+        return LivesInJax(config, environment, make_learner, lives, steps, **how)
+    how |= dict(make=lambda seed: environment, is_owner=False)
+    return LivesOnHost(config, environment, make_learner, lives, steps, **how)
+
+
+def _run(
+    regime: Any,
+    environment: Environment | HostEnvironment,
+    key: Array,
+    callbacks: Sequence[Any] = (),
+    run: Run | None = None,
+) -> OnlineResult:
+    """Run a regime of one life, and return its result."""
+    seen, is_on_host = _observation(environment), isinstance(regime, LivesOnHost)
+
+    def result(state: Any) -> OnlineResult:
+        start = (state["learner"], state["actor_key"]) if is_on_host else jax.tree.map(lambda x: x[0], state[0])
+        learner_state, actor = start
+        life = Life(environment.num_actions, seen, is_on_host, key, states.leaves(actor), list(regime.parts))
+
+        def go_on(num_steps: float) -> OnlineResult:
+            steps = whole_steps(num_steps, regime.learner.config.num_env_steps(regime.learner.is_meta))
+            return _run(regime.going_on(start, life.parts, steps), environment, key)
+
+        return OnlineResult(regime.learner, learner_state, life, go_on)
+
+    stopped = drive(regime, run, callbacks, lambda state, step: result(jax.tree.map(jnp.copy, state)))
+    go_on_or_end(stopped, run)
+    return result(stopped.state)

@@ -1,0 +1,124 @@
+"""The settings of a search for programs, and what is searched for."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from agents.validation import check_choice, check_numbers
+from frodo.program_lanes import Pool, Task, loss_pools, target_pools
+from frodo.rules import with_prefix
+from frodo.target_lanes import TargetLaneConfig
+from meta.equivalence import EQUIVALENCES, of_loss, of_target
+from meta.lanes import LaneConfig
+from meta.program_language import FORMULAS, LOSSES, Language, Program, parse_setting
+from meta.target_programs import FORMULAS as OF_TARGETS
+from meta.target_programs import TARGETS
+
+MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
+LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
+
+
+@dataclasses.dataclass
+class EvolutionConfig:
+    """Settings of a search; population, tournament and mutation are the paper's."""
+
+    language: str = "losses"  # of value-based agents, or "targets" of actor-critics
+    population_size: int = 300
+    tournament_size: int = 25
+    mutation_share: float = 0.95  # of proposals; the others are new random programs
+    start: str = "Q(s)[a]"  # a formula, or the name of one, that all first programs begin with; "" for nothing
+    num_frozen: int = 2  # nodes of it that no mutation changes
+    hurdle: float = 0.6  # the first seed's score in the first environment from which a program gets all others
+    equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
+    num_seeds: int = 1  # agents of an evaluation in an environment; their median counts
+    num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
+    num_full_lanes: int = 8  # of an environment, for all programs; with start="" most need one
+    chunk: int = 1000  # steps of all lanes between two looks at them
+    num_episodes: tuple[int, ...] = ()  # in each environment; () for lane.num_episodes in all
+    max_steps: tuple[int, ...] = ()  # the same, of lane.max_steps
+    exploration: tuple[int, ...] = ()  # the same, of lane.exploration
+    lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
+    target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
+
+    @property
+    def kind(self) -> "Kind":
+        return KINDS[self.language]
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        check_choice("language", self.language, KINDS)
+        for name in ("population_size", "tournament_size", "num_seeds", "num_lanes", "num_full_lanes", "chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if self.num_seeds > MAX_SEEDS:
+            raise ValueError(f"num_seeds is {self.num_seeds}, expected at most {MAX_SEEDS}")
+        if self.tournament_size > self.population_size:
+            raise ValueError(
+                f"tournament_size is {self.tournament_size}, expected at most population_size ({self.population_size})"
+            )
+        if not 0 <= self.mutation_share <= 1:
+            raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
+        check_choice("equivalence", self.equivalence, EQUIVALENCES)
+        num = min(len(self.parse_start()), self.kind.language.max_nodes - 1)
+        if not 0 <= self.num_frozen <= num:
+            raise ValueError(f"num_frozen is {self.num_frozen}, expected 0 to {num}, by the nodes of start")
+        if not math.isfinite(self.hurdle):
+            raise ValueError(f"hurdle is {self.hurdle}, expected a number")
+        for name in LENGTHS:
+            if getattr(self, name) and self.language != "losses":
+                raise ValueError(f"{name} is {getattr(self, name)}, expected none: targets have target_lane.budget")
+            if any(value < 1 for value in getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)}, expected integers of at least 1")
+        check_numbers(self)
+        with_prefix("lane", self.lane.validate)
+        with_prefix("target_lane", self.target_lane.validate)
+
+    def in_tasks(self, num: int) -> "list[EvolutionConfig]":
+        """Return the settings for each of `num` environments.
+
+        Raises:
+          ValueError: if another number of them have lengths of their own.
+        """
+        given = {name: getattr(self, name) for name in LENGTHS if getattr(self, name)}
+        for name, values in given.items():
+            if len(values) != num:
+                raise ValueError(f"{name} is {values}, expected a number for each of {num} environments, or none")
+        lanes = [dataclasses.replace(self.lane, **{name: own[i] for name, own in given.items()}) for i in range(num)]
+        return [dataclasses.replace(self, lane=lane) for lane in lanes]
+
+    def parse_start(self) -> Program:
+        kind = self.kind
+        return parse_setting("start", kind.language, self.start, kind.formulas) if self.start else ()
+
+
+class Kind(NamedTuple):
+    """What is searched for.
+
+    Attributes:
+      language: of the programs.
+      formulas: known programs by name.
+      pools: task, its settings -> lanes, those that fit fewest programs first.
+      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by (`meta.equivalence`).
+    """
+
+    language: Language
+    formulas: Mapping[str, str]
+    pools: Callable[[Task, EvolutionConfig], list[Pool]]
+    fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
+
+
+def _loss_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
+    return loss_pools(task, config.lane, config.num_lanes, config.num_full_lanes)
+
+
+def _target_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
+    return target_pools(task, config.target_lane, config.num_lanes)
+
+
+KINDS = {
+    "losses": Kind(LOSSES, FORMULAS, _loss_pools, of_loss),
+    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, of_target),
+}

@@ -1,0 +1,301 @@
+"""The evolution regime as a call: a search for programs, its finalists with fresh seeds, and their rules."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from agents.environments.adapt import as_environment
+from agents.validation import check_count, check_type
+from frodo import devices, files, presets
+from frodo.config import AgentConfig
+from frodo.logs import Progress, note
+from frodo.program_lanes import Task
+from frodo.regimes.evolution import Evolution, Exhausted, Record
+from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
+from frodo.rule_files import Origin, Rule
+from frodo.rules import replace
+from frodo.runs.driver import Advanced, Driven, Regime, Stopped, drive, go_on_or_end
+from frodo.runs.errors import RunError, caused_by
+from frodo.runs.run import opened
+from frodo.runs.signals import Signals
+from frodo.scores import task_of
+from meta.optimizers import adam
+from meta.program_language import to_formula
+from meta.program_latex import to_latex
+from toy_envs.base import Environment
+
+SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
+
+
+class Finalist(NamedTuple):
+    """One of the best programs of a search, with scores of fresh seeds.
+
+    Attributes:
+      rule: the program as a rule, with agents as those of the search.
+      formula, latex: the program as text.
+      score: of the search.
+      scores: of fresh seeds, [environments, seeds].
+      number: of its record.
+    """
+
+    rule: Rule
+    formula: str
+    latex: str
+    score: float
+    scores: np.ndarray
+    number: int
+
+
+class Evolved(NamedTuple):
+    """What a search found.
+
+    Attributes:
+      best: the finalists, the best first by the sum over environments of the medians of `scores`.
+      metrics: of every row, [rows] each: best_score, env_steps, and counts.
+      search: the search, with all programs as `search.records`.
+    """
+
+    best: list[Finalist]
+    metrics: dict[str, np.ndarray]
+    search: Evolution
+
+    @property
+    def rule(self) -> Rule:
+        """The best program as a rule."""
+        return self.best[0].rule
+
+    def save(self, path: Path | str) -> None:
+        """Write the best program as a rule, as `Rule.save`."""
+        self.rule.save(path)
+
+
+class Searches(Regime):
+    """A search for programs, in chunks of steps of all lanes; a checkpoint bears the number of chunks.
+
+    Args:
+      tasks, names: the environments, of which the first is the hurdle.
+      config, seed: of the search.
+      num_programs: that are evaluated.
+    """
+
+    unit = "programs"
+
+    def __init__(
+        self, tasks: Sequence[Task], names: Sequence[str], config: EvolutionConfig, seed: int, num_programs: int
+    ):
+        self.search = Evolution(tasks, config, seed)
+        self.total, self._names, self._seed = num_programs, tuple(names), seed
+        self.rows: list[dict[str, Any]] = []
+
+    def init(self) -> list[list[Any]]:
+        return self.search.lanes
+
+    def begin(self, state: list[list[Any]], step: int, driven: Driven) -> list[list[Any]]:
+        self._driven = driven
+        if step:
+            told = json.loads(devices.tell(json.dumps(driven.told)))
+            self.rows = told.pop("rows", [])
+            with caused_by("--resume"):
+                self.search.restore(state, told)
+        return self.search.lanes
+
+    def is_over(self, state: Any, step: int) -> bool:
+        return len(self.search.records) >= self.total and self.search.is_idle
+
+    def done(self, step: int) -> int:
+        return self.search.counts["evaluated"]
+
+    def advance(self, state: Any, step: int) -> Advanced:
+        search = self.search
+        try:
+            search.step(self.total)
+        except Exhausted as error:
+            if not search.records:
+                raise RunError(str(error)) from None
+            note(f"{error}; the finalists are of what was found")
+            self.total = len(search.records)
+            search.step(self.total)  # no proposals: lanes go on to their ends
+        best, step = search.best, step + 1
+        env_steps = sum(record.num_steps for record in search.records)
+        row: dict[str, Any] = {"seed": self._seed, "update": step, "env_steps": env_steps, "env_frames": env_steps}
+        row |= {"best_score": float("nan") if best is None else best.score} | search.all_counts
+        self.rows.append(row)
+        return Advanced(search.lanes, step, [row], "" if best is None else self._text(best))
+
+    def _text(self, best: Record) -> str:
+        """Say how fast the search is, how much it met before, and what is best."""
+        counts, formula = self.search.counts, to_formula(self.search.config.kind.language, best.program)
+        known = counts["proposals"] - len(self.search.records)
+        return (
+            f"{counts['evaluated'] / self._driven.clock.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
+            f"{known / counts['proposals']:.0%} nothing new, "
+            f"{counts['cut at the hurdle'] / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
+        )
+
+    def told(self) -> Any:
+        if self._driven.run:
+            self._write_programs(self._driven.run.folder / "programs.csv")
+        return self.search.state()[1] | {"rows": self.rows}
+
+    def _write_programs(self, path: Path) -> None:
+        """Write all records, in the order of their proposals; those that did not see an environment have no score."""
+        language, records = self.search.config.kind.language, self.search.records
+        median = lambda scores: float(np.median(scores)) if scores else None
+        rows = [
+            {
+                "number": x.number,
+                "parent": x.parent,
+                "score": x.score,
+                "env_steps": x.num_steps,
+                "is_finite": x.is_finite,
+            }
+            | {f"score/{env}": median(x.scores.get(i)) for i, env in enumerate(self._names)}
+            | {"formula": to_formula(language, x.program)}
+            for x in records
+        ]
+        files.write_csv(path, rows)
+
+    def result(self, num_finalists: int, num_seeds: int, cpu_seconds: float | None = None) -> Evolved:
+        """Evaluate the best programs with fresh seeds, and return what was found; Ctrl-C raises KeyboardInterrupt."""
+        search, config = self.search, self.search.config
+        scored = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
+        finalists, seeds = scored[:num_finalists], range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + num_seeds)
+        note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
+        trainings = Progress(len(finalists) * len(self._names) * len(seeds), unit="trainings")
+        with Signals() as signals:
+
+            def on_chunk(num: int) -> None:
+                trainings.update(num)
+                if signals.number:
+                    raise Interrupted(signals.number)
+
+            again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
+        num_steps += sum(record.num_steps for record in search.records)
+        language = config.kind.language
+        best = [
+            Finalist(
+                rule_of(config, self._names, record, num_steps, cpu_seconds),
+                to_formula(language, record.program),
+                to_latex(language, record.program),
+                record.score or 0.0,
+                scores,
+                record.number,
+            )
+            for record, scores in zip(finalists, again, strict=True)
+        ]
+        best.sort(key=lambda one: -np.sum(np.median(one.scores, axis=-1)))
+        metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
+        return Evolved(best, metrics, search)
+
+
+class Interrupted(Exception):
+    """A signal came while finalists were evaluated."""
+
+
+def rule_of(
+    config: EvolutionConfig, names: Sequence[str], record: Record, num_steps: int, cpu_seconds: float | None
+) -> Rule:
+    """Return a program as a rule, with the agents of the search, and what the search cost, its finalists included."""
+    formula = to_formula(config.kind.language, record.program)
+    if config.language == "targets":
+        found = Rule("target_program", config.target_lane.agent(formula))
+    else:
+        found = Rule("program", _dqn(config, names, formula))
+    meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
+    return dataclasses.replace(found, meta_params=meta_params, origin=Origin(tuple(names), num_steps, cpu_seconds))
+
+
+def _dqn(config: EvolutionConfig, names: Sequence[str], formula: str) -> AgentConfig:
+    lane = config.in_tasks(len(names))[0].lane
+    agent = presets.dqn(names[0], "program").agent_only()
+    rule = agent.rule.replace(
+        formula=formula,
+        discount=lane.discount,
+        ends=lane.ends,
+        epsilon=lane.epsilon,
+        target_period=lane.target_period,
+    )
+    return agent.replace(
+        rule=rule,
+        network=dataclasses.replace(agent.network, hidden=lane.hidden),
+        optimizer=adam(lane.learning_rate),
+        exploration=lane.exploration,
+        replay=dataclasses.replace(agent.replay, capacity=lane.capacity, batch_size=lane.batch_size),
+    )
+
+
+def evolve(
+    environments: Mapping[str, Any] | Sequence[str],
+    language: str = "losses",
+    *,
+    num_programs: int,
+    seed: int = 0,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    num_finalists: int = 10,
+    num_final_seeds: int = 5,
+    folder: Path | str | None = None,
+    callbacks: Sequence[Any] = (),
+    **settings: Any,
+) -> Evolved:
+    """Evolve an objective: programs are varied, and kept by how well fresh agents learn by them.
+
+    Args:
+      environments: names of pure environments, or a mapping from names to environments; the first is the hurdle.
+      language: 'losses' of value-based agents, or 'targets' of actor-critics.
+      num_programs: that are evaluated.
+      seed: of the search and its agents.
+      bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.scores`) need none.
+      num_finalists, num_final_seeds: the best programs that are evaluated again, each with so many fresh seeds.
+      folder, callbacks: as those of `discover_online`; there is a row for each chunk of steps.
+      **settings: fields of `EvolutionConfig`.
+    Raises:
+      ValueError: naming what is not known, bad, or does not fit, such as an environment in which no such agent lives.
+      TypeError: if an environment is of no kind that is known.
+    """
+    check_count("num_programs", num_programs)
+    check_count("seed", seed, 0)
+    check_count("num_finalists", num_finalists)
+    check_count("num_final_seeds", num_final_seeds)
+    if num_final_seeds > (most := MAX_SEEDS - SEEDS_OF_FINALISTS):
+        raise ValueError(f"num_final_seeds is {num_final_seeds}, expected at most {most}")
+    if isinstance(environments, str):
+        raise ValueError(f"environments is {environments!r}, expected a list of names, or a mapping to environments")
+    check_type("environments", environments, Mapping | Sequence, "names of environments, or a mapping to environments")
+    named = environments if isinstance(environments, Mapping) else {name: name for name in environments}
+    tasks = [_task(name, environment, (bounds or {}).get(name)) for name, environment in named.items()]
+    config = replace("a search", settings_for(language), settings)
+    config.validate()
+    regime = Searches(tasks, list(named), config, seed, num_programs)
+    about = {"environments": ", ".join(named), "seed": str(seed)}
+    with opened(folder, "evolve", language, config, num_programs, about) as run:
+        stopped = drive(regime, run, callbacks)
+        go_on_or_end(stopped, run)
+        try:
+            return regime.result(num_finalists, num_final_seeds, run.clock.cpu_seconds() if run else None)
+        except Interrupted as error:
+            go_on_or_end(Stopped(stopped.state, stopped.step, error.args[0]), run)
+            raise KeyboardInterrupt from None
+
+
+def settings_for(language: str) -> EvolutionConfig:
+    """Return the settings of a search: losses begin with Q(s)[a], targets with nothing."""
+    config = EvolutionConfig(language=language)
+    return config if language != "targets" else dataclasses.replace(config, start="", num_frozen=0, chunk=25_600)
+
+
+def _task(name: str, environment: Any, bounds: tuple[float, float] | None) -> Task:
+    if environment == name and bounds is None:
+        return task_of(name)
+    environment = as_environment(environment)
+    if not isinstance(environment, Environment):
+        raise ValueError(f"environment {name!r} is stepped on the host, expected one in JAX, in which lanes live")
+    if bounds is None:
+        raise ValueError(
+            f"environment {name!r} has no bounds that are known, expected some: bounds={{{name!r}: (0, 1)}}"
+        )
+    return Task(environment, *bounds)

@@ -1,0 +1,214 @@
+"""The loop of every run: it advances a regime, and does once what all runs need.
+
+Rows and progress, checkpoints, going on, a stop by a signal or by a callback, several processes: all of that is here,
+for the library's calls and for the programs. What gets better, and how, is a `Regime`.
+"""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import jax
+
+from frodo import devices
+from frodo.logs import Progress, note
+from frodo.runs.callbacks import begun, check_callbacks
+from frodo.runs.run import Clock, Run
+from frodo.runs.signals import Signals
+
+
+class Advanced(NamedTuple):
+    """Where a regime is after it was advanced.
+
+    Attributes:
+      state: all that it goes on from, beside what `Regime.told` returns.
+      step: how far it is, in the regime's unit; checkpoints bear its name.
+      rows: of metrics, by column, a row for each life; empty where none is due.
+      text: what the line of progress says beside steps.
+      can_stop: whether the run can be saved here.
+    """
+
+    state: Any
+    step: int
+    rows: Sequence[Mapping[str, Any]] = ()
+    text: str = ""
+    can_stop: bool = True
+
+
+class Regime:
+    """What gets better over time, a little with each `advance`; subclasses say how.
+
+    Attributes:
+      total: how much there is to do, in `unit`.
+    """
+
+    total: int
+    unit = "steps"
+
+    def init(self) -> Any:
+        """Return the state at the start."""
+        raise NotImplementedError
+
+    def begin(self, state: Any, step: int, run: "Driven") -> Any:
+        """Begin, or go on from a state and step; returns the state. What it starts is ended by `close`."""
+        return state
+
+    def advance(self, state: Any, step: int) -> Advanced:
+        """Go on to where a row may be due, or the run be stopped. KeyboardInterrupt: it hangs, and is to stop."""
+        raise NotImplementedError
+
+    def is_over(self, state: Any, step: int) -> bool:
+        """Say whether a state is that at the end."""
+        return step >= self.total
+
+    def done(self, step: int) -> int:
+        """Return how much of the total is done, for the line of progress."""
+        return step
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the threads that `begin` started."""
+
+    def told(self) -> Any:
+        """Return what a checkpoint has beside the state, as JSON can hold it."""
+
+    def gather(self, state: Any) -> Any:
+        """Return a state as a checkpoint holds it, with the parts of all processes."""
+        return devices.gather(state)
+
+    def scatter(self, whole: Any, step: int, begun: Any) -> tuple[Any, int]:
+        """Return a state and step as process 0 has them, lying where one lies that has begun."""
+        return devices.scatter(whole, step, begun)
+
+
+class Driven:
+    """A run under way, as regimes and callbacks see it.
+
+    Attributes:
+      run: its folder, None where nothing is kept.
+      told: what the checkpoint had from which it goes on, beside the state.
+      clock: how long it has taken.
+      latest: where it is.
+    """
+
+    def __init__(
+        self, run: Run | None, signals: Signals, latest: Advanced, result_of: Callable[[Any, int], Any] | None
+    ):
+        self.run, self.told = run, run.told if run else None
+        self.latest, self._signals, self._result_of = latest, signals, result_of
+        self.clock = run.clock if run else Clock()
+
+    def result(self) -> Any:
+        """Return the result of the run so far, as the call that began it does."""
+        if self._result_of is None:
+            raise ValueError("this run has no result before its end")
+        return self._result_of(self.latest.state, self.latest.step)
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What config.json says."""
+        return self.run.record if self.run else {"experiment": "online", "name": "", "seeds": [0], "learning_rates": []}
+
+    def is_stopping(self) -> bool:
+        return bool(self._signals.number)
+
+    def last_saved(self, begun: Any) -> tuple[Any, int]:
+        """Return state and step of the last checkpoint, or what was begun with and 0."""
+        return self.run.last_saved(begun) if self.run else (begun, 0)
+
+
+class Stopped(NamedTuple):
+    """Where a run ended, and by which signal, 0 for none."""
+
+    state: Any
+    step: int
+    signal: int
+
+
+def drive(
+    regime: Regime,
+    run: Run | None = None,
+    callbacks: Sequence[Any] = (),
+    result_of: Callable[[Any, int], Any] | None = None,
+) -> Stopped:
+    """Advance a regime to its end, or until a signal or a callback stops it.
+
+    With a folder, rows and checkpoints are kept there, and the run goes on from the last one. An error of a callback is
+    raised once a checkpoint is there.
+
+    Args:
+      regime: what is run.
+      run: the run's folder, open; None to keep nothing.
+      callbacks: see each row and may end the run (`frodo.runs.callbacks`).
+      result_of: state, step -> the result so far, for callbacks.
+    """
+    check_callbacks(callbacks)
+    with contextlib.ExitStack() as on_exit:
+        signals = on_exit.enter_context(Signals())
+        on_exit.callback(regime.close)
+        state, step = regime.init(), 0
+        if run is not None:
+            state, step = regime.scatter(*run.restore(regime.gather(state)), state)
+        driven = Driven(run, signals, Advanced(state, step), result_of)
+        driven.latest = latest = Advanced(regime.begin(state, step, driven), step)
+        with run.nothing_half_written() if run else contextlib.nullcontext():
+            watchers = [on_exit.enter_context(begun(one, driven)) for one in callbacks]
+        progress, is_ended, error = Progress(regime.total, regime.done(step), regime.unit), False, None
+        while not regime.is_over(latest.state, latest.step):
+            try:
+                driven.latest = latest = regime.advance(latest.state, latest.step)
+            except KeyboardInterrupt:
+                if not signals.number or jax.process_count() > 1:  # else the others would wait for this process
+                    raise
+                latest = latest._replace(rows=())
+            rows = [driven.clock.columns() | dict(row) for row in latest.rows]
+            try:
+                is_ended = any([see(row) for row in rows for see in watchers])
+            except Exception as raised:  # the caller's own, which is raised when all is saved
+                error = raised
+            if run is not None and rows:
+                run.log(rows)
+            progress.update(regime.done(latest.step), latest.text)
+            if not latest.can_stop:
+                continue
+            is_due, is_stopped, number = devices.agree(
+                run is not None and run.is_due(), is_ended or error is not None, signals.number
+            )
+            is_over = is_stopped or number or regime.is_over(latest.state, latest.step)
+            if run is not None and (is_due or is_over):
+                run.save(regime.gather(latest.state), latest.step, regime.told())
+            if error is not None:
+                raise error
+            if is_over:
+                return Stopped(latest.state, latest.step, number)
+        return Stopped(latest.state, latest.step, 0)
+
+
+def go_on_or_end(stopped: Stopped, run: Run | None) -> None:
+    """After a signal, say how a call of the library goes on, and raise what the signal means to Python.
+
+    Where a person types in Python, in a notebook or a shell, Ctrl-C raises nothing: the result so far is given back.
+    """
+    if not stopped.signal:
+        return
+    how = f"the same call goes on, with folder={str(run.folder)!r}" if run else "with a folder it could go on"
+    note(f"stopped at step {stopped.step}: {how}")
+    if stopped.signal != signal.SIGINT:
+        raise SystemExit(128 + stopped.signal)
+    if not (hasattr(sys, "ps1") or "ipykernel" in sys.modules):
+        raise KeyboardInterrupt
+
+
+def end_program(stopped: Stopped, run: Run) -> None:
+    """After a signal, say how a program goes on, and end it: 128 and the signal's number is the exit code."""
+    if stopped.signal:
+        folder = run.options.resume_out or run.folder
+        note(f"stopped at step {stopped.step}: go on with the same settings and --resume --out={folder}")
+        sys.exit(128 + stopped.signal)
