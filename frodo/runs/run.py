@@ -177,7 +177,8 @@ class Run:
             all_values = [{key: x for key, x in values.items() if key in self._columns} for values in all_values]
         for values in all_values:
             if not self._columns:
-                self._columns = [*FIRST_COLUMNS, *(key for key in values if key not in FIRST_COLUMNS)]
+                first = [key for key in FIRST_COLUMNS if key in values]
+                self._columns = [*first, *(key for key in values if key not in first)]
                 csv.writer(text, lineterminator="\n").writerow(self._columns)
             if differing := sorted(set(self._columns) ^ set(values)):
                 raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
@@ -256,7 +257,7 @@ class Run:
             contextlib.suppress(ValueError, csv.Error, StopIteration),
             self._metrics_path.open(newline="", encoding="utf-8") as file,
         ):
-            if set(FIRST_COLUMNS) <= set(columns := next(csv.reader(file))):
+            if {"seed", "env_steps"} <= set(columns := next(csv.reader(file))):
                 return columns
         raise UsageError(f"{self._ask}{self._metrics_path} is damaged: its first line does not name the columns")
 

@@ -18,7 +18,7 @@ for num in (1, 3, 4, 7):
     print(num, len(ys.devices()))
 begun = [jax.jit(devices.shared_out(lambda x: 0 * x, 2))(jnp.arange(2.0)) for _ in range(2)]
 groups = [devices.scatter(x, 0, like)[0] for x, like in zip(in_jax._groups(jnp.arange(4.0), 2), begun)]
-joined = in_jax._joined(groups)
+joined = in_jax.LivesInJax.gather(None, groups)
 assert (joined == jnp.arange(4.0)).all()
 print(len(groups[0].devices()), len(joined.devices()))
 """

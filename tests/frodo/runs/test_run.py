@@ -149,7 +149,7 @@ class TestResume:
         run(Config(), options(tmp_path / "parts", 30))
         path = tmp_path / "parts" / "config.json"
         record = json.loads(path.read_bytes())
-        del record["config"]["is_slow"], record["config"]["inner"]["gain"], record["teacher"]
+        del record["config"]["is_slow"], record["config"]["inner"]["gain"]
         path.write_text(json.dumps(record))
         with pytest.raises(UsageError, match="config.is_slow was False in .* and is True now"):
             run(Config(is_slow=True), options(tmp_path / "parts", 50, resume=True))
