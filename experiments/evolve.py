@@ -47,7 +47,13 @@ SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.sco
 
 @dataclasses.dataclass
 class EvolveConfig(EvolutionConfig):
-    """A search, where its agents live, and how its best programs are told apart."""
+    """A search of programs, where its agents live, and how its best programs are told apart.
+
+    Attributes:
+      envs: Names of environments; the first is the hurdle.
+      num_finalists: The best programs, which are scored again, at least 1.
+      num_final_seeds: Fresh seeds that each finalist is scored with, at least 1.
+    """
 
     envs: tuple[str, ...] = ()
     num_finalists: int = 10
@@ -265,5 +271,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
     flags.DEFINE_enum("language", "losses", list(KINDS), "What programs compute.")
     define_process_flags()
-    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"))
+    preset = lambda: configure(flags.FLAGS.language, ())
+    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"), preset=preset)
     command_line.start(main)
