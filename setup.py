@@ -24,6 +24,7 @@ setup(
         "chex>=0.1.90",
         "dm-env>=1.6",
         "dm-haiku>=0.0.16",
+        "docstring_parser>=0.15",
         "envpool>=1.2.5; sys_platform == 'linux'",
         "gymnasium>=1.1",
         "jax>=0.8",

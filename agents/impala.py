@@ -10,16 +10,26 @@ import rlax
 from agents.categorical import entropy
 from agents.returns import importance_ratios, lambda_returns, vtrace
 from agents.rule import REDUCTIONS, UpdateRule
+from agents.settings import Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 from agents.validation import check_choice, check_fractions, check_not_negative
 
 
 @dataclasses.dataclass
-class A2CConfig:
-    discount: float = 0.99  # γ
+class A2CConfig(Settings):
+    """A2C: the actor-critic loss on returns within the trajectory.
+
+    Attributes:
+      discount: γ, from 0 to 1.
+      value_cost: Weight of the value's loss, at least 0 (Xu et al. 2020, Table 1).
+      entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
+      reduction: How the losses of steps are put together: 'sum' or 'mean'.
+    """
+
+    discount: float = 0.99
     value_cost: float = 0.5
     entropy_cost: float = 0.01
-    reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
+    reduction: str = "sum"
 
     def validate(self) -> None:
         check_fractions(self, "discount")
@@ -29,7 +39,13 @@ class A2CConfig:
 
 @dataclasses.dataclass
 class ImpalaConfig(A2CConfig):
-    lambda_: float = 1.0  # λ
+    """IMPALA: the actor-critic loss on V-trace's targets.
+
+    Attributes:
+      lambda_: λ of V-trace, from 0 to 1.
+    """
+
+    lambda_: float = 1.0
 
     def validate(self) -> None:
         super().validate()

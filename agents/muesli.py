@@ -24,18 +24,32 @@ MAX_VALUE = 300  # that of Hessel et al. 2021
 
 @dataclasses.dataclass
 class MuesliConfig:
-    discount: float = 0.995  # γ
-    lambda_: float = 0.95  # of Retrace
-    clip: float = 1.0  # c, of the normalised advantages that policy targets are made from
-    model_steps: int = 5  # K, how far ahead the model is trained; 1 is the least that q needs
-    # Of transformed rewards and values: their bins are the whole numbers from -max_value to it. None for as many as fit
-    # the environment's returns (`frodo.value_bins`); where there is none, such as in `make_learner`, 300.
+    """Muesli; the defaults are those that public reimplementations ascribe to Hessel et al. 2021.
+
+    Attributes:
+      discount: γ, from 0 to 1.
+      lambda_: λ of Retrace, from 0 to 1.
+      clip: c, to which normalised advantages are clipped for policy targets, at least 0.
+      model_steps: K, the steps ahead that the model is trained, at least 1, which q needs.
+      max_value: Bins of transformed rewards and values are the whole numbers from -max_value to it, at least 1; none
+        for as many as fit the environment's returns (`frodo.value_bins`), and 300 where no environment is known.
+      cmpo_cost: Weight of KL(π_CMPO ‖ π), at least 0.
+      model_policy_cost: Weight of KL(π_CMPO ‖ π) of the model's policies, at least 0.
+      value_cost: Weight of the losses of v and of the model's values, at least 0.
+      reward_cost: Weight of the loss of the model's rewards, at least 0.
+      target_decay: Decay of the slow copy that is the prior, and acts, in an update, from 0 to 1.
+    """
+
+    discount: float = 0.995
+    lambda_: float = 0.95
+    clip: float = 1.0
+    model_steps: int = 5
     max_value: int | None = None
-    cmpo_cost: float = 1.0  # of KL(π_CMPO ‖ π)
-    model_policy_cost: float = 1.0  # of the same of the model's policies
-    value_cost: float = 0.25  # of v, and of the model's values
+    cmpo_cost: float = 1.0
+    model_policy_cost: float = 1.0
+    value_cost: float = 0.25
     reward_cost: float = 1.0
-    target_decay: float = 0.9  # of the copy that is the prior, and acts
+    target_decay: float = 0.9
 
     def validate(self) -> None:
         check_fractions(self, "discount", "lambda_", "target_decay")

@@ -34,28 +34,47 @@ TORSO = "torso"  # a prediction of this name is the output of the last layer bef
 
 @dataclasses.dataclass
 class NetworkConfig:
-    """Settings of an agent's network.
+    """An agent's network.
 
-    `layout` says which axis of pictures is that of channels. Where it says nothing, an axis, the first or the last, can
-    be it if it has at most 16 entries, and fewer than the largest axis. If both can, or neither, the pictures are
-    refused (`torsos.layout_of`).
+    Attributes:
+      torso: What reads observations: 'mlp'; for pictures 'conv', the ConvNet of Xu et al. 2020, Table 1, or 'resnet'
+        (Espeholt et al. 2018, Figure 3); or 'tabular', a table of values over one-hot observations.
+      hidden: Units of the fully connected layers after the torso, at least 1 each (Xu et al. 2020, appendix A.1).
+      core: Units of the core, a memory after the fully connected layers; 0 for none.
+      activation: Activation of layers: 'relu', 'tanh', 'elu', 'gelu', 'silu' or 'softplus'.
+      action_model: Units of the action-conditional LSTM that per-action predictions are made by, and of the hidden
+        layer of their heads (Oh et al. 2025, Methods); 0 for none.
+      head_stddev: Standard deviation of the first weights of heads but the action model's, positive; none for
+        1 / √inputs, and 0.01 after a transformer.
+      is_orthogonal: Whether first weights are orthogonal, of the scale √2 in layers, 0.01 in policy heads and after a
+        transformer, else 1; of the torso 'mlp'.
+      is_critic_separate: Whether the value has a network of its own.
+      channels: Filters of the sections of 'resnet', at least 1 each (Espeholt et al. 2018, Figure 3).
+      core_kind: Kind of core: 'lstm', or 'transformer' (Bauer et al. 2023, appendix C.1).
+      core_layers: Layers of the transformer, at least 1.
+      core_heads: Heads of attention in each layer of the transformer, a divisor of the core's units.
+      memory: Steps back to which each layer of the transformer attends, at least 1.
+      precision: Precision of what layers compute, 'full' or 'bfloat16'; parameters and predictions are always full.
+      layout: Axis of the channels of pictures, 'first' or 'last', or '' for what their shape says: an axis, the first
+        or the last, can be it if it has at most 16 entries, and fewer than the largest one. If both can, or neither,
+        the pictures are refused.
     """
 
     torso: str = "mlp"
-    hidden: tuple[int, ...] = (256, 256)  # fully connected layers after the torso
-    core: int = 0  # units of the core, 0 for none
+    hidden: tuple[int, ...] = (256, 256)
+    core: int = 0
     activation: str = "relu"
-    action_model: int = 0  # units of the action-conditional LSTM, and of the hidden layer of its heads; 0 for none
-    head_stddev: float | None = None  # of other heads' first weights; by default 1 / √inputs, 0.01 after a transformer
-    is_orthogonal: bool = False  # first weights: √2 in layers, 0.01 in policy heads and after a transformer, else 1
-    is_critic_separate: bool = False  # whether the value has a network of its own
-    channels: tuple[int, ...] = (16, 32, 32)  # of the sections of `resnet`
-    core_kind: str = "lstm"  # or "transformer", which alone has the settings below
+    action_model: int = 0
+    head_stddev: float | None = None
+    is_orthogonal: bool = False
+    is_critic_separate: bool = False
+    channels: tuple[int, ...] = (16, 32, 32)
+    core_kind: str = "lstm"
     core_layers: int = 2
-    core_heads: int = 4  # of attention in each layer
-    memory: int = 64  # steps back to which each layer attends
-    precision: str = "full"  # of what layers compute, of PRECISIONS; parameters and predictions are always full
-    layout: str = ""  # axis of the channels of pictures, "first" or "last"; "" for what their shape says
+    core_heads: int = 4
+    memory: int = 64
+    precision: str = "full"
+    layout: str = ""
 
     def validate(self) -> None:
         check_choice("network.torso", self.torso, TORSOS)

@@ -20,11 +20,22 @@ from agents.validation import check_positive
 
 @dataclasses.dataclass
 class PPOConfig(ImpalaConfig):
-    lambda_: float = 0.95  # λ of the advantages
+    """PPO (Schulman et al. 2017).
+
+    Attributes:
+      lambda_: λ of the advantages, from 0 to 1 (Schulman et al. 2017, Table 3).
+      clip: The most that π / μ differs from 1, and a clipped value from that before, positive (Schulman et
+        al. 2017, section 6.1).
+      is_value_clipped: Whether the value is clipped (Huang et al. 2022).
+      is_advantage_normalised: Whether advantages are normalised, over the steps that an update takes
+        (Huang et al. 2022).
+    """
+
+    lambda_: float = 0.95
     reduction: str = "mean"
-    clip: float = 0.2  # of the ratio π / μ around 1, and of the change of v
+    clip: float = 0.2
     is_value_clipped: bool = True
-    is_advantage_normalised: bool = True  # over the steps that an update takes
+    is_advantage_normalised: bool = True
 
     def validate(self) -> None:
         super().validate()

@@ -13,9 +13,17 @@ from agents.validation import check_fractions
 
 @dataclasses.dataclass
 class QLearningConfig:
-    discount: float = 0.99  # γ
-    lambda_: float = 1.0  # λ; 0 is one-step Q-learning
-    epsilon: float = 0.1  # of the ε-greedy policy
+    """n-step Q-learning.
+
+    Attributes:
+      discount: γ, from 0 to 1.
+      lambda_: λ of the returns, from 0 to 1; 0 is one-step Q-learning.
+      epsilon: Share of random actions of the ε-greedy policy, from 0 to 1.
+    """
+
+    discount: float = 0.99
+    lambda_: float = 1.0
+    epsilon: float = 0.1
 
     def validate(self) -> None:
         check_fractions(self, "discount", "lambda_", "epsilon")

@@ -15,9 +15,16 @@ from agents.types import Array, Trajectory
 
 @dataclasses.dataclass
 class ReplayConfig:
-    """Settings of replay: an update takes `batch_size` trajectories, of which the share `fresh` is new."""
+    """Replay of the agent's last trajectories.
 
-    capacity: int = 0  # trajectories kept, first in, first out; 0 for none: an update takes the fresh ones
+    Attributes:
+      capacity: Trajectories that are kept, first in, first out, at least those of a batch; 0 for no replay: an update
+        takes the fresh ones.
+      batch_size: Trajectories of an update, at least 1 (the public code of Oh et al. 2025, in its evaluation).
+      fresh: Share of an update's trajectories that is new, from 0 to below 1 (Oh et al. 2025, Methods).
+    """
+
+    capacity: int = 0
     batch_size: int = 64
     fresh: float = 0.1
 

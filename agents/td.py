@@ -12,8 +12,15 @@ from agents.validation import check_fractions
 
 @dataclasses.dataclass
 class TDLambdaConfig:
-    discount: float = 0.99  # γ
-    lambda_: float = 1.0  # λ
+    """TD(λ).
+
+    Attributes:
+      discount: γ, from 0 to 1.
+      lambda_: λ of the returns, from 0 to 1.
+    """
+
+    discount: float = 0.99
+    lambda_: float = 1.0
 
     def validate(self) -> None:
         check_fractions(self, "discount", "lambda_")

@@ -162,19 +162,23 @@ def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episode
     return HeldOut(tested, parse_trials(trials), num_tasks, num_episodes, is_greedy)
 
 
-def main(argv: list[str]) -> None:
+def preset() -> OnlineConfig:
     FLAGS = flags.FLAGS
-    join()
-    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
-    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
     match = re.fullmatch(r"(?:([1-9]\d{0,2})-)?([1-9]\d{0,2})", FLAGS.trials)
     if not match or int(match[1] or 1) > int(match[2]):
         raise UsageError(f"--trials={FLAGS.trials}: give an integer from 1 to 999, or from 1 to 6 trials as 1-6")
     env = f"trials/{FLAGS.trials}/{'forgetful/' * FLAGS.forgetful}{FLAGS.env}"
     with caused_by("--rule"):
         configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen
-        preset = configure(env, FLAGS.rule)
-    config, options = command_line.parse_options(argv, preset)
+        return configure(env, FLAGS.rule)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    join()
+    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
+    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
+    config, options = command_line.parse_options(argv, preset())
     options = dataclasses.replace(options, num_devices=num_devices())
     summary = run(config, options, test, Path(FLAGS.rule).name.removesuffix(".npz"))
     if not jax.process_index():
@@ -194,5 +198,6 @@ if __name__ == "__main__":
     flags.DEFINE_boolean("greedy", False, "Take the most probable action in the test, not one drawn from the policy.")
     flags.DEFINE_integer("num_devices", 0, "Split the batch over so many, 0 for no split.", lower_bound=0)
     define_process_flags()
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e7", without=("env", "init_meta_params", "is_frozen"))
+    without = ("env", "init_meta_params", "is_frozen")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e7", without=without, preset=preset)
     command_line.start(main)

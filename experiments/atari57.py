@@ -69,10 +69,14 @@ def median_curve(series: Sequence[plots.Series]) -> plots.Series:
     return plots.Series(f"median of {len(series)} games", x, np.nanmedian(scores, axis=0)[None])
 
 
+def presets_of_games() -> dict[str, OnlineConfig]:
+    with caused_by("--rule"):
+        return {name: presets.with_rule(one, flags.FLAGS.rule) for name, one in presets.frodo_atari57().items()}
+
+
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
-    with caused_by("--rule"):
-        runs = {name: presets.with_rule(config, FLAGS.rule) for name, config in presets.frodo_atari57().items()}
+    runs = presets_of_games()
     configs = {name: command_line.parse_options(argv, config)[0] for name, config in runs.items()}
     options = command_line.parse_options(argv, next(iter(runs.values())))[1]
     folder = folder_of(options, "atari57", FLAGS.rule)
@@ -100,7 +104,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("shard", "1/1", "Which of the runs: i/n for the i-th and every n-th after it.")
     flags.DEFINE_boolean("report", False, "Run nothing: show what is finished.")
     flags.DEFINE_integer("num_devices", 0, "Split the batch of each over so many, 0 for no split.", lower_bound=0)
-    command_line.define_flags(
-        OnlineConfig(), seeds="0", steps="4e9", without=("env", "init_meta_params", "distillation")
-    )
+    without, preset = ("env", "init_meta_params", "distillation"), lambda: next(iter(presets_of_games().values()))
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="4e9", without=without, preset=preset)
     command_line.start(main)

@@ -23,7 +23,6 @@ Writes scores.csv, of each experiment, radar.png, by bsuite's tags, and bars.png
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,14 +149,18 @@ def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) ->
     return table([{"experiment": one.experiment, "score": one.score, "part": one.part or "-"} for one in own])
 
 
+def preset() -> OnlineConfig:
+    FLAGS = flags.FLAGS
+    return configure(parse_ids(FLAGS.only or FLAGS.ids)[0], FLAGS.rule, FLAGS.init_meta_params)
+
+
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
     label = Path(FLAGS.init_meta_params or FLAGS.rule).stem + "_online" * bool(FLAGS.init_meta_params)
     ids = parse_ids(FLAGS.only or FLAGS.ids)
-    preset = functools.partial(configure, rule=FLAGS.rule, init_meta_params=FLAGS.init_meta_params)
-    config, options = command_line.parse_options(argv, preset(ids[0]))
+    config, options = command_line.parse_options(argv, preset())
     if len(options.seeds) > 1:
         raise UsageError(f"--seeds={FLAGS.seeds}: bsuite has one run of each id: give one seed")
     out = folder_of(options, "bsuite", label)
@@ -193,5 +196,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")
     flags.DEFINE_integer("processes", os.cpu_count() or 1, "Ids at a time.", lower_bound=1)
     without = ("env", "batch_size", "init_meta_params", "is_frozen", "distillation", "num_actors")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without)
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without, preset=preset)
     command_line.start(main)

@@ -79,14 +79,19 @@ def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[
     return summary
 
 
+def preset() -> OnlineConfig:
+    return presets.catch(is_value_based=flags.FLAGS.rule == "q")
+
+
 def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
-    config, options = command_line.parse_options(argv, presets.catch(is_value_based=rule == "q"))
+    config, options = command_line.parse_options(argv, preset())
     summary = run(config, options, rule)
     sweep.print_table(summary, METRICS if rule != "consistency" else ("sampled_return_over_run", "sampled_return"))
 
 
 if __name__ == "__main__":
     flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss", "consistency"], "What is compared with what.")
-    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=("env", "rule.kind", "distillation"))
+    without = ("env", "rule.kind", "distillation")
+    command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=without, preset=preset)
     command_line.start(main)

@@ -40,10 +40,15 @@ MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
 
 @dataclasses.dataclass
 class DiscoverConfig(PopulationConfig):
-    """A population, where its agents live, and what its rule begins with."""
+    """A population, where its agents live, and what its rule begins with.
 
-    envs: tuple[str, ...] = ()  # one agent for each entry
-    init_meta_params: str = ""  # what η is at the start: a discovered rule, or "" for random
+    Attributes:
+      envs: Names of environments, one agent for each entry.
+      init_meta_params: What η is at the start: a discovered or fitted rule, or '' for random.
+    """
+
+    envs: tuple[str, ...] = ()
+    init_meta_params: str = ""
 
 
 def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
@@ -129,24 +134,28 @@ def configure(rule: str, envs: tuple[str, ...], preset: str = "small", init_meta
     return config
 
 
-def main(argv: list[str]) -> None:
+def preset() -> DiscoverConfig:
     FLAGS = flags.FLAGS
-    join()
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
     envs = population_presets.ENVS.get(FLAGS.preset, ())
     if FLAGS["envs"].present or not envs:
         envs = settings.parse_envs(FLAGS.envs)
     with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
-        preset = configure(FLAGS.rule, envs, FLAGS.preset, FLAGS.init_meta_params)
-    config, options = command_line.parse_options(argv, preset)
+        return configure(FLAGS.rule, envs, FLAGS.preset, FLAGS.init_meta_params)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    join()
+    config, options = command_line.parse_options(argv, preset())
     if FLAGS.num_devices and not FLAGS.plan:
         raise UsageError(f"--num_devices={FLAGS.num_devices}: it is of --plan; a run has --config.num_devices")
     if FLAGS.plan:
-        planning.show_population(config, envs, options.steps)
+        planning.show_population(config, config.envs, options.steps)
         return
     with caused_by(f"--preset={FLAGS.preset}"):
-        settings.parse_envs(",".join(envs))  # a plan knows environments that cannot be made
+        settings.parse_envs(",".join(config.envs))  # a plan knows environments that cannot be made
     summary = run(config, options)
     if not jax.process_index():
         print(logs.table([{"": name, "value": value} for name, value in summary.items()]))
@@ -165,7 +174,6 @@ if __name__ == "__main__":
     planning.define_plan_flags()
     text = "Devices of the plan; those of a run are --config.num_devices."
     flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
-    command_line.define_flags(
-        DiscoverConfig(), seeds="0", steps="2000", without=("envs", "init_meta_params", "distillation")
-    )
+    without = ("envs", "init_meta_params", "distillation")
+    command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=without, preset=preset)
     command_line.start(main)

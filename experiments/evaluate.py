@@ -37,5 +37,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("rule", "disco103", f"Rule: {settings.STARTS}; disco or frodo for a random one.")
     flags.DEFINE_string("weights", "", "The published weights, disco_103.npz.")
     without = ("env", "init_meta_params", "is_frozen")
-    command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)
+    preset = lambda: settings.known_frozen(flags.FLAGS.env, flags.FLAGS.rule)
+    command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without, preset=preset)
     command_line.start(main)

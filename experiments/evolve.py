@@ -45,7 +45,13 @@ from meta.program_language import LOSSES, to_formula
 
 @dataclasses.dataclass
 class EvolveConfig(EvolutionConfig):
-    """A search, where its agents live, and how its best programs are told apart."""
+    """A search of programs, where its agents live, and how its best programs are told apart.
+
+    Attributes:
+      envs: Names of environments; the first is the hurdle.
+      num_finalists: The best programs, which are scored again, at least 1.
+      num_final_seeds: Fresh seeds that each finalist is scored with, at least 1.
+    """
 
     envs: tuple[str, ...] = ()
     num_finalists: int = 10
@@ -152,5 +158,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
     flags.DEFINE_enum("language", "losses", list(KINDS), "What programs compute.")
     define_process_flags()
-    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"))
+    preset = lambda: configure(flags.FLAGS.language, ())
+    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"), preset=preset)
     command_line.start(main)

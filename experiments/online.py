@@ -27,14 +27,18 @@ from frodo.runs.errors import caused_by
 from frodo.runs.folders import of_process
 
 
-def main(argv: list[str]) -> None:
+def preset() -> OnlineConfig:
     FLAGS = flags.FLAGS
-    join()
     if FLAGS.init_meta_params:
         command_line.not_both("rule", "init_meta_params")
     with caused_by("--init_meta_params" if FLAGS.init_meta_params else "--rule"):
-        preset = settings.configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
-    config, options = command_line.parse_options(argv, preset)
+        return settings.configure(FLAGS.env, FLAGS.rule, FLAGS.init_meta_params)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    join()
+    config, options = command_line.parse_options(argv, preset())
     if FLAGS.plan:
         planning.show_online(config, options.steps)
         return
@@ -55,5 +59,6 @@ if __name__ == "__main__":
     text = "Split the batch over so many, 0 for no split; or those of a plan."
     flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
     define_process_flags()
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "init_meta_params"))
+    without = ("env", "init_meta_params")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=without, preset=preset)
     command_line.start(main)

@@ -57,5 +57,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch/5x5", "Environment, as for experiments.online.")
     flags.DEFINE_string("rule", "disco103", f"Rule with y and z: {settings.DISCOVERED}.")
     without = ("env", "rule.hidden", "init_meta_params", "is_frozen", "distillation")
-    command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without)
+    preset = lambda: settings.known_frozen(flags.FLAGS.env, flags.FLAGS.rule)
+    command_line.define_flags(OnlineConfig(), seeds="0-4", steps="58e3", without=without, preset=preset)
     command_line.start(main)

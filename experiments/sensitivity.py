@@ -262,16 +262,19 @@ def draw(
         figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
 
 
-def main(argv: list[str]) -> None:
-    FLAGS = flags.FLAGS
+def preset() -> OnlineConfig:
     with caused_by("--rule"):
-        preset = presets.for_rule(FLAGS.env, FLAGS.rule)
-    config, options = command_line.parse_options(argv, preset)
+        return presets.for_rule(flags.FLAGS.env, flags.FLAGS.rule)
+
+
+def main(argv: list[str]) -> None:
+    config, options = command_line.parse_options(argv, preset())
     note(f"figure: {run(config, options)}")
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("env", "toy/catch", "Environment written in JAX.")
     flags.DEFINE_string("rule", "frodo", "Rule with scalar targets.")
-    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=("env", "is_frozen", "distillation"))
+    without = ("env", "is_frozen", "distillation")
+    command_line.define_flags(OnlineConfig(), seeds="0", steps="1e6", without=without, preset=preset)
     command_line.start(main)

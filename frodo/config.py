@@ -26,7 +26,17 @@ def outer_settings(rule: RuleConfig) -> tuple[str, ...]:
 
 @dataclasses.dataclass
 class AgentConfig(LifetimeConfig):
-    """All settings of an agent; the defaults are Table 1 of Xu et al. 2020 (Atari)."""
+    """All settings of an agent; the defaults are Table 1 of Xu et al. 2020 (Atari).
+
+    Attributes:
+      rule: The rule that it learns by, with settings of its own.
+      outer: The outer objective, of learned rules.
+      network: Its network; a layer of 512 after the ConvNet is not in Table 1.
+      optimizer: The optimiser of θ.
+      meta_optimizer: The optimiser of η, of learned rules; decay and ε are those that Table 1 has for θ.
+      curriculum: How tasks are chosen, of environments in trials.
+      distillation: How a teacher helps it.
+    """
 
     rule: RuleConfig = dataclasses.field(default_factory=RuleConfig)
     outer: OuterConfig = dataclasses.field(default_factory=OuterConfig)
@@ -119,23 +129,42 @@ class AgentConfig(LifetimeConfig):
 
 @dataclasses.dataclass
 class OnlineConfig(AgentConfig):
-    """All settings of an online run."""
+    """All settings of an online run.
+
+    Attributes:
+      env: The environment's name.
+      num_actors: Threads that act on the host, each with a batch of its own, at least 1; the learner takes them in
+        turn.
+      vmap_seeds: Whether seeds of an environment in JAX run side by side, rather than one after another.
+      is_frozen: Whether η stays as it is.
+      init_meta_params: What η is at the start: the file of a rule, the name of a discovered or fitted one, such as
+        'disco103', or '' for random.
+    """
 
     env: str = "atari/Pong"
-    num_actors: int = 1  # threads that act on the host, each with a batch of its own; the learner takes them in turn
-    vmap_seeds: bool = False  # of pure environments: seeds side by side rather than one after another
-    is_frozen: bool = False  # η stays as it is
-    init_meta_params: str = ""  # what η is at the start: a file of a discovered rule, "disco103", or "" for random
+    num_actors: int = 1
+    vmap_seeds: bool = False
+    is_frozen: bool = False
+    init_meta_params: str = ""
 
 
 @dataclasses.dataclass
 class PopulationConfig(AgentConfig):
-    """The settings that a population's agents have in common, how long they live, and how η moves."""
+    """The settings that a population's agents have in common, how long they live, and how η moves.
 
-    budgets: tuple[int, ...] = (70_000, 210_000)  # environment steps of a lifetime, drawn with weights inverse to them
-    is_optimizer_per_agent: bool = True  # else one for the mean of the meta-gradients
-    vmap_agents: bool = False  # of a group, on one device: side by side rather than one after another
-    num_devices: int = 0  # 0 for all there are
+    Attributes:
+      budgets: Environment steps of a lifetime, drawn with weights inverse to them (Oh et al. 2025, Methods), each at
+        least those of a meta-step.
+      is_optimizer_per_agent: Whether each agent has an optimiser of η, and updates are averaged (Oh et al. 2025,
+        Methods); else there is one for the mean of the meta-gradients, as in their public code.
+      vmap_agents: Whether agents of a group, on one device, run side by side, rather than one after another.
+      num_devices: Devices that agents are spread over; 0 for all there are.
+    """
+
+    budgets: tuple[int, ...] = (70_000, 210_000)
+    is_optimizer_per_agent: bool = True
+    vmap_agents: bool = False
+    num_devices: int = 0
 
     def validate(self) -> None:
         check_choice("rule", self.rule.name, [name for name, entry in RULES.items() if entry.is_learned])

@@ -62,7 +62,12 @@ RULES: dict[str, RuleEntry] = {
 
 @dataclasses.dataclass
 class RuleConfig:
-    """A rule by its name, with its own settings: of the type that `RULES` says, by default that type's defaults."""
+    """A rule by its name, with its own settings.
+
+    Attributes:
+      name: One of `RULES`.
+      settings: Of the type that `RULES` says; none for that type's defaults.
+    """
 
     name: str = "frodo"
     settings: Any = None

@@ -25,15 +25,25 @@ from toy_envs.base import Environment
 
 @dataclasses.dataclass
 class TargetLaneConfig:
-    """How an actor-critic learns by a program; the defaults are a point of the grid of `experiments.compare`."""
+    """How an actor-critic learns by a program; the defaults are a point of the grid of `experiments.compare`.
+
+    Attributes:
+      hidden: Units of the layers of the network, at least 1 each.
+      learning_rate: Learning rate of Adam, annealed to 0 over the lifetime, positive.
+      entropy_cost: Weight of the policy's entropy, at least 0.
+      discount: γ, from 0 to 1.
+      batch_size: Environments side by side, at least 1.
+      unroll: Steps of a trajectory, at least 1.
+      budget: Environment steps of a lifetime, at least those of an update.
+    """
 
     hidden: tuple[int, ...] = (64, 64)
-    learning_rate: float = 3e-3  # of Adam, annealed to 0 over the lifetime
+    learning_rate: float = 3e-3
     entropy_cost: float = 0.03
-    discount: float = 0.99  # γ
+    discount: float = 0.99
     batch_size: int = 16
     unroll: int = 16
-    budget: int = 102_400  # environment steps
+    budget: int = 102_400
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""

@@ -31,14 +31,25 @@ DIFFERENCE, MAX_OF_NO_OP, GOOD, MAX_GOOD, MIN_BETTER, MIN_WORSE, RANGE = 0.01, 1
 
 @dataclasses.dataclass
 class CurriculumConfig:
-    """How tasks are chosen: uniformly, as the environment draws them, through the no-op filter, or by PLR."""
+    """How tasks are chosen (Bauer et al. 2023, section 2.3).
 
-    kind: str = UNIFORM  # PLR is "plr", with the settings of Table D.5
-    num_train: int = 30  # trials (PLR) or episodes (no-op filter) that a task is trained on before another is chosen
-    capacity: int = 1000  # PLR: tasks that its archive holds; none is replayed before nine tenths are there
-    replay: float = 0.2  # PLR: probability that what is chosen is of the archive, and not a new one
-    staleness: float = 0.2  # PLR: share of how long ago a task was chosen, beside its fitness
-    temperature: float = 0.3  # PLR: a task's probability goes by 1 / rank to the power of 1 / temperature
+    Attributes:
+      kind: 'uniform', as the environment draws them; 'no_op', through the no-op filter; or 'plr', by prioritised level
+        replay.
+      num_train: Trials (PLR) or episodes (no-op filter) that a task is trained on before another is chosen, at least 1
+        (Bauer et al. 2023, Table D.5 and appendix D.5).
+      capacity: PLR: tasks that the archive holds, at least 1; none is replayed before it has nine tenths (Table D.5).
+      replay: PLR: probability that what is chosen is of the archive, and not a new one, above 0 to 1 (Table D.5).
+      staleness: PLR: share of how long ago a task was chosen, beside its fitness, from 0 to 1 (Table D.5).
+      temperature: PLR: a task's probability goes by 1 / rank to the power of 1 / temperature; positive.
+    """
+
+    kind: str = UNIFORM
+    num_train: int = 30
+    capacity: int = 1000
+    replay: float = 0.2
+    staleness: float = 0.2
+    temperature: float = 0.3
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""

@@ -37,28 +37,51 @@ HIDDEN_AS = {"zero": jnp.zeros_like, "mean": lambda x: jnp.broadcast_to(jnp.mean
 
 @dataclasses.dataclass
 class DiscoConfig:
-    """Sizes, costs and constants; the defaults are those of Disco103."""
+    """DiscoRL's rule; the defaults are those of Disco103 (Oh et al. 2025: its weights and public code).
 
-    prediction_size: int = 600  # categories of y, and of z
-    max_value: int = 300  # of transformed action values: their bins are the whole numbers from -max_value to it
+    Attributes:
+      prediction_size: Categories of y, and of z, at least 1.
+      max_value: Bins of transformed action values are the whole numbers from -max_value to it, at least 1.
+      lstm: Units of the core of the meta-network, at least 1.
+      lifetime_lstm: Units of the LSTM that takes a step with each update; 0 for none.
+      action_embedding: Units of the layers of per-action inputs, at least 1 each.
+      discount: γ, from 0 to 1.
+      lambda_: λ of Retrace, from 0 to 1.
+      policy_cost: Weight of KL(π̂ ‖ π), at least 0.
+      y_cost: Weight of KL(ŷ ‖ y), at least 0.
+      z_cost: Weight of KL(ẑ ‖ z) of the taken action, at least 0.
+      aux_policy_cost: Weight of the loss of the auxiliary policy, which predicts the next step's, at least 0.
+      value_cost: Weight of the loss of action values, at least 0.
+      target_decay: Decay of the agent's slow copy, the target network, in an update, from 0 to 1.
+      target_policy_cost: Weight of KL(target policy ‖ π̂) in the outer loss, at least 0.
+      logit_cost: Weight of the squared mean logit of each target in the outer loss, at least 0.
+      core: What reads the trajectory: 'lstm', or 'transformer', whose units are a multiple of 4.
+      without: Ablation: predictions that agents and rule do without, of 'y_z', 'q' and 'aux_policy'.
+      hidden: Ablation: y and z are inputs of all targets ('nothing'), not of their 'own', or not of 'all'.
+      hidden_as: What stands for hidden embeddings of y and z: 'zero', or 'mean', theirs over the trajectory.
+      skips_first_steps: Whether losses leave out the first step of an episode, as those of the public code do.
+    """
+
+    prediction_size: int = 600
+    max_value: int = 300
     lstm: int = 256
     lifetime_lstm: int = 128
-    action_embedding: tuple[int, ...] = (16, 2)  # layers of the per-action channels
-    discount: float = 0.997  # γ
-    lambda_: float = 0.95  # of Retrace
+    action_embedding: tuple[int, ...] = (16, 2)
+    discount: float = 0.997
+    lambda_: float = 0.95
     policy_cost: float = 1.0
     y_cost: float = 1.0
     z_cost: float = 1.0
     aux_policy_cost: float = 1.0
     value_cost: float = 0.2
     target_decay: float = 0.9
-    target_policy_cost: float = 1e-2  # of KL(target policy ‖ π̂) in the outer loss
-    logit_cost: float = 1e-3  # of the squared mean logit of each target in the outer loss
-    core: str = "lstm"  # what reads the trajectory, one of target_network.CORES
-    without: tuple[str, ...] = ()  # ablation: predictions that agents and rule do without; of PARTS
-    hidden: str = "nothing"  # ablation: y and z are no inputs of their 'own' targets or of 'all'; of HIDDEN
-    hidden_as: str = "zero"  # what stands for their embeddings there: 0, or the mean over the trajectory; of HIDDEN_AS
-    skips_first_steps: bool = False  # losses leave out the first step of an episode, as those of the public code do
+    target_policy_cost: float = 1e-2
+    logit_cost: float = 1e-3
+    core: str = "lstm"
+    without: tuple[str, ...] = ()
+    hidden: str = "nothing"
+    hidden_as: str = "zero"
+    skips_first_steps: bool = False
 
     def validate(self) -> None:
         for name, least in (("prediction_size", 1), ("max_value", 1), ("lstm", 1), ("lifetime_lstm", 0)):

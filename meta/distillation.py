@@ -21,11 +21,17 @@ from agents.validation import check_not_negative
 
 @dataclasses.dataclass
 class DistillationConfig:
-    """Settings of distillation."""
+    """Distillation: an actor-critic is also moved to a teacher's policy, early in its life.
 
-    teacher: str = ""  # folder of the run whose agent teaches; in a library the teacher is an object
-    steps: int = 0  # environment steps at the start of a life in which it teaches; 0 for none
-    cost: float = 1.0  # of KL(teacher ‖ agent)
+    Attributes:
+      teacher: Folder of the run whose agent teaches, '' for none; in the library the teacher is an object.
+      steps: Environment steps at the start of a life in which it teaches; 0 for none.
+      cost: Weight of KL(teacher ‖ agent), at least 0.
+    """
+
+    teacher: str = ""
+    steps: int = 0
+    cost: float = 1.0
 
     def validate(self) -> None:
         check_not_negative(self, "steps", "cost")

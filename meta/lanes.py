@@ -26,19 +26,33 @@ from toy_envs.base import Environment
 
 @dataclasses.dataclass
 class LaneConfig:
-    """How an agent learns by a program; the defaults are those of Co-Reyes et al. 2021 for classical control."""
+    """How an agent learns by a loss; "appendix B" is that of Co-Reyes et al. 2021, for classical control.
+
+    Attributes:
+      hidden: Units of the layers of Q, at least 1 each (appendix B).
+      learning_rate: Learning rate of Adam, positive (appendix B).
+      discount: γ, from 0 to 1.
+      ends: What is 0 after a terminal step: 'gamma', or 'values', Q and Q_targ at s_next.
+      epsilon: ε at the end of the exploration, from 0 to 1 (appendix B).
+      exploration: Environment steps over which ε falls from 1, at least 1 (appendix B).
+      target_period: Updates from one copy of Q to the next, at least 1 (appendix B).
+      capacity: Transitions that are replayed, at least 1.
+      batch_size: Transitions of an update, at least 1.
+      num_episodes: Episodes of a training, at least 1 (appendix B).
+      max_steps: Environment steps of a training at most, whatever the number of episodes, at least 1.
+    """
 
     hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 1e-4  # of Adam
-    discount: float = 0.99  # γ
-    ends: str = "gamma"  # what is 0 after a terminal step, or "values": Q and Q_targ at s_next
-    epsilon: float = 0.05  # at the end of the exploration
-    exploration: int = 1000  # steps over which ε falls from 1
-    target_period: int = 100  # updates from one copy of Q to the next
-    capacity: int = 100_000  # transitions that are replayed
+    learning_rate: float = 1e-4
+    discount: float = 0.99
+    ends: str = "gamma"
+    epsilon: float = 0.05
+    exploration: int = 1000
+    target_period: int = 100
+    capacity: int = 100_000
     batch_size: int = 32
     num_episodes: int = 400
-    max_steps: int = 1_000_000  # at most, whatever the number of episodes
+    max_steps: int = 1_000_000
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""

@@ -15,6 +15,7 @@ from agents.acting import Schedule
 from agents.networks import Agent
 from agents.replay import ReplayConfig
 from agents.rule import RuleState, UpdateRule, masked_reduce
+from agents.settings import Settings
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_choice
 from meta import gradients, passes
@@ -24,22 +25,41 @@ from meta.passes import Passes
 
 
 @dataclasses.dataclass
-class LifetimeConfig:
-    """How an agent gathers experience and learns from it; the defaults are Table 1 of Xu et al. 2020 (Atari)."""
+class LifetimeConfig(Settings):
+    """How an agent gathers experience and learns from it; the defaults are Table 1 of Xu et al. 2020 (Atari).
 
-    batch_size: int = 30  # environments
-    unroll: int = 30  # steps of a trajectory
-    validation_unroll: int = 30  # steps of the trajectory of the outer loss
-    num_updates: int = 5  # M
-    is_validation_kept: bool = False  # the trajectory of the outer loss is the next iteration's first one of updates
-    stride: int = 0  # updates from one window of M, through which η's gradient goes, to the next; 0 for M
-    epochs: int = 1  # passes over each trajectory, by targets that are made once, before; of hand-made rules
-    minibatches: int = 1  # updates of a pass, each on steps of its own (with an LSTM core, on environments of its own)
-    annealing: int = 0  # environment steps over which the learning rate falls to 0; 0 where it stays
-    is_acting_interleaved: bool = False  # in JAX: the θ of each update acts its trajectory; else the first θ acts all
-    exploration: int = 0  # environment steps over which the share of random actions falls from 1 to 0; 0 for none
-    max_abs_reward: float = float("inf")  # rewards are clipped to it for learning, infinite ones included
-    gradient_mode: str = "mixed"  # one of meta.gradients.MODES
+    Attributes:
+      batch_size: Environments side by side, each with a trajectory of its own, at least 1.
+      unroll: Steps of a trajectory, at least 1.
+      validation_unroll: Steps of the trajectory of the outer loss, at least 1; of learned rules.
+      num_updates: M, the updates of an iteration, through which η's gradient goes, at least 1.
+      is_validation_kept: Whether the trajectory of the outer loss is the next iteration's first one of updates.
+      stride: Updates from one window of M to the next, at most M; 0 for M.
+      epochs: Passes over each trajectory, by targets that are made once, before, at least 1; of hand-made rules.
+      minibatches: Updates of a pass, each on steps of its own (with an LSTM core, on environments of its own), a
+        divisor of their number; of hand-made rules.
+      annealing: Environment steps over which the learning rate falls to 0; 0 where it stays.
+      is_acting_interleaved: Whether the θ of each update acts its trajectory, in JAX; else the first θ acts all.
+      exploration: Environment steps over which the share of random actions falls from 1 to 0; 0 for none.
+      max_abs_reward: What rewards are clipped to for learning, infinite ones included, positive; inf for no clipping.
+      gradient_mode: How η's gradient is computed, always to the same numbers: 'mixed', with the least memory, 'remat',
+        or 'reverse', the fastest where an update is small (measured).
+      replay: The replay of trajectories.
+    """
+
+    batch_size: int = 30
+    unroll: int = 30
+    validation_unroll: int = 30
+    num_updates: int = 5
+    is_validation_kept: bool = False
+    stride: int = 0
+    epochs: int = 1
+    minibatches: int = 1
+    annealing: int = 0
+    is_acting_interleaved: bool = False
+    exploration: int = 0
+    max_abs_reward: float = float("inf")
+    gradient_mode: str = "mixed"
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
 
     def validate(self) -> None:

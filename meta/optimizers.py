@@ -15,14 +15,23 @@ ADAM_B1 = 0.9
 
 @dataclasses.dataclass
 class OptimizerConfig:
-    """RMSProp with ε inside of the square root, or Adam; after clipping by global norm."""
+    """An optimiser; the defaults are those of Xu et al. 2020, Table 1.
+
+    Attributes:
+      learning_rate: Learning rate, positive.
+      decay: Decay of the moving mean of squares (β₂ of Adam, whose β₁ is 0.9), from 0 to below 1.
+      epsilon: ε, positive; of RMSProp inside of the square root.
+      max_gradient_norm: Global norm that gradients are clipped to, positive; inf for none.
+      name: Kind of optimiser: 'rmsprop' or 'adam'.
+      max_update: What each entry of an update is clipped to, before the learning rate, positive; inf for none.
+    """
 
     learning_rate: float = 1e-3
-    decay: float = 0.99  # of the mean square
+    decay: float = 0.99
     epsilon: float = 0.1
     max_gradient_norm: float = 1e4
     name: str = "rmsprop"
-    max_update: float = float("inf")  # each entry of an update is clipped to it, before the learning rate
+    max_update: float = float("inf")
 
     def validate(self, prefix: str) -> None:
         check_choice(f"{prefix}.name", self.name, NAMES)

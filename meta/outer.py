@@ -28,19 +28,30 @@ from meta.optimizers import OptimizerConfig, adam
 
 @dataclasses.dataclass
 class OuterConfig:
-    """Settings of the outer objective; per-step losses are reduced as the rule's are.
+    """The outer objective; per-step losses are reduced as the rule's are.
 
-    `settings_of` says which of them the objective of an agent has; the others must keep their defaults.
+    `settings_of` says which of these settings the objective of an agent has; the others must keep their defaults.
+
+    Attributes:
+      discount: γ of the return, from 0 to 1.
+      lambda_: λ of the return, from 0 to 1.
+      value_cost: Weight of the value's loss, at least 0 (Xu et al. 2020, Table 1).
+      entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
+      prediction_entropy_cost: Weight of the entropy of y and z, at least 0 (the public code of Oh et al. 2025).
+      temperature: What the policy's logits are divided by, positive.
+      is_advantage_normalised: Whether advantages are divided by their moving deviation, less their moving mean.
+      value_hidden: Units of the layers of the meta-value function, of agents without values, at least 1 each.
+      value_optimizer: The optimiser of the meta-value function (Oh et al. 2025, Methods, and their public code).
     """
 
-    discount: float = 0.99  # γ of the return
-    lambda_: float = 1.0  # λ of the return
+    discount: float = 0.99
+    lambda_: float = 1.0
     value_cost: float = 0.5
-    entropy_cost: float = 0.01  # of the policy
-    prediction_entropy_cost: float = 1e-3  # of y and z
-    temperature: float = 1.0  # divides the policy's logits
+    entropy_cost: float = 0.01
+    prediction_entropy_cost: float = 1e-3
+    temperature: float = 1.0
     is_advantage_normalised: bool = False
-    value_hidden: tuple[int, ...] = (256, 256)  # layers of the meta-value function
+    value_hidden: tuple[int, ...] = (256, 256)
     value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
 
     def validate(self) -> None:

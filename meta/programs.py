@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from agents.action_values import epsilon_greedy_logits
 from agents.rule import UpdateRule, masked_means
+from agents.settings import Settings
 from agents.types import Array, PredictionSpec, successors
 from agents.validation import check_choice, check_fractions
 from meta.program_evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
@@ -22,12 +23,24 @@ MOST_MAXIMA = 2  # that cases are told apart by
 
 
 @dataclasses.dataclass
-class ProgramConfig:
-    formula: str = FORMULAS["dqn"]  # of the loss of a transition (`meta.program_language`)
-    discount: float = 0.99  # γ
-    epsilon: float = 0.05  # of the ε-greedy policy, when exploration is over
-    target_period: int = 100  # updates from one hard copy of the agent's parameters to the next
-    ends: str = "gamma"  # what is 0 after a terminal step, or "values": Q and Q_targ at s_next
+class ProgramConfig(Settings):
+    """A program as the loss of value-based agents (Co-Reyes et al. 2021).
+
+    Attributes:
+      formula: Formula of the loss of a transition, or the name of one: 'dqn', 'double_dqn', 'dqn_reg' or 'dqn_clipped'.
+      discount: γ, from 0 to 1.
+      epsilon: Share of random actions of the ε-greedy policy when exploration is over, from 0 to 1 (Co-Reyes
+        et al. 2021, appendix B).
+      target_period: Updates from one hard copy of the agent's parameters to the next, at least 1 (Co-Reyes
+        et al. 2021, appendix B).
+      ends: What is 0 after a terminal step: 'gamma', or 'values', Q and Q_targ at s_next.
+    """
+
+    formula: str = FORMULAS["dqn"]
+    discount: float = 0.99
+    epsilon: float = 0.05
+    target_period: int = 100
+    ends: str = "gamma"
 
     def validate(self) -> None:
         check_choice("ends", self.ends, ENDS)
@@ -54,16 +67,22 @@ def parse_loss(name: str, formula: str, ends: str) -> Program:
 
 @dataclasses.dataclass
 class DoubleDQNConfig(ProgramConfig):
+    """`ProgramConfig` by double DQN's loss."""
+
     formula: str = FORMULAS["double_dqn"]
 
 
 @dataclasses.dataclass
 class DQNRegConfig(ProgramConfig):
+    """`ProgramConfig` by DQNReg's loss."""
+
     formula: str = FORMULAS["dqn_reg"]
 
 
 @dataclasses.dataclass
 class DQNClippedConfig(ProgramConfig):
+    """`ProgramConfig` by DQNClipped's loss."""
+
     formula: str = FORMULAS["dqn_clipped"]
 
 

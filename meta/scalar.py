@@ -18,6 +18,7 @@ from agents.action_values import epsilon_greedy_logits, expected_values, squared
 from agents.categorical import entropy, log_probability
 from agents.networks import TORSO
 from agents.rule import REDUCTIONS, UpdateRule, masked_means
+from agents.settings import Settings
 from agents.td import only_action
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
 from agents.validation import check_choice, check_fractions, check_not_negative
@@ -29,14 +30,23 @@ VALUE = "value"  # what relative targets change by default
 
 
 @dataclasses.dataclass
-class MetaNetworkConfig:
-    """Settings that the learned target and the learned loss have in common."""
+class MetaNetworkConfig(Settings):
+    """What the learned target and the learned loss have in common.
 
-    discount: float = 0.99  # γ, as an input and of the consistency loss
-    reduction: str = "sum"  # of per-step losses: 'sum' or 'mean'
-    lstm: int = 256  # units of the meta-network
-    inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")  # of meta.inputs.INPUTS
-    torso: int = 0  # units of the agent's last layer, which is an input besides (appendix C.4); 0 where it is none
+    Attributes:
+      discount: γ as an input, and of the consistency loss, from 0 to 1.
+      reduction: How the losses of steps are put together: 'sum' (Xu et al. 2020, appendix C, for control) or 'mean'.
+      lstm: Units of the meta-network, at least 1 (Xu et al. 2020, appendix A.1, of Catch).
+      inputs: What the meta-network sees of each step (Xu et al. 2020, section 5.1): one or more of 'reward',
+        'discount', 'next_value', 'value', 'td_error', 'pi', 'mu' and 'log_pi'.
+      torso: Units of the agent's last layer, which is an input besides (Xu et al. 2020, appendix C.4); 0 for none.
+    """
+
+    discount: float = 0.99
+    reduction: str = "sum"
+    lstm: int = 256
+    inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")
+    torso: int = 0
 
     def validate(self) -> None:
         check_fractions(self, "discount")
@@ -51,22 +61,37 @@ class MetaNetworkConfig:
 
 @dataclasses.dataclass
 class FrodoConfig(MetaNetworkConfig):
-    """Settings of the learned target. A setting that is of another kind of agent must keep its default."""
+    """FRODO's learned target. A setting that is of another kind of agent must keep its default.
 
-    kind: str = "actor_critic"  # of agent, one of KINDS
-    is_relative: bool = False  # G = base + u · output, of inputs in units of u, the size of TD errors; else the output
-    base: str = VALUE  # of relative targets: v(S), or of meta.hand_made.TARGETS; then the output begins as 0
-    next_value_gradient: str = "semi"  # 'literal': the inner gradient flows through v(S') into G (and through π(A|S),
-    # where it is an input, but not through v(S), what relative targets are relative to); 'semi': only the meta-gradient
-    # does; 'stopped': neither
-    consistency_cost: float = 0.0  # c of Eq. 13
+    Attributes:
+      kind: Kind of agent: 'actor_critic', 'value_based' or 'prediction'.
+      is_relative: Whether targets are G = base + u · output, of inputs in units of u, the size of TD errors; else, as
+        in Xu et al. 2020, they are the output.
+      base: What relative targets are relative to: 'value', v(S), or 'vtrace', 'lambda_return' or 'n_step_return'; of
+        the latter the output begins as 0.
+      next_value_gradient: With 'literal' the inner gradient flows through v(S′) into G (and through π(A|S), where it is
+        an input, but not through v(S), what relative targets are relative to); with 'semi' only the meta-gradient does,
+        as 'literal' failed on Catch (measured); with 'stopped' neither.
+      consistency_cost: c of Xu et al. 2020, Eq. 13, at least 0.
+      is_consistency_multi_step: Whether targets are to agree with all later rewards and the last target, else with the
+        next of each.
+      value_cost: Weight of the value's loss of actor-critics, at least 0 (Xu et al. 2020, Table 1).
+      entropy_cost: Weight of the entropy of actor-critics' policies, at least 0 (Xu et al. 2020, Table 1).
+      vtrace_lambda: λ, from 0 to 1, of G's base, of what G is fitted to, and of the V-trace that metrics compare G
+        with; of actor-critics.
+      epsilon: Share of random actions of value-based agents' ε-greedy policy, from 0 to 1.
+    """
+
+    kind: str = "actor_critic"
+    is_relative: bool = False
+    base: str = VALUE
+    next_value_gradient: str = "semi"
+    consistency_cost: float = 0.0
     is_consistency_multi_step: bool = True
-    value_cost: float = 0.5  # of actor-critics
-    entropy_cost: float = 0.01  # of actor-critics
-    vtrace_lambda: float = (
-        1.0  # λ of G's base, of what G is fitted to and of the V-trace that metrics compare G with; of actor-critics
-    )
-    epsilon: float = 0.1  # of the ε-greedy policy of value-based agents
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    vtrace_lambda: float = 1.0
+    epsilon: float = 0.1
 
     def validate(self) -> None:
         super().validate()
@@ -91,9 +116,14 @@ SETTINGS_OF_KIND = {"actor_critic": ("value_cost", "entropy_cost", "vtrace_lambd
 
 @dataclasses.dataclass
 class LearnedLossConfig(MetaNetworkConfig):
-    """Settings of the learned loss, whose agents are actor-critics."""
+    """The learned loss, whose agents are actor-critics (Xu et al. 2020, section 5.4).
 
-    is_next_value_differentiated: bool = False  # whether gradients flow through v(S'), an input
+    Attributes:
+      is_next_value_differentiated: Whether gradients flow through v(S′), an input.
+      entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
+    """
+
+    is_next_value_differentiated: bool = False
     entropy_cost: float = 0.01
 
     def validate(self) -> None:

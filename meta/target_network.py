@@ -31,13 +31,21 @@ class Inputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TargetNetworkConfig:
-    """Sizes of the meta-network."""
+    """Sizes of the meta-network.
 
-    lstm: int = 256  # units of the core, which reads the trajectory
-    lifetime_lstm: int = 0  # units of the lifetime LSTM, 0 for none
-    action_embedding: tuple[int, ...] = (16, 2)  # layers shared between actions, where there are per-action inputs
-    head_stddev: float | None = None  # of the heads' initial weights, by default 1 / sqrt(inputs)
-    core: str = "lstm"  # one of CORES
+    Attributes:
+      lstm: Units of the core, which reads the trajectory.
+      lifetime_lstm: Units of the lifetime LSTM, 0 for none.
+      action_embedding: Units of the layers shared between actions, where there are per-action inputs.
+      head_stddev: Standard deviation of the heads' first weights, none for 1 / √inputs.
+      core: One of CORES.
+    """
+
+    lstm: int = 256
+    lifetime_lstm: int = 0
+    action_embedding: tuple[int, ...] = (16, 2)
+    head_stddev: float | None = None
+    core: str = "lstm"
 
 
 class LifetimeLSTMState(NamedTuple):

@@ -51,13 +51,25 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass
 class TargetProgramConfig:
-    formula: str = FORMULAS["vtrace"]  # of the target of a step
-    discount: float = 0.99  # γ
-    reduction: str = "mean"  # of per-step losses: 'sum' or 'mean'
+    """A program as the target of actor-critics.
+
+    Attributes:
+      formula: Formula of the target of a step, or the name of one: 'n_step_return', 'lambda_return' or 'vtrace'.
+      discount: γ, from 0 to 1.
+      reduction: How the losses of steps are put together: 'sum' or 'mean'.
+      value_cost: Weight of the value's loss, at least 0 (Xu et al. 2020, Table 1).
+      entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
+      vtrace_lambda: λ of the V-trace that metrics compare targets with, from 0 to 1.
+      is_data: Whether η is the program itself, of which nothing is learned, else its constants.
+    """
+
+    formula: str = FORMULAS["vtrace"]
+    discount: float = 0.99
+    reduction: str = "mean"
     value_cost: float = 0.5
     entropy_cost: float = 0.01
-    vtrace_lambda: float = 0.95  # of the V-trace that metrics compare targets with
-    is_data: bool = False  # whether η is the program itself, as `assembled` makes it, which nothing is learned of
+    vtrace_lambda: float = 0.95
+    is_data: bool = False
 
     def validate(self) -> None:
         _program(self.formula)

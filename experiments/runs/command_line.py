@@ -12,6 +12,7 @@ Flags are defined where the program starts, not where it is imported, so that pr
 
 import collections
 import dataclasses
+import gc
 import io
 import math
 import re
@@ -28,7 +29,7 @@ from absl import app, flags, logging
 
 from agents.environments.host import NotFiniteError
 from agents.validation import ON_HOST, did_you_mean
-from experiments.runs import compiled_programs, jobs, processes
+from experiments.runs import compiled_programs, jobs, processes, settings_help
 from frodo.files import MAX_ENTRIES, DiskError
 from frodo.rules import RULES, RuleConfig
 from frodo.runs import cores, errors
@@ -43,11 +44,14 @@ FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists the flags as the program's own
 
 
-def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] = ()) -> None:
+def define_flags(
+    config: Any, *, seeds: str, steps: str, without: Sequence[str] = (), preset: Callable[[], Any] | None = None
+) -> None:
     """Define --seeds, --steps, --out, --resume, --overwrite, --log_to, and --config.<field> for a dataclass's fields.
 
     A field that is a rule gets flags for the settings of all rules. Fields in `without`, such as "rule.kind" or all of
-    "distillation", and a rule's name get none: the program decides them.
+    "distillation", and a rule's name get none: the program decides them. For --help, `preset` makes of the flags what
+    the settings change, if that is not `config`.
     """
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
@@ -55,11 +59,12 @@ def define_flags(config: Any, *, seeds: str, steps: str, without: Sequence[str] 
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
     flags.DEFINE_list("log_to", [], f"Where metrics go beside metrics.csv: some of {', '.join(WATCHERS)}.")
-    define_settings(config, without)
+    define_settings(config, without, preset)
 
 
-def define_settings(config: Any, without: Sequence[str] = ()) -> None:
+def define_settings(config: Any, without: Sequence[str] = (), preset: Callable[[], Any] | None = None) -> None:
     """Define --config.<field> for every field of a dataclass, as `define_flags`."""
+    settings_help.made_by = (config, preset or (lambda: config))
     _define_fields(config, "config", {f"config.{name}" for name in without})
 
 
@@ -212,8 +217,10 @@ def _raise(error: Exception) -> typing.NoReturn:
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
+    """Return the arguments that are no flags; where help is asked for, print it and end the program."""
+    asked = {"-?", "--help", "--helpshort", "--helpfull"}.intersection(argv)
     try:
-        rest = FLAGS(argv)
+        rest = FLAGS([argument for argument in argv if argument not in asked])
     except flags.UnrecognizedFlagError as error:
         hint = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in FLAGS]) or ": --help lists the flags"
         _fail(f"--{error.flagname} is no flag of this program{hint}", 2)
@@ -233,6 +240,10 @@ def _parse_flags(argv: list[str]) -> list[str]:
         bound = 2**63 if name.removeprefix("config.") in ON_HOST else 2**31
         if isinstance(value, int) and abs(value) >= bound:
             _fail(f"--{name}={value}: give a whole number below {bound}", 2)
+    if asked:
+        settings_help.show("--helpfull" in asked)
+        gc.freeze()  # else the end looks for garbage, for half a second
+        sys.exit(0)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
     return rest
@@ -243,32 +254,30 @@ def _define_fields(config: Any, prefix: str, without: Collection[str]) -> None:
     for field in dataclasses.fields(config):
         name, value = f"{prefix}.{field.name}", getattr(config, field.name)
         if isinstance(value, RuleConfig):
-            for setting, (hint, rules) in rule_settings().items():
-                _define(f"{name}.{setting}", hint, f"Of the rules {', '.join(rules)}; by default as preset.", without)
+            for setting, hint in rule_settings().items():
+                _define(f"{name}.{setting}", hint, without)
         elif dataclasses.is_dataclass(value):
             if name not in without:
                 _define_fields(value, name, without)
         else:
-            where = f"{type(config).__name__}.{field.name} of {type(config).__module__}"
-            _define(name, hints[field.name], f"{where}; by default as preset.", without)
+            _define(name, hints[field.name], without)
 
 
-def _define(name: str, hint: Any, help_text: str, without: Collection[str]) -> None:
+def _define(name: str, hint: Any, without: Collection[str]) -> None:
     if name in without:
         return
     if hint is bool:
-        flags.DEFINE_boolean(name, None, help_text)
+        flags.DEFINE_boolean(name, None, "", module_name=settings_help.SETTINGS)
     elif _expected(hint):
-        flags.DEFINE(_Parser(hint), name, None, help_text)
+        flags.DEFINE(_Parser(hint), name, None, "", module_name=settings_help.SETTINGS)
 
 
-def rule_settings() -> dict[str, tuple[Any, list[str]]]:
-    """Return the settings of all rules: for each name its type, the widest one, and the rules that have it."""
-    found: dict[str, tuple[Any, list[str]]] = {}
-    for rule, entry in RULES.items():
+def rule_settings() -> dict[str, Any]:
+    """Return the settings of all rules: for each name its type, the widest one."""
+    found: dict[str, Any] = {}
+    for entry in RULES.values():
         for name, hint in typing.get_type_hints(entry.settings).items():
-            known, rules = found.get(name, (hint, []))
-            found[name] = hint if type(None) in typing.get_args(hint) else known, [*rules, rule]
+            found[name] = hint if type(None) in typing.get_args(hint) else found.get(name, hint)
     return found
 
 

@@ -39,6 +39,11 @@ def configure_frozen(env: str, rule: str) -> OnlineConfig:
     return config.replace(is_frozen=True, num_updates=1, stride=0, is_acting_interleaved=False)
 
 
+def known_frozen(env: str, rule: str) -> OnlineConfig:
+    """Return for --help what `configure_frozen` does, without the weights of the published rule."""
+    return configure_frozen(env, "disco" if rule == PUBLISHED else rule)
+
+
 def initial_meta_params(config: OnlineConfig | PopulationConfig) -> Params | None:
     """Load the η that a run begins with, None where it is random.
 

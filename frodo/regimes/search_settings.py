@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.settings import Settings
 from agents.validation import check_choice, check_numbers
 from frodo.program_lanes import Pool, Task, loss_pools, target_pools
 from frodo.rules import with_prefix
@@ -22,24 +23,46 @@ LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane tha
 
 
 @dataclasses.dataclass
-class EvolutionConfig:
-    """Settings of a search; population, tournament and mutation are the paper's."""
+class EvolutionConfig(Settings):
+    """A search of programs.
 
-    language: str = "losses"  # of value-based agents, or "targets" of actor-critics
+    Attributes:
+      language: What is searched: 'losses' of value-based agents, or 'targets' of actor-critics.
+      population_size: Members of the population, at least 1 (Co-Reyes et al. 2021, section 4.1).
+      tournament_size: Members drawn at a time, whose best is varied, at least 1 (Co-Reyes et al. 2021, section 4.1).
+      mutation_share: Share of proposals that are varied, from 0 to 1; the others are new random programs (Co-Reyes et
+        al. 2021, section 4.1).
+      start: A formula, or the name of one, that all first programs begin with; '' for nothing.
+      num_frozen: Nodes of `start` that no mutation changes, from 0 on.
+      hurdle: The first seed's score in the first environment from which a program gets all others (Co-Reyes et al.
+        2021, section 4.1).
+      equivalence: What programs of one score are equal in: 'gradient', or 'output' (Co-Reyes et al. 2021, section 3.3).
+      num_seeds: Agents of an evaluation in an environment, at least 1; their median counts.
+      num_lanes: Lanes of an environment for programs that need no more than Q(s) and Q_targ(s_next), at least 1.
+      num_full_lanes: Lanes of an environment for all programs, at least 1; with start='' most need one.
+      chunk: Steps of all lanes between two looks at them, at least 1.
+      num_episodes: Episodes of a training in each environment; () for lane.num_episodes in all.
+      max_steps: Environment steps of a training at most, in each environment; () for lane.max_steps in all.
+      exploration: Environment steps over which ε falls in each environment; () for lane.exploration in all.
+      lane: How agents learn by losses.
+      target_lane: How agents learn by targets.
+    """
+
+    language: str = "losses"
     population_size: int = 300
     tournament_size: int = 25
-    mutation_share: float = 0.95  # of proposals; the others are new random programs
-    start: str = "Q(s)[a]"  # a formula, or the name of one, that all first programs begin with; "" for nothing
-    num_frozen: int = 2  # nodes of it that no mutation changes
-    hurdle: float = 0.6  # the first seed's score in the first environment from which a program gets all others
-    equivalence: str = "gradient"  # or "output", as in the paper: programs equal in that have one score
-    num_seeds: int = 1  # agents of an evaluation in an environment; their median counts
-    num_lanes: int = 32  # of an environment, for programs that need no more than Q(s) and Q_targ(s_next)
-    num_full_lanes: int = 8  # of an environment, for all programs; with start="" most need one
-    chunk: int = 1000  # steps of all lanes between two looks at them
-    num_episodes: tuple[int, ...] = ()  # in each environment; () for lane.num_episodes in all
-    max_steps: tuple[int, ...] = ()  # the same, of lane.max_steps
-    exploration: tuple[int, ...] = ()  # the same, of lane.exploration
+    mutation_share: float = 0.95
+    start: str = "Q(s)[a]"
+    num_frozen: int = 2
+    hurdle: float = 0.6
+    equivalence: str = "gradient"
+    num_seeds: int = 1
+    num_lanes: int = 32
+    num_full_lanes: int = 8
+    chunk: int = 1000
+    num_episodes: tuple[int, ...] = ()
+    max_steps: tuple[int, ...] = ()
+    exploration: tuple[int, ...] = ()
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
     target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
 

@@ -18,7 +18,6 @@ from frodo.runs.errors import RunError, UsageError
 from frodo.runs.options import RunOptions
 from tests.frodo.runs.random_sum import Config, run
 
-
 CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb")
 
 
