@@ -78,6 +78,7 @@ SLOW = (
     "agents/test_acting.py",
     "agents/test_networks.py",
     "agents/test_transformer.py",
+    "examples/",
     "experiments/",
     "frodo/test_learner.py",
     "frodo/test_online.py",
