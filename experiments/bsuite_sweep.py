@@ -109,8 +109,7 @@ def run_id(bsuite_id: str, config: OnlineConfig, options: RunOptions, out: Path)
     path.unlink(missing_ok=True)
     options = dataclasses.replace(options, out=str(id_folder(out, bsuite_id)), resume=False, overwrite=True)
     make = lambda name, num_envs, seed: RecordedBsuite(bsuite_id, seed, path)
-    meta_params = settings.initial_meta_params(config)
-    training.train(config, options, experiment="bsuite", name=bsuite_id, meta_params=meta_params, make=make)
+    training.train(config, options, experiment="bsuite", name=bsuite_id, make=make)
 
 
 def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:

@@ -68,6 +68,11 @@ def mesh_size(num: int, num_devices: int) -> int:
     return max(n for n in range(1, num_devices + 1) if num % n == 0)
 
 
+def is_first() -> bool:
+    """Say whether this process is alone, or the first of several; alone, it does not begin JAX."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
 def agree(*numbers: int) -> list[int]:
     """Return for each number the largest that a process has; every process calls this at the same time."""
     if jax.process_count() == 1:

@@ -67,7 +67,7 @@ def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
     own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name not in _OF_LOSS}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"
-    shapes = jax.eval_shape(lambda key: make_update_rule(rule).random_meta_params(key, 2), jax.random.key(0))
+    shapes = jax.eval_shape(lambda: make_update_rule(rule).random_meta_params(jax.random.key(0), 2))
     leaves, structure = jax.tree.flatten(shapes)
     try:
         with archives.opened(path) as archive:

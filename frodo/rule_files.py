@@ -332,7 +332,7 @@ def _origin(name: str, archive: Archive) -> Origin:
 
 
 def _shapes_of_eta(config: RuleConfig) -> Any:
-    return jax.eval_shape(lambda key: make_update_rule(config).random_meta_params(key, 2), jax.random.key(0))
+    return jax.eval_shape(lambda: make_update_rule(config).random_meta_params(jax.random.key(0), 2))
 
 
 def _described(shapes: Any) -> dict[str, str]:

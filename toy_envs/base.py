@@ -91,7 +91,7 @@ class Environment(abc.ABC, Generic[State]):
     @functools.cached_property
     def shown(self) -> Any:
         """The shape and dtype of what `observe` returns, jax.ShapeDtypeStruct."""
-        return jax.eval_shape(lambda key: self.observe(self.initial_state(key)), jax.random.key(0))
+        return jax.eval_shape(lambda: self.observe(self.initial_state(jax.random.key(0))))
 
     @property
     def observation_dtype(self) -> np.dtype:

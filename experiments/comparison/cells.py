@@ -15,7 +15,7 @@ import numpy as np
 from experiments.comparison.methods import METHODS, Comparison
 from experiments.comparison.protocol import Point, choose, choose_one
 from experiments.results import reading
-from experiments.runs import settings, training
+from experiments.runs import training
 from experiments.runs.jobs import failure
 from frodo import files
 from frodo.config import OnlineConfig
@@ -73,9 +73,7 @@ def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) ->
             overwrite=not can_go_on,
             learning_rates=rates,
         )
-        training.train(
-            config, options, experiment="compare", name=method, meta_params=settings.initial_meta_params(config)
-        )
+        training.train(config, options, experiment="compare", name=method)
     files.write_json(folder / "summary.json", {"runs": list(runs)})
 
 

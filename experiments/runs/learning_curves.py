@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.analyses.loaded_agent import load_teacher
 from experiments.results import plots, reading
-from experiments.runs import settings, training
+from experiments.runs import training
 from frodo import logs
 from frodo.config import OnlineConfig
 from frodo.runs.folders import folder_of
@@ -33,7 +33,6 @@ def train_and_draw(
         options,
         experiment=experiment,
         name=name,
-        meta_params=settings.initial_meta_params(config),
         load_teacher=functools.partial(load_teacher, config),
     )
     folder = folder_of(options, experiment, name)

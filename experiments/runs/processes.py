@@ -46,7 +46,7 @@ def define_process_flags() -> None:
 
 def num_devices() -> int:
     """Return over how many devices a batch is split: --num_devices, else all of several processes, else 0."""
-    return flags.FLAGS.num_devices or (jax.device_count() if jax.process_count() > 1 else 0)
+    return flags.FLAGS.num_devices or (jax.device_count() if jax.distributed.is_initialized() else 0)
 
 
 def join() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import plots, reading
-from experiments.runs import settings, training
+from experiments.runs import training
 from frodo import files, logs
 from frodo.config import OnlineConfig
 from frodo.regimes.lifetimes import check_split
@@ -69,9 +69,7 @@ def run_all(
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")
-        result = training.train(
-            config, own, experiment=experiment, name=name, meta_params=settings.initial_meta_params(config)
-        )
+        result = training.train(config, own, experiment=experiment, name=name)
         entry: dict[str, Any] = {
             "env_steps": result["env_steps"],
             "steps_per_cpu_second": result["steps_per_cpu_second"],

@@ -19,9 +19,8 @@ import numpy as np
 
 from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
-from agents.types import Params
 from experiments.results import reading
-from experiments.runs import exact_metrics
+from experiments.runs import exact_metrics, settings
 from frodo import devices, files
 from frodo.config import OnlineConfig
 from frodo.learner import Learner, build_learner, check_teacher
@@ -50,7 +49,6 @@ def train(
     *,
     experiment: str,
     name: str,
-    meta_params: Params | None = None,
     load_teacher: Callable[[], Teacher | None] = lambda: None,
     make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
 ) -> dict[str, Any]:
@@ -61,7 +59,6 @@ def train(
 
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
-      meta_params: η at the start, what `settings.initial_meta_params` loads; None for random.
       load_teacher: loads the agent of `config.distillation.teacher`, once it is decided how many threads JAX has.
       make: makes the environment from its name, the size of the batch and a seed.
     Returns:
@@ -81,8 +78,7 @@ def train(
     check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
     config = _with_bins(config, environment, options, experiment, name)
-    assert bool(config.init_meta_params) == (meta_params is not None)
-    teacher = load_teacher()
+    teacher, meta_params = load_teacher(), settings.initial_meta_params(config)
     check_teacher(config, teacher)
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
     check_learner(make_learner(), environment, num_lives if isinstance(environment, Environment) else 1)

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
+from frodo.devices import is_first
 from frodo.earlier_versions import FORMAT
 from frodo.files import writing
 from frodo.logs import note
@@ -57,7 +56,7 @@ def of_process(options: RunOptions, *names: str) -> RunOptions:
     Raises:
       UsageError: as `check_free`, for a run that does not go on: before anything is compiled for it.
     """
-    if jax.process_index():
+    if not is_first():
         folder = temporary()
         return dataclasses.replace(
             options, out=folder, resume=False, log_to=(), resume_out=str(folder_of(options, *names))

@@ -106,7 +106,7 @@ def test_of_a_curriculum_what_is_trained_on_also_where_a_run_goes_on(curriculum,
     def run(name, steps, config, **options):
         options = RunOptions((0,), steps, out=str(tmp_path / name), **options)
         load = functools.partial(load_teacher, config)
-        summary = training.train(config, options, experiment="online", name=name, meta_params=None, load_teacher=load)
+        summary = training.train(config, options, experiment="online", name=name, load_teacher=load)
         return {key: value for key, value in summary.items() if "cpu" not in key and "memory" not in key}
 
     if is_taught:
