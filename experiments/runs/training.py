@@ -81,7 +81,6 @@ def train(
     teacher, meta_params = load_teacher(), settings.initial_meta_params(config)
     check_teacher(config, teacher)
     make_learner = functools.partial(build_learner, config, environment.num_actions, config.is_frozen, teacher=teacher)
-    check_learner(make_learner(), environment, num_lives if isinstance(environment, Environment) else 1)
     note_layout(config.network, environment.observation_shape)
     # On a host, seeds run one after the other: those that are done would not go on.
     is_extensible = isinstance(environment, Environment) or num_lives == 1
@@ -89,15 +88,15 @@ def train(
     lives = lives_of(options.seeds, options.learning_rates)
     how: dict[str, Any] = dict(meta_params=meta_params, num_devices=options.num_devices)
     about = {"teacher": _checksum(teacher)}
+    if isinstance(environment, Environment):
+        regime: LivesInJax | LivesOnHost = _in_jax(config, environment, make_learner, lives, options, how)
+    else:
+        environment.close()
+        own_size = config.batch_size // jax.process_count()
+        how["make"] = lambda seed: make(config.env, own_size, seed)
+        regime = LivesOnHost(config, environment, make_learner, lives, options.steps, **how)
     run = Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long, about=about)
     with run:
-        if isinstance(environment, Environment):
-            regime: LivesInJax | LivesOnHost = _in_jax(config, environment, make_learner, lives, options, how)
-        else:
-            environment.close()
-            own_size = config.batch_size // jax.process_count()
-            how["make"] = lambda seed: make(config.env, own_size, seed)
-            regime = LivesOnHost(config, environment, make_learner, lives, options.steps, **how)
         end_program(drive(regime, run, by_name(options.log_to)), run)
         summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)

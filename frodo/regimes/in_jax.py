@@ -104,7 +104,7 @@ class LivesInJax(Regime):
         self._init_group = split(jax.jit(init, compiler_options=quick))
         with splitting.over(num_devices):
             shapes = jax.eval_shape(jax.vmap(lambda key: self._program.init(key, meta_params)), lives.keys)
-            check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes.learner)
+            check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes)
         self._search = split(jax.jit(self._program.search))
 
     def _set(self, num_steps: int, start: OnlineState | None = None, parts: Sequence[dict[str, np.ndarray]] = ()):

@@ -19,7 +19,7 @@ from frodo.learner import Learner, LearnerState, split
 from frodo.memory import batch_shape, check_agents
 from frodo.observations import note_sizes
 from frodo.regimes.life_rows import Lives, are_finite, check, kept, num_done, reduced, rows_of, text_of, told_again
-from frodo.regimes.lifetimes import make_host_learn, of_all_actors
+from frodo.regimes.lifetimes import check_tasks, make_host_learn, of_all_actors
 from frodo.runs.driver import Advanced, Driven, Regime
 from frodo.value_bins import BinWatch
 from meta.experience import apart, jit_in_place, together
@@ -66,6 +66,7 @@ class LivesOnHost(Regime):
             )
         )
         self._learn = self._on_devices(lambda state, acted, rate: learn_of_all(state, *of_all_actors(acted), rate))
+        check_tasks(self.learner, environment)
         self._observation = batch_shape(config, environment)
         with splitting.over(num_devices):
             shapes = jax.eval_shape(init, jax.random.key(0), self._observation, meta_params)

@@ -16,7 +16,7 @@ import pytest
 
 from experiments import evolve
 from experiments.evolve import EvolveConfig
-from frodo import evolution
+from frodo.regimes import evolution
 from frodo.rule_files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
@@ -110,16 +110,17 @@ def test_agents_are_trained_by_what_was_found(whole, start, tmp_path):
 
 def test_a_search_that_is_stopped_and_goes_on_is_one_that_never_stopped(whole, tmp_path, monkeypatch):
     folder, _ = whole
-    stop = evolve.Run.stop_if_interrupted
-    monkeypatch.setattr(evolve.Run, "is_due", lambda self: True)
+    advance = evolve.Searches.advance
 
-    def stop_at_3(self, state, step, _):
-        stop(self, state, step, 2 if step == 3 else 0)
+    def stop_at_3(self, state, step):
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return advance(self, state, step)
 
-    monkeypatch.setattr(evolve.Run, "stop_if_interrupted", stop_at_3)
-    with pytest.raises(SystemExit):
-        evolve.run(CONFIG, RunOptions((0,), 12, out=str(tmp_path)))
-    monkeypatch.setattr(evolve.Run, "stop_if_interrupted", stop)
+    with monkeypatch.context() as patch:
+        patch.setattr(evolve.Searches, "advance", stop_at_3)
+        with pytest.raises(SystemExit):
+            evolve.run(CONFIG, RunOptions((0,), 12, out=str(tmp_path)))
     evolve.run(CONFIG, RunOptions((0,), 12, out=str(tmp_path), resume=True))
     for name in ("metrics.csv", "programs.csv", "finalists.csv"):
         assert rows(tmp_path / name) == rows(folder / name)
@@ -170,12 +171,12 @@ from experiments.runs.processes import define_process_flags, join
 define_process_flags()
 flags.FLAGS(sys.argv)
 join()
-if {{stop_at}}:
-    stop = evolve.Run.stop_if_interrupted
-    def stop_then(self, state, step, _):
-        stop(self, state, step, 2 if step == {{stop_at}} else 0)
-    evolve.Run.stop_if_interrupted = stop_then
-    evolve.Run.is_due = lambda self: True
+advance = evolve.Searches.advance
+def stop_then(self, state, step):
+    if step + 1 == {{stop_at}}:
+        signal.raise_signal(signal.SIGINT)
+    return advance(self, state, step)
+evolve.Searches.advance = stop_then
 evolve.run(CONFIG, RunOptions((0,), 12, out={str(tmp_path)!r}, resume={{resume}}))
 """
     env = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}

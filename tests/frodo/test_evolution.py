@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from frodo import evolution
 from frodo.learner import build_learner
 from frodo.program_lanes import Evaluator, Job, Pool, Task
+from frodo.regimes import evolution
 from frodo.regimes.evolution import Evolution, make_evaluator
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.search_settings import EvolutionConfig
