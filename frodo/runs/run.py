@@ -128,6 +128,8 @@ class Run:
             steps = earlier["steps"]
             if not isinstance(steps, int) or not isinstance(earlier.get("resumed", []), list):
                 raise ValueError
+            if (was := earlier["experiment"]) != (now := self.record["experiment"]):
+                raise UsageError(f"experiment was {was} in {self.folder} and is {now} now")
             config = with_new_settings(self._config_type, earlier["config"])
             before, now = self._settings(earlier | {"config": config}), self._settings(self.record)
         except (FileNotFoundError, NotADirectoryError):
