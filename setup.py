@@ -18,6 +18,7 @@ setup(
         "frodo": ["data/*.npz", "data/*.md", "py.typed"],
         **{name: ["py.typed"] for name in ("toy_envs", "agents", "meta")},
     },
+    entry_points={"console_scripts": ["frodo = experiments.command:main"]},
     install_requires=[
         "absl-py>=2.3.1",
         "bsuite>=0.3.6",

@@ -2,8 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agents.lazy import rlax
 from agents.types import Array, Trajectory
 from agents.validation import check_shape
 

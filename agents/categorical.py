@@ -6,8 +6,8 @@ The bins of a number x are the whole numbers from −n to n, of h(x) = sign(x) (
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from agents.lazy import rlax
 from agents.types import Array
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from agents.categorical import entropy
+from agents.lazy import rlax
 from agents.returns import importance_ratios, lambda_returns, vtrace
 from agents.rule import REDUCTIONS, UpdateRule
 from agents.settings import Settings

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from agents.categorical import entropy, log_probability
 from agents.impala import ImpalaConfig, actor_critic_spec
+from agents.lazy import rlax
 from agents.returns import lambda_returns
 from agents.rule import UpdateRule, masked_reduce
 from agents.types import Array, Predictions, Trajectory

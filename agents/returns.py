@@ -4,10 +4,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from agents.action_values import taken
 from agents.categorical import log_probability
+from agents.lazy import rlax
 from agents.types import Array, Trajectory, successors
 from agents.validation import check_shape
 

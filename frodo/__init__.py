@@ -2,13 +2,14 @@
 
 Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
 `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load` reads from a file,
-`discover` by a population; in `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
+`discover` by a population, `evolve` by a search for programs; all three keep a run in a folder and call back. In
+`Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
 Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
 from agents.environments.adapt import as_environment
-from agents.environments.host import HostEnvironment
+from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.names import make_environment
 from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
@@ -19,6 +20,8 @@ from frodo.config import AgentConfig, PopulationConfig
 from frodo.learner import Learner, LearnerState, make_learner
 from frodo.regimes.discovery import Discovery, discover
 from frodo.regimes.online import discover_online, load
+from frodo.regimes.search_settings import EvolutionConfig
+from frodo.regimes.searching import Evolved, evolve
 from frodo.results import OnlineResult
 from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
@@ -40,10 +43,13 @@ __all__ = [
     "Discovery",
     "DistillationConfig",
     "Environment",
+    "EvolutionConfig",
+    "Evolved",
     "HostEnvironment",
     "Learner",
     "LearnerState",
     "NetworkConfig",
+    "NotFiniteError",
     "OnlineResult",
     "OptimizerConfig",
     "OuterConfig",
@@ -64,6 +70,7 @@ __all__ = [
     "as_environment",
     "discover",
     "discover_online",
+    "evolve",
     "fit_rule",
     "held_out_tasks",
     "load",

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import rlax
 
 from agents.action_values import expected_values, taken
 from agents.categorical import expectation, to_scalars
+from agents.lazy import rlax
 from agents.moving_average import MovingAverage, normalise
 from agents.returns import importance_ratios, retrace
 from agents.types import Array, Predictions, Trajectory, successors

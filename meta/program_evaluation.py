@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rlax
 
+from agents.lazy import rlax
 from agents.types import Array
 from meta.program_language import FORMULAS, LIMIT, LOSSES, OPERATORS, Language, Program, compact, parse
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import rlax
 
 from agents import impala
 from agents.action_values import epsilon_greedy_logits, expected_values, squared_error, taken
 from agents.categorical import entropy, log_probability
+from agents.lazy import rlax
 from agents.networks import TORSO
 from agents.rule import REDUCTIONS, UpdateRule, masked_means
 from agents.settings import Settings

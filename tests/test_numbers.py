@@ -5,6 +5,7 @@ import pytest
 from tests import numbers
 
 
+@pytest.mark.long  # what is the same as in the version before is tested by tests/test_unchanged.py
 @pytest.mark.parametrize(
     "run", ["impala", "q_learning", "td_lambda", "frodo_actor_critic", "frodo_prediction", "host_impala"]
 )

@@ -22,7 +22,6 @@ from agents.validation import check_type
 from frodo.earlier_versions import FORMAT
 from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
 from frodo.runs import errors
-from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.cores import peak_memory_mb
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked, of_process
@@ -109,6 +108,8 @@ class Run:
             self._continue()
         else:
             self._begin()
+        from frodo.runs.checkpoints import Checkpoints  # loads Orbax, which takes a second
+
         self._checkpoints = Checkpoints(self.folder / "checkpoints")
         self._last_save = time.monotonic()
         errors.run_is_open = True

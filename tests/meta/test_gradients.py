@@ -127,8 +127,14 @@ def relative_error(name: str, mode: str) -> float:
 
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_central_differences(name):
-    for mode in gradients.MODES if name == "consistency-multi-step" else ("reverse", "mixed"):
+    for mode in gradients.MODES if name == "consistency-multi-step" else ("mixed",):
         assert relative_error(name, mode) < 1e-6, mode
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_in_one_pass_backwards_too(name):
+    assert relative_error(name, "reverse") < 1e-6
 
 
 STOPS = {  # a function that stops a gradient, and a case in which that matters
