@@ -99,6 +99,7 @@ SLOW = (
     "test_notebook.py",
     "test_numbers.py",
     "test_readme.py",
+    "test_unchanged.py",
 )
 
 

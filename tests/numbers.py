@@ -32,6 +32,7 @@ from frodo.regimes.population import Population, reduce_results
 from frodo.rule_files import config_for, load_rule
 from frodo.rules import RuleConfig
 from meta.disco import DiscoConfig
+from tests.recorded import Difference, compare
 
 FILE = Path(__file__).parent / "data" / "numbers_0_1_0.npz"
 SMALL = NetworkConfig("mlp", (32, 32))
@@ -203,22 +204,8 @@ def recorded(run: str) -> Numbers:
         return {key.split("/", 1)[1]: file[key] for key in file if key.startswith(f"{run}/")}
 
 
-def difference(run: str) -> tuple[int, float, str]:
-    """Return how many numbers differ from those recorded, and the largest difference and its name, over the largest
-    number of its array."""
-    now, then = RUNS[run](), recorded(run)
-    assert set(then) <= set(now), f"{run}: {sorted(set(then) - set(now))} are missing"
-    count, worst, where = 0, 0.0, ""
-    for name, x in then.items():
-        y = now[name]
-        assert x.shape == y.shape, f"{run}: {name} has the shape {y.shape}, expected {x.shape}"
-        is_same = (x == y) | (np.isnan(x) & np.isnan(y)) if x.dtype.kind == "f" else x == y
-        count += int(np.sum(~is_same))
-        scale = max(float(np.nanmax(np.abs(x.astype(np.float64)), initial=0.0)), 1e-3)
-        relative = np.where(is_same, 0.0, np.abs(x.astype(np.float64) - y) / scale)
-        if relative.size and not relative.max() <= worst:  # also where it is nan
-            worst, where = float(relative.max()), name
-    return count, worst, where
+def difference(run: str) -> Difference:
+    return compare(RUNS[run](), recorded(run))
 
 
 if __name__ == "__main__":
@@ -229,7 +216,8 @@ if __name__ == "__main__":
         if name == "disco103" and not os.environ.get("DISCO103_WEIGHTS"):
             print(f"{name}: left out, DISCO103_WEIGHTS names no file")
             continue
-        count, worst, where = difference(name)
-        print(f"{name}: {f'{count} numbers differ, {where} by {worst:.1e}' if count else 'the same'}", flush=True)
-        is_good &= worst < 1e-3
+        print(f"{name}: ", end="", flush=True)
+        found = difference(name)
+        print(found, flush=True)
+        is_good &= found.worst < 1e-3
     sys.exit(not is_good)
