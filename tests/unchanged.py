@@ -31,8 +31,9 @@ import jax
 import numpy as np
 
 import frodo
-from frodo.evolution import Evolution, EvolutionConfig
 from frodo.program_lanes import Task
+from frodo.regimes.evolution import Evolution
+from frodo.regimes.search_settings import EvolutionConfig
 from meta.lanes import LaneConfig
 from meta.program_language import LOSSES, to_formula
 from tests.recorded import Difference, compare

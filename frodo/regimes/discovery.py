@@ -137,6 +137,8 @@ class Populations(Regime):
         is_kept: bool = False,
     ):
         self.population = Population(config, environments, key)
+        if start is None:
+            self.population.check(meta_params)
         self._config, self._names, self._meta_params, self._start = config, tuple(names), meta_params, start
         self.total, self._every, self._seed, self._make = num_steps, every, seed, make
         self._env_steps_before, self._is_kept = env_steps_before, is_kept
@@ -182,8 +184,9 @@ class Populations(Regime):
     def told(self) -> Any:
         return self.rows if self._is_kept else None
 
-    def close(self) -> None:
-        self.population.__exit__(None, None, None)
+    def close(self, is_broken_off: bool = False) -> None:
+        stopped = (KeyboardInterrupt, KeyboardInterrupt(), None)
+        self.population.__exit__(*(stopped if is_broken_off else (None, None, None)))
         if self._make and not self.population.hangs:  # to close one that hangs might hang, too
             for one in self._hosts.values():
                 one.close()

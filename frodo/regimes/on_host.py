@@ -39,6 +39,8 @@ class LivesOnHost(Regime):
       is_owner: whether these environments are closed here.
     """
 
+    is_whole_when_it_hangs = True
+
     def __init__(
         self,
         config: AgentConfig,
@@ -192,8 +194,9 @@ class LivesOnHost(Regime):
         self._next_row += max(self._env_steps, self._steps_of_life // ROWS)
         return rows
 
-    def close(self) -> None:
-        self._on_exit.close()
+    def close(self, is_broken_off: bool = False) -> None:
+        stopped = (KeyboardInterrupt, KeyboardInterrupt(), None)
+        self._on_exit.__exit__(*(stopped if is_broken_off else (None, None, None)))
         self._actors = []
 
     def told(self) -> Any:

@@ -178,17 +178,18 @@ class Population:
         device = self._devices[len(self._hosts) % len(self._devices)]
         return _Host(index, environment, self._host_functions[environment.num_actions], device)
 
+    def check(self, meta_params: Params | None = None) -> None:
+        """Raise a ValueError where a network does not suit an environment, or agents need more memory than there is."""
+        rule = make_update_rule(self._config.rule)
+        drawn = jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), 2))
+        self._check_memory(drawn if meta_params is None else meta_params)
+
     def init(self, meta_params: Params | None = None) -> PopulationState:
         """Make every agent's first lifetime, and η at random if it is not given."""
         check_meta_params(make_update_rule(self._config.rule), 2, meta_params)
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
         rule = make_update_rule(self._config.rule)
         draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
-        self._check_memory(
-            jax.eval_shape(lambda key: rule.random_meta_params(key, 2), meta_key)
-            if meta_params is None
-            else meta_params
-        )
         if meta_params is None:
             meta_params = draw(meta_key, 2)
         meta_params = jax.device_put(meta_params, self._everywhere)

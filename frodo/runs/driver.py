@@ -46,6 +46,7 @@ class Regime:
 
     total: int
     unit = "steps"
+    is_whole_when_it_hangs = False  # whether the state before `advance` can be saved after its KeyboardInterrupt
 
     def init(self) -> Any:
         """Return the state at the start."""
@@ -70,11 +71,11 @@ class Regime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: Any) -> None:
+        self.close(kind is not None)
 
-    def close(self) -> None:
-        """End the threads that `begin` started."""
+    def close(self, is_broken_off: bool = False) -> None:
+        """End the threads that `begin` started; after an error or a stop, those that hang are left behind."""
 
     def told(self) -> Any:
         """Return what a checkpoint has beside the state, as JSON can hold it."""
@@ -152,7 +153,8 @@ def drive(
     check_callbacks(callbacks)
     with contextlib.ExitStack() as on_exit:
         signals = on_exit.enter_context(Signals())
-        on_exit.callback(regime.close)
+        is_stuck = False
+        on_exit.push(lambda kind, *_: regime.close(kind is not None or is_stuck))
         state, step = regime.init(), 0
         if run is not None:
             state, step = regime.scatter(*run.restore(regime.gather(state)), state)
@@ -165,9 +167,10 @@ def drive(
             try:
                 driven.latest = latest = regime.advance(latest.state, latest.step)
             except KeyboardInterrupt:
-                if not signals.number or jax.process_count() > 1:  # else the others would wait for this process
+                # Of several processes the others would wait for this one.
+                if not signals.number or not regime.is_whole_when_it_hangs or jax.process_count() > 1:
                     raise
-                latest = latest._replace(rows=())
+                is_stuck, latest = True, latest._replace(rows=())
             rows = [driven.clock.columns() | dict(row) for row in latest.rows]
             try:
                 is_ended = any([see(row) for row in rows for see in watchers])

@@ -157,7 +157,7 @@ def test_a_bad_setting_is_named_before_anything_is_written(tmp_path, name, value
 
 def test_a_folder_that_holds_a_run_is_refused_before_anything_is_compiled(tmp_path, monkeypatch):
     (tmp_path / "metrics.csv").touch()
-    monkeypatch.delattr(discover, "Population")
+    monkeypatch.delattr(discover, "Populations")
     with pytest.raises(UsageError, match=f"{tmp_path} holds a run: --resume goes on"):
         discover.run(tiny(("toy/catch/4x3",)), RunOptions((0,), 2, out=str(tmp_path)))
 

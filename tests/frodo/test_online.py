@@ -148,7 +148,7 @@ def test_on_the_host_the_slow_copy_acts_as_well(monkeypatch):
             acted_by.extend([value] if name == "params" else [])
             super().__setattr__(name, value)
 
-    monkeypatch.setattr(frodo.regimes.online, "HostActor", Watched)
+    monkeypatch.setattr(frodo.regimes.on_host, "HostActor", Watched)
     environments = [DmEnv(Catch(4, 3), seed) for seed in range(8)]
     rule = make_rule("muesli", model_steps=1, max_value=1)
     found = discover_online(environments, rule, num_steps=3 * 8 * 6, key=jax.random.key(0), **MUESLI)
@@ -165,7 +165,7 @@ def test_experience_on_the_host_changes_in_place_and_that_of_an_earlier_result_s
         in_place = jit_in_place(learn)
         return lambda state, *of: seen.extend(jax.tree.leaves(apart(state.lifetime)[0])) or in_place(state, *of)
 
-    monkeypatch.setattr(frodo.regimes.online, "jit_in_place", watched)
+    monkeypatch.setattr(frodo.regimes.on_host, "jit_in_place", watched)
     environments = [DmEnv(Catch(4, 3), seed) for seed in range(2)]
     settings = dict(unroll=4, validation_unroll=4, num_updates=2, network=NetworkConfig("mlp", (4,)), **more)
     rule = make_rule("frodo", lstm=3)

@@ -285,7 +285,8 @@ def test_a_name_on_the_host_has_the_batch_of_the_settings_and_seeds_of_the_key(m
         return make(name, num_envs, seed)
 
     monkeypatch.setattr("agents.environments.adapt.make_environment", noted)
-    monkeypatch.setattr("frodo.regimes.online._live_on_host", lambda config, environment, *_: None)
+    monkeypatch.setattr("frodo.regimes.online._regime", lambda *_: None)
+    monkeypatch.setattr("frodo.regimes.online._run", lambda *_: None)
     live("bsuite/catch/0")
     live("bsuite/catch/0")
     frodo.discover_online("bsuite/catch/0", "impala", num_steps=64, key=jax.random.key(1), unroll=2)
@@ -301,7 +302,7 @@ def test_environments_of_a_population_and_of_tests_are_taken_by_name(monkeypatch
         seen.extend(environments)
         raise InterruptedError
 
-    monkeypatch.setattr("frodo.regimes.population.Population", stop)
+    monkeypatch.setattr("frodo.regimes.discovery.Population", stop)
     environments = ["toy/catch", Catch(4, 3), "bsuite/catch/0", [DmEnv(Catch(), 0)]]
     with pytest.raises(InterruptedError):
         frodo.discover(environments, "frodo", num_meta_steps=1, key=jax.random.key(0), batch_size=3)

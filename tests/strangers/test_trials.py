@@ -30,7 +30,8 @@ def settings(monkeypatch):
     """Return a function that says with which settings `discover_online` would live."""
 
     def live(environment, rule, **settings):
-        monkeypatch.setattr(online, "_live", lambda config, *_: config)
+        monkeypatch.setattr(online, "_regime", lambda config, *_: config)
+        monkeypatch.setattr(online, "_run", lambda regime, *_: regime)
         return frodo.discover_online(environment, rule, num_steps=1, key=jax.random.key(0), **settings)
 
     return live
