@@ -12,7 +12,7 @@ MODULES = sorted(path.relative_to(ROOT) for layer in LAYERS for path in (ROOT / 
 
 def is_program(path: Path) -> bool:
     """Whether a module is one that a person starts: those lie in experiments/ itself."""
-    return path.parts[:-1] == ("experiments",) and "__main__" in (ROOT / path).read_text()
+    return path.parts[:-1] == ("experiments",) and '__name__ == "__main__"' in (ROOT / path).read_text()
 
 
 PROGRAMS = {f"experiments.{path.stem}" for path in MODULES if is_program(path)}

@@ -31,7 +31,7 @@ def test_a_program_is_started_as_by_its_module(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("onlin", "(did you mean 'online'?)"), ("x/y", ": frodo --help lists them")]
+    ("name", "hint"), [("onlin", " (did you mean 'online'?)"), ("x/y", ": frodo --help lists them")]
 )
 def test_what_is_no_program_is_refused_in_one_line(name, hint):
     done = run(name)
