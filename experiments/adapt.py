@@ -28,7 +28,7 @@ from absl import flags
 from agents.environments.names import is_pure, make_environment
 from experiments.analyses import loaded_agent
 from experiments.results import k_shot
-from experiments.runs import command_line, settings
+from experiments.runs import command_line, settings, training
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo import files, logs, memory
@@ -176,10 +176,23 @@ def preset() -> OnlineConfig:
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     join()
-    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
-    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
+    match = re.fullmatch(r"(?:([1-9]\d{0,2})-)?([1-9]\d{0,2})", FLAGS.trials)
+    if not match or int(match[1] or 1) > int(match[2]):
+        raise UsageError(f"--trials={FLAGS.trials}: give an integer from 1 to 999, or from 1 to 6 trials as 1-6")
+    env = f"trials/{FLAGS.trials}/{'forgetful/' * FLAGS.forgetful}{FLAGS.env}"
+    with caused_by("--rule"):
+        configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen
+        return configure(env, FLAGS.rule)
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    join()
     config, options = command_line.parse_options(argv, preset())
     options = dataclasses.replace(options, num_devices=num_devices())
+    training.choose_threads(config, options)
+    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
+    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
     summary = run(config, options, test, Path(FLAGS.rule).name.removesuffix(".npz"))
     if not jax.process_index():
         print_summary(summary)

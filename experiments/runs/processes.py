@@ -74,7 +74,7 @@ def join() -> None:
         raise UsageError(f"--coordinator={coordinator}: give host:port, such as 10.0.0.1:8476")
     host = host.strip("[]")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # signals are `Run`'s
+    jax.config.update("jax_enable_preemption_service", False)  # signals are those of `frodo.runs.signals`
 
     address = ""  # where process 0 listens
 

@@ -72,9 +72,8 @@ def train(
     if config.num_actors < 1 or (config.num_actors > 1 and is_pure(config.env)):
         where = f" for {config.env}, whose environments are not stepped on the host" if is_pure(config.env) else ""
         raise ValueError(f"num_actors is {config.num_actors}, expected {'1' if where else 'at least 1'}{where}")
-    num_lives = len(options.seeds) * max(1, len(options.learning_rates))
-    if num_lives == 1 and is_pure(config.env) and _is_small(config) and not options.num_devices:
-        use_one_thread()
+    choose_threads(config, options)
+    num_lives = _num_lives(options)
     check_split(config, options.num_devices)
     environment = make(config.env, config.batch_size, options.seeds[0])
     config = _with_bins(config, environment, options, experiment, name)
@@ -101,6 +100,16 @@ def train(
         summary = _summary(run, lives_at_once=num_lives if isinstance(environment, Environment) else 1)
         run.finish(summary)
     return summary
+
+
+def choose_threads(config: OnlineConfig, options: RunOptions) -> None:
+    """Have one thread run a small life in JAX; a program calls this before anything begins JAX."""
+    if _num_lives(options) == 1 and is_pure(config.env) and _is_small(config) and not options.num_devices:
+        use_one_thread()
+
+
+def _num_lives(options: RunOptions) -> int:
+    return len(options.seeds) * max(1, len(options.learning_rates))
 
 
 def _in_jax(config, environment, make_learner, lives, options: RunOptions, how) -> LivesInJax:
