@@ -176,18 +176,6 @@ def preset() -> OnlineConfig:
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     join()
-    match = re.fullmatch(r"(?:([1-9]\d{0,2})-)?([1-9]\d{0,2})", FLAGS.trials)
-    if not match or int(match[1] or 1) > int(match[2]):
-        raise UsageError(f"--trials={FLAGS.trials}: give an integer from 1 to 999, or from 1 to 6 trials as 1-6")
-    env = f"trials/{FLAGS.trials}/{'forgetful/' * FLAGS.forgetful}{FLAGS.env}"
-    with caused_by("--rule"):
-        configure = settings.configure if FLAGS.rule in RULES else settings.configure_frozen
-        return configure(env, FLAGS.rule)
-
-
-def main(argv: list[str]) -> None:
-    FLAGS = flags.FLAGS
-    join()
     config, options = command_line.parse_options(argv, preset())
     options = dataclasses.replace(options, num_devices=num_devices())
     training.choose_threads(config, options)
