@@ -31,7 +31,7 @@ from experiments.runs.run import Run
 from frodo import devices, logs, population_presets
 from frodo.config import PopulationConfig
 from frodo.population import Population, PopulationState, reduce_results, tell_not_finite
-from frodo.rule_files import Origin, Rule, config_for, load_settings, population_config
+from frodo.rule_files import Origin, Rule, config_for, load_settings
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row
@@ -151,9 +151,7 @@ def configure(rule: str, envs: tuple[str, ...], preset: str = "small", init_meta
     """Return the settings for a rule by its name, or for one that begins with a discovered one."""
     config = DiscoverConfig(**vars(settings.population(rule, envs, preset)), envs=envs)
     if init_meta_params:
-        start = load_settings(init_meta_params)
-        start = dataclasses.replace(start, config=population_config(start))
-        config = config_for(start, config).replace(init_meta_params=init_meta_params)
+        config = config_for(load_settings(init_meta_params), config).replace(init_meta_params=init_meta_params)
     return config
 
 

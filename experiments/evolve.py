@@ -223,7 +223,7 @@ def rule_of(config: EvolveConfig, record: Record, num_steps: int, cpu_seconds: f
 
 def _dqn(config: EvolveConfig, formula: str) -> AgentConfig:
     lane = config.in_tasks(len(config.envs))[0].lane
-    agent = presets.dqn(config.envs[0], "program").agent_only()
+    agent = presets.for_rule(config.envs[0], "program").agent_only()
     rule = agent.rule.replace(
         formula=formula,
         discount=lane.discount,

@@ -1,8 +1,9 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
-Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
-`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load` reads from a file,
-`discover` by a population; in `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
+Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds one's own, a `RuleEntry`, to `RULES`. A loop
+of one's own: `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load`
+reads from a file, `discover` by a population; in `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's
+memory learns.
 Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
@@ -20,7 +21,7 @@ from frodo.learner import Learner, LearnerState, make_learner
 from frodo.online import discover_online, load
 from frodo.population import Discovery, discover
 from frodo.results import OnlineResult
-from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
+from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
 from meta.curriculum import CurriculumConfig
 from meta.distillation import DistillationConfig, Teacher
@@ -66,6 +67,7 @@ __all__ = [
     "make_learner",
     "make_rule",
     "make_trajectory",
+    "register_rule",
     "returns_by_trial",
     "shipped_rules",
 ]

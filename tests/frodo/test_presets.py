@@ -24,6 +24,10 @@ ENVS = (
 )
 
 
+PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
+WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", *PROGRAMS)
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("env", ENVS)
 def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
@@ -31,7 +35,7 @@ def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
     assert (config.env, config.rule.name) == (env, rule)
     make_setup(config, 1 if config.rule.kind == "prediction" else 3)
     is_slow = not env.startswith(("toy/", "trials/")) and not RULES[rule].is_learned
-    if rule not in ("disco", "muesli", "ppo", *presets.PROGRAMS):
+    if rule not in WITH_AGENTS_OF_THEIR_OWN:
         assert config.num_updates == (1 if is_slow else 5)
 
 
@@ -147,17 +151,17 @@ def test_observations_say_whether_the_network_is_one_for_images():
 
 
 def test_disco_on_images_keeps_its_heads_and_takes_the_torso():
-    vectors, images = presets.disco("toy/catch/5x5"), presets.disco("atari/Pong")
+    vectors, images = (presets.for_rule(env, "disco") for env in ("toy/catch/5x5", "atari/Pong"))
     assert (images.network.torso, images.network.hidden) == ("conv", (512,))
     assert images.network.action_model == vectors.network.action_model == 128
     assert (images.batch_size, images.max_abs_reward) == (8, 1.0) and vectors.max_abs_reward == float("inf")
     # First steps are left out in the evaluation of the public code alone.
-    assert presets.disco("toy/catch/8x8").rule.settings == DiscoConfig(skips_first_steps=True)
+    assert presets.for_rule("toy/catch/8x8", "disco").rule.settings == DiscoConfig(skips_first_steps=True)
     assert vectors.rule == images.rule == RuleConfig("disco")
 
 
 def test_dqn_on_images_has_the_papers_settings_of_atari():
-    vectors, images = presets.dqn("toy/catch", "dqn"), presets.dqn("atari/Pong", "dqn")
+    vectors, images = (presets.for_rule(env, "dqn") for env in ("toy/catch", "atari/Pong"))
     assert (images.network.torso, images.network.hidden, vectors.network.hidden) == ("conv", (512,), (256, 256))
     assert (images.rule.settings.target_period, images.rule.settings.epsilon) == (1000, 0.1)
     assert (images.exploration, images.max_abs_reward) == (1_000_000, 1.0)
