@@ -20,6 +20,7 @@ from experiments.runs import command_line, settings, sweep
 from experiments.runs.errors import UsageError, caused_by
 from experiments.runs.options import RunOptions
 from frodo.config import OnlineConfig
+from frodo.rules import make_update_rule
 from meta.disco import HIDDEN
 
 LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
@@ -27,7 +28,7 @@ LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, 
 
 def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder; a UsageError if there is nothing to hide."""
-    if config.rule.name != "disco" or "y_z" in config.rule.settings.without:
+    if "y" not in make_update_rule(config.rule).spec(1):
         raise UsageError(f"--rule: {config.init_meta_params or config.rule.name} has no y and z to hide")
     return {hidden: config.replace(rule=config.rule.replace(hidden=hidden)) for hidden in HIDDEN}
 
