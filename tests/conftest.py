@@ -77,6 +77,7 @@ SLOW = (
     "agents/test_acting.py",
     "agents/test_networks.py",
     "agents/test_transformer.py",
+    "examples/test_own_rule.py",
     "experiments/",
     "frodo/test_learner.py",
     "frodo/test_online.py",
