@@ -30,7 +30,7 @@ from absl import flags
 from agents.validation import did_you_mean
 from experiments.comparison import cells, in_context, report
 from experiments.comparison.comparison import Comparison, check, check_names, refuse_seen
-from experiments.comparison.methods import DISCOVERIES, RULE_FLAGS, all_methods, rule_flags
+from experiments.comparison.methods import DISCOVERIES, all_methods, rule_flags
 from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse_numbers
 from experiments.results import statistics
 from experiments.runs import command_line, settings
@@ -241,13 +241,8 @@ if __name__ == "__main__":
     text = "Trajectories that one θ acts before it is updated on them in turn, where none are replayed; M of FRODO."
     flags.DEFINE_integer("stale", None, text, lower_bound=1)
     flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(all_methods())}.")
-    flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
-    flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
-    flags.DEFINE_string("program_rule", "", "A program that `evolve` found: its file.")
-    flags.DEFINE_string("target_rule", "", "Targets that `evolve --language=targets` found: their file.")
     for flag, own in rule_flags().items():
-        if flag not in RULE_FLAGS:
-            flags.DEFINE_string(flag, "", f"Discovered rule {own}, that {own} and {own}_frozen begin with: its file.")
+        flags.DEFINE_string(flag, "", f"Discovered rule of the form {own!r}: {settings.DISCOVERED}, or by `evolve`.")
     text = "Folders of experiments.adapt: its agents play the rule rooms among --envs, with θ as it is."
     flags.DEFINE_list("adapted_agents", [], text)
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")

@@ -16,7 +16,7 @@ from frodo import disco103_weights, population_presets
 from frodo.config import AgentConfig, OnlineConfig, PopulationConfig
 from frodo.fitted import cached
 from frodo.presets import fitted, for_rule, is_image_torso, placed, with_images, with_memory
-from frodo.rules import RULES, Origin, OtherFiles, RuleConfig, RuleEntry, Start
+from frodo.rules import RULES, Origin, RuleConfig, RuleEntry, Start
 from meta import disco103, fitting, policy_fitting
 from meta.disco import DiscoConfig, disco
 from meta.hand_made import TARGETS
@@ -26,39 +26,31 @@ from meta.programs import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, Progr
 from meta.scalar import FrodoConfig, LearnedLossConfig, frodo, learned_loss
 from meta.target_programs import TargetProgramConfig, target_program
 
-DISCO103 = Origin(
-    ("atari/*", "procgen/*", "dmlab/*"),
-    None,
-    None,
-    "206 agents on 2,048 TPUv3 cores for 60 hours (Oh et al. 2025)",
-)
+TRAINING_OF_DISCO103 = "206 agents on 2,048 TPUv3 cores for 60 hours (Oh et al. 2025)"
 
 
 # Agents, where they are not those of the environment
 
 
-def disco103_on_catch() -> OnlineConfig:
-    """The evaluation of the public code (Oh et al. 2025): 58 steps an update, 64 replayed trajectories."""
-    return OnlineConfig(
-        env="toy/catch/8x8",
+def with_disco(of_env: OnlineConfig) -> OnlineConfig:
+    """The evaluation of the public code (Oh et al. 2025): 58 steps an update, 64 replayed trajectories.
+
+    For images batches are larger, and the rate is the paper's. First steps are left out on the public code's Catch.
+    """
+    config = OnlineConfig(
+        env=of_env.env,
         batch_size=2,
         unroll=29,
         validation_unroll=29,
         num_updates=1,
+        max_abs_reward=of_env.max_abs_reward,
         replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
-        rule=RuleConfig("disco", DiscoConfig(skips_first_steps=True)),
+        rule=RuleConfig("disco", DiscoConfig(skips_first_steps=of_env.env == "toy/catch/8x8")),
         outer=OuterConfig(discount=0.997, lambda_=0.95, is_advantage_normalised=True),
         network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
         optimizer=adam(1e-2, max_update=1.0),
         meta_optimizer=adam(1e-4, max_gradient_norm=1.0),
     )
-
-
-def with_disco(of_env: OnlineConfig) -> OnlineConfig:
-    """The agent of the public code, for images with larger batches and the paper's rate."""
-    config = disco103_on_catch()
-    if of_env.env != config.env:
-        config = config.replace(env=of_env.env, max_abs_reward=of_env.max_abs_reward, rule=RuleConfig("disco"))
     if not is_image_torso(of_env.network):
         return with_memory(config, of_env)
     return with_images(config, of_env.network).replace(batch_size=8, optimizer=adam(3e-4, max_update=1.0))
@@ -133,19 +125,12 @@ def with_dqn(of_env: OnlineConfig) -> OnlineConfig:
 
 def small_with_disco(config: PopulationConfig) -> PopulationConfig:
     """Small predictions and bins, and a meta-value function as small as the agent."""
-    rule = DiscoConfig(
-        prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, action_embedding=(16, 8), discount=0.99
-    )
-    outer = OuterConfig(
-        lambda_=0.95,
-        is_advantage_normalised=True,
-        value_hidden=(64, 64),
-        value_optimizer=adam(1e-3, max_update=1.0),
-    )
+    rule = DiscoConfig(prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, action_embedding=(16, 8))
+    value_optimizer = adam(1e-3, max_update=1.0)
     return config.replace(
         budgets=(100_000, 300_000),
-        rule=RuleConfig("disco", rule),
-        outer=outer,
+        rule=RuleConfig("disco", rule).replace(discount=0.99),
+        outer=dataclasses.replace(config.outer, value_hidden=(64, 64), value_optimizer=value_optimizer),
         network=dataclasses.replace(config.network, action_model=32),
         optimizer=adam(5e-3, max_update=1.0),
         meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
@@ -163,28 +148,19 @@ def with_programs(config: PopulationConfig) -> PopulationConfig:
 # What η can begin with
 
 
-def fit_of_scalar(target: str) -> Start:
-    """η of FRODO's rule that makes a hand-made target.
+def fit(target: str, make: Callable, check: Callable, agent: Callable, in_population: Any = None) -> Start:
+    origin = Origin((), 0, None, f"fitted to {target} on made-up trajectories")
+    meta_params = lambda rule: cached(target, rule, functools.partial(make, rule.settings))
+    return Start(meta_params, agent, origin, True, check, in_population)
 
-    In a population η moves in small steps, and the θ of each update acts its trajectory: with the settings of
-    `presets.fitted` a population lost what the fit can do (docs/results.md).
+
+def in_small_steps(own: AgentConfig, preset: Any) -> Any:
+    """Let η move in small steps, and the θ of each update act its trajectory.
+
+    With the settings of `presets.fitted` a population lost what the fit can do (docs/results.md).
     """
-
-    def in_population(own: AgentConfig, preset: Any) -> Any:
-        slow = dataclasses.replace(own.meta_optimizer, learning_rate=2e-5)
-        return placed(own.replace(is_acting_interleaved=True, meta_optimizer=slow), preset)
-
-    return _fit(target, fitting.fit, fitting.check_target, target, agent=fitted, in_population=in_population)
-
-
-def _fit(name: str, fit: Callable, check: Callable, *first: str, **others: Any) -> Start:
-    return Start(
-        lambda rule: cached(name, rule, functools.partial(fit, *first, rule.settings)),
-        origin=Origin((), 0, None, f"fitted to {name} on made-up trajectories"),
-        is_fitted=True,
-        check=functools.partial(check, *first),
-        **others,
-    )
+    slow = dataclasses.replace(own.meta_optimizer, learning_rate=2e-5)
+    return placed(own.replace(is_acting_interleaved=True, meta_optimizer=slow), preset)
 
 
 def with_disco103(own: AgentConfig, preset: Any) -> Any:
@@ -193,19 +169,23 @@ def with_disco103(own: AgentConfig, preset: Any) -> Any:
     return preset.replace(rule=own.rule.replace(skips_first_steps=skips))
 
 
+def small_disco(env: str) -> OnlineConfig:
+    return placed(population_presets.small("disco").agent_only(), for_rule(env, "disco"))
+
+
+def scalar_fit(target: str) -> Start:
+    make, check = (functools.partial(x, target) for x in (fitting.fit, fitting.check_target))
+    return fit(target, make, check, fitted, in_small_steps)
+
+
 STARTS_OF_DISCO = {
     "disco103": Start(
         lambda rule: disco103.to_meta_params(disco103_weights.read(disco103_weights.find())),
         agent=lambda env: for_rule(env, "disco"),
-        origin=DISCO103,
+        origin=Origin(("atari/*", "procgen/*", "dmlab/*"), None, None, TRAINING_OF_DISCO103),
         in_population=with_disco103,
     ),
-    "cmpo": _fit(
-        "cmpo",
-        policy_fitting.fit,
-        policy_fitting.check_target,
-        agent=lambda env: placed(population_presets.small("disco").agent_only(), for_rule(env, "disco")),
-    ),
+    "cmpo": fit("cmpo", policy_fitting.fit, policy_fitting.check_target, small_disco),
 }
 _program = functools.partial(
     RuleEntry,
@@ -224,7 +204,7 @@ OWN: dict[str, RuleEntry] = {
         ("actor_critic", "value_based", "prediction"),
         is_learned=True,
         eta_settings=("kind", "inputs", "is_relative", "base"),
-        starts={target: fit_of_scalar(target) for target in TARGETS},
+        starts={target: scalar_fit(target) for target in TARGETS},
     ),
     "learned_loss": RuleEntry(learned_loss, LearnedLossConfig, is_learned=True, eta_settings=("inputs",)),
     "disco": RuleEntry(
@@ -235,9 +215,7 @@ OWN: dict[str, RuleEntry] = {
         population={"small": small_with_disco},
         eta_settings=("without", "core"),
         starts=STARTS_OF_DISCO,
-        other_files=OtherFiles(
-            "the public DiscoRL code", disco103.expected_shapes, disco103.sizes, disco103.to_meta_params
-        ),
+        other_files=disco103,
     ),
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),

@@ -46,16 +46,6 @@ def check_target(target: str, rule: RuleConfig) -> None:
     start.check(rule.settings)
 
 
-def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
-    """Return η for which a rule has the targets of that name.
-
-    Raises:
-      ValueError: as `check_target`.
-    """
-    check_target(target, rule)
-    return starts(is_fitted=True)[target][1].meta_params(rule)
-
-
 def cached(target: str, rule: RuleConfig, fit: Callable[[Array], Params]) -> Params:
     """Return what a fit makes of a key for that target, from the cache if it is there."""
     settings = rule.settings

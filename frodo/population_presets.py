@@ -27,13 +27,8 @@ def _with_entry(make: Callable[[str], PopulationConfig]) -> Callable[[str], Popu
     @functools.wraps(make)
     def preset(rule: str) -> PopulationConfig:
         config = make(rule)
-        if make.__name__ not in config.rule.entry.population:
-            return config
-        found = config.rule.entry.population[make.__name__](config)
-        if not isinstance(found, PopulationConfig):
-            part = f"population[{make.__name__!r}] of the rule {rule!r}"
-            raise ValueError(f"{part} returns {found!r}, expected a PopulationConfig")
-        return found
+        own = config.rule.entry.population.get(make.__name__, lambda config: config)
+        return config.rule.adapted(config, f"population[{make.__name__!r}]", own)
 
     return preset
 

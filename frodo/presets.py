@@ -216,10 +216,7 @@ def for_environment(env: str) -> OnlineConfig:
 def for_rule(env: str, rule: str) -> OnlineConfig:
     """Return the settings for an environment and a rule, both by name."""
     config = with_rule(for_environment(env), rule)
-    found = config.rule.entry.preset(config)
-    if not isinstance(found, OnlineConfig):
-        raise ValueError(f"preset of the rule {rule!r} returns {found!r}, expected an OnlineConfig")
-    return found
+    return config.rule.adapted(config, "preset", config.rule.entry.preset)
 
 
 def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:

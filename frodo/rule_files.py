@@ -21,8 +21,8 @@ from frodo import archives, earlier_versions, files, presets
 from frodo.archives import Archive
 from frodo.config import AgentConfig, OnlineConfig
 from frodo.entries import OWN
-from frodo.fitted import fitted_meta_params
-from frodo.rules import RULES, Origin, OtherFiles, RuleConfig, RuleEntry, Start, check_entry, make_update_rule, starts
+from frodo.fitted import check_target
+from frodo.rules import RULES, Origin, RuleConfig, RuleEntry, Start, check_entry, make_update_rule, starts
 from meta import disco103
 from meta.disco import DiscoConfig
 
@@ -135,10 +135,9 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
     Raises:
       ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.
     """
-    fits = starts(is_fitted=True)
-    check_choice("target", target, fits)
+    check_choice("target", target, fits := starts(is_fitted=True))
     rule = _at_start(target, fits[target][1], **settings)
-    return dataclasses.replace(rule, meta_params=fitted_meta_params(target, rule.config.rule))
+    return dataclasses.replace(rule, meta_params=load_meta_params(target, rule.config.rule))
 
 
 def _at_start(name: str, start: Start, **settings: Any) -> Rule:
@@ -190,7 +189,7 @@ def load_rule(name: Path | str) -> Rule:
     path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
     with _opened(name, path) as archive:
         for of, entry in RULES.items() if CONFIG not in archive else ():
-            if (other := entry.other_files) and set(other.shapes()) <= set(archive):
+            if (other := entry.other_files) and set(other.expected_shapes()) <= set(archive):
                 return _from_others(name, archive, of, other)
         origin = _origin(name, archive)
         record = archive.json(CONFIG)
@@ -261,8 +260,9 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     Raises:
       ValueError: as `load_rule`, and if the rule is of another configuration.
     """
-    if name in starts(is_fitted=True):
-        return fitted_meta_params(name, config)
+    if (start := _start(name)) and start.is_fitted:
+        check_target(name, config)
+        return start.meta_params(config)
     loaded = load_rule(name)
     theirs, ours = (files.plain(_flat(rule)) for rule in (loaded.config.rule, config))
     is_other = any(theirs.get(key) != ours[key] for key in ("name", *config.entry.eta_settings))
@@ -334,12 +334,12 @@ def _checked(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _from_others(name: str, archive: Archive, rule: str, other: OtherFiles) -> Rule:
+def _from_others(name: str, archive: Archive, rule: str, other: Any) -> Rule:
     """Make a rule from η as another code writes it; sizes are those of the arrays."""
-    with files.refusing(f"{name} holds no rule of {other.of}"):
-        settings = other.settings(archive)
+    with files.refusing(f"{name} holds no rule of {other.OF}"):
+        settings = other.sizes(archive)
         config = presets.for_rule("", rule).agent_only().replace(rule=RuleConfig(rule, settings))
         config.validate()
-        expected = {key: f"float32{list(shape)}" for key, shape in other.shapes(settings).items()}
-    arrays = _checked(name, archive.read_all(expected, f"{other.of}'s"))
-    return Rule(name, config, other.meta_params(arrays), None)
+        expected = {key: f"float32{list(shape)}" for key, shape in other.expected_shapes(settings).items()}
+    arrays = _checked(name, archive.read_all(expected, f"{other.OF}'s"))
+    return Rule(name, config, other.to_meta_params(arrays), None)

@@ -30,40 +30,14 @@ class Origin(NamedTuple):
 
 
 class Start(NamedTuple):
-    """An η that is known by a name: a published one, or one that is fitted to a hand-made target.
+    """An η that is known by a name: a published one, or one that is fitted to a hand-made target."""
 
-    Attributes:
-      meta_params: the rule -> η.
-      agent: an environment's name, or "" -> the `OnlineConfig` of an agent that begins with this η.
-      origin: where it comes from.
-      is_fitted: whether η is made for the settings that the rule has; else they are those of `agent`.
-      check: raises a ValueError for settings of the rule that there is no such η for.
-      in_population: settings of such agents, settings of a population -> those of a population that begins with it;
-        None for what `presets.placed` makes of the two.
-    """
-
-    meta_params: Callable[["RuleConfig"], Params]
-    agent: Callable[[str], Any]
+    meta_params: Callable[["RuleConfig"], Params]  # the rule -> η
+    agent: Callable[[str], Any]  # an environment's name, or "" -> the `OnlineConfig` of an agent that begins with it
     origin: Origin
-    is_fitted: bool = False
-    check: Callable[[Any], None] = lambda settings: None
-    in_population: Callable[[Any, Any], Any] | None = None
-
-
-class OtherFiles(NamedTuple):
-    """Files of another code that hold the η of a rule, without its settings.
-
-    Attributes:
-      of: whose they are.
-      shapes: settings, by default those of the rule's dataclass -> the shape of each array.
-      settings: the arrays -> the settings whose η they are.
-      meta_params: the arrays -> η.
-    """
-
-    of: str
-    shapes: Callable[..., Mapping[str, tuple[int, ...]]]
-    settings: Callable[[Mapping[str, Any]], Any]
-    meta_params: Callable[[Mapping[str, Any]], Params]
+    is_fitted: bool = False  # to the settings that the rule has; else they are those of `agent`
+    check: Callable[[Any], None] = lambda settings: None  # a ValueError for settings that there is no such η for
+    in_population: Callable[[Any, Any], Any] | None = None  # as, and by default, `presets.placed`
 
 
 class RuleEntry(NamedTuple):
@@ -76,13 +50,11 @@ class RuleEntry(NamedTuple):
       is_learned: whether it has meta-parameters η.
       preset: the `OnlineConfig` of an environment, with this rule in it -> that of an agent that learns by it there.
         Of an environment that was given as an object `env` is "", or "atari/" where it shows pictures.
-      population: name of a population's preset -> what it makes of the `PopulationConfig` that rules with scalar
-        targets have there.
-      tuning: its own axes of the grid that `experiments.compare` tunes it over: of learning_rates, entropy_costs and
-        batches, (environments, steps).
+      population: for presets of populations, by name: what `preset` is, of `PopulationConfig`.
+      tuning: axes of the grid of `experiments.compare` that are its own: of learning_rates, entropy_costs and batches.
       eta_settings: the settings without which an η means nothing: files of other ones are refused.
       starts: what η can begin with, by name.
-      other_files: what else than files of this package its η is read from.
+      other_files: a module, as `meta.disco103`, that reads η from files of another code.
     """
 
     make: Callable[[Any], UpdateRule]
@@ -94,7 +66,7 @@ class RuleEntry(NamedTuple):
     tuning: Mapping[str, tuple] = types.MappingProxyType({})
     eta_settings: Collection[str] = ()
     starts: Mapping[str, Start] = types.MappingProxyType({})
-    other_files: OtherFiles | None = None
+    other_files: Any = None
 
 
 RULES: dict[str, RuleEntry] = {}
@@ -148,6 +120,13 @@ class RuleConfig:
         """Return the same rule with those of the settings that it has, with values of that type."""
         own = typing.get_type_hints(type(self.settings))
         return self.replace(**{x: value for x, value in settings.items() if x in own and _has_type(value, own[x])})
+
+    def adapted(self, config: Any, part: str, make: Callable[[Any], Any]) -> Any:
+        """Return what this part of the entry makes of settings, which have the same type."""
+        found = make(config)
+        if not isinstance(found, type(config)):
+            raise ValueError(f"{part} of the rule {self.name!r} returns {found!r}, expected a {type(config).__name__}")
+        return found
 
     @classmethod
     def from_plain(cls, value: Mapping[str, Any], convert: Callable[[type, Any, str], Any]) -> Self:
@@ -212,16 +191,11 @@ def check_entry(name: str, entry: RuleEntry) -> None:
             raise ValueError(f"settings {of} has no default of {field.name}: a rule is made by its name alone")
     for setting in entry.eta_settings:
         check_choice(f"eta_settings {of}", setting, [field.name for field in dataclasses.fields(entry.settings)])
-    for part in ("make", "preset"):
-        if not callable(getattr(entry, part)):
-            raise ValueError(f"{part} {of} is {getattr(entry, part)!r}, expected a function")
+    for part in (part for part in ("make", "preset") if not callable(getattr(entry, part))):
+        raise ValueError(f"{part} {of} is {getattr(entry, part)!r}, expected a function")
     for kind in entry.kinds:
         check_choice(f"kinds {of}", kind, PREDICTED)
-    settings = entry.settings()
-    of_agent = entry.kinds[0] if len(entry.kinds) == 1 else getattr(settings, "kind", None)
-    if of_agent not in entry.kinds:
-        raise ValueError(f"settings {of} has no kind, of {', '.join(entry.kinds)}: kinds are several")
-    rule = _made(name, entry, settings)
+    rule, of_agent = _made(name, entry, entry.settings()), getattr(entry.settings, "kind", entry.kinds[0])
     if PREDICTED[of_agent] not in rule.spec(1):
         raise ValueError(f"spec {of} has no {PREDICTED[of_agent]!r}, which agents of the kind {of_agent!r} predict")
     has_meta_params = bool(jax.tree.leaves(jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), 1))))

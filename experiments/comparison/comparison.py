@@ -114,12 +114,9 @@ def _entropy_costs(config: OnlineConfig) -> list[str]:
 
 
 def _with_entropy_cost(config: OnlineConfig, cost: float) -> OnlineConfig:
-    where = _entropy_costs(config)
-    if "rule" in where:
-        config = config.replace(rule=config.rule.replace(entropy_cost=cost))
-    if "outer" in where:
-        config = config.replace(outer=dataclasses.replace(config.outer, entropy_cost=cost))
-    return config
+    config = config.replace(rule=config.rule.with_known(entropy_cost=cost))
+    is_outer = "outer" in _entropy_costs(config)
+    return config.replace(outer=dataclasses.replace(config.outer, entropy_cost=cost)) if is_outer else config
 
 
 def check_names(comparison: Comparison) -> None:

@@ -215,15 +215,14 @@ def all_methods() -> dict[str, Method]:
     What such a rule learns begins with its file, --<rule>_rule, or else at random; <rule>_frozen leaves it so.
     """
     found = dict(METHODS)
-    for name, entry in RULES.items():
+    for name in RULES:
         if name in METHODS or RuleConfig(name).kind == "prediction":
             continue
-        if not entry.is_learned:
-            found[name] = Method(name, HAND_MADE, NONE, "", _own(name))
-            continue
-        source = next((flag for flag, rule in rule_flags().items() if rule == name), "")
-        found[name] = Method(f"{name}, online", name, OWN_ONLINE, source, _own(name), f"{name}_frozen")
-        found[f"{name}_frozen"] = Method(f"{name}, frozen", name, OWN_FROZEN, source, _frozen(_own(name)))
+        found[name] = Method(name, HAND_MADE, NONE, "", _own(name))
+        if flag := {rule: flag for flag, rule in rule_flags().items()}.get(name):
+            frozen = f"{name}_frozen"
+            found[name] = Method(f"{name}, online", name, OWN_ONLINE, flag, _own(name), frozen)
+            found[frozen] = Method(f"{name}, frozen", name, OWN_FROZEN, flag, _frozen(_own(name)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
@@ -166,3 +167,47 @@ def test_dqn_on_images_has_the_papers_settings_of_atari():
     assert (images.rule.settings.target_period, images.rule.settings.epsilon) == (1000, 0.1)
     assert (images.exploration, images.max_abs_reward) == (1_000_000, 1.0)
     images.validate()
+
+
+# What the settings are
+
+DIGESTS = {
+    "frodo": "c5bfddebb366",
+    "learned_loss": "786fb6a5d22d",
+    "disco": "5a3a681021eb",
+    "impala": "c71afe0e4f23",
+    "a2c": "4ca763062598",
+    "a2c_no_bootstrap": "57f54143fbc5",
+    "ppo": "a19836297fde",
+    "muesli": "b0452f3ef49d",
+    "q_learning": "ffac841e11da",
+    "td_lambda": "18e82da39bbd",
+    "target_program": "29d76066c278",
+    "program": "b8c8656ad920",
+    "dqn": "755b635fc7e6",
+    "double_dqn": "1cd361cbb47e",
+    "dqn_reg": "b0427a69e3a5",
+    "dqn_clipped": "cb207f7b9879",
+}
+
+
+def changed(config, prefix=""):
+    """Every setting that is not the default of its class, by its name."""
+    default = type(config)()
+    for field in dataclasses.fields(config):
+        name, value = f"{prefix}{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from changed(value, f"{name}.")
+        elif value != getattr(default, field.name):
+            yield f"{name}={value!r}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_settings_of_a_rule_are_what_they_were(rule):
+    """Who changes settings on purpose writes the new digest here: of all environments, observations and populations."""
+    found = {env: presets.for_rule(env, rule) for env in (*ENVS, "", "toy/grid_world/0", "trials/4/toy/rule_room/main")}
+    found |= {f"pictures {x}": presets.for_observations((4, 84, 84), x, rule) for x in (np.uint8, np.float32)}
+    if RULES[rule].is_learned:
+        found |= {name: make(rule) for name, make in population_presets.PRESETS.items()}
+    text = "\n".join(f"{name}: {', '.join(changed(config))}" for name, config in found.items())
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == DIGESTS[rule], text

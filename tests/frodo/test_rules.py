@@ -187,6 +187,11 @@ def test_a_setting_of_several_types_or_of_any_is_replaced():
             replace("a rule", Settings(), {name: value})
 
 
+def test_known_settings_are_those_of_the_same_name_and_type():
+    config = RuleConfig("impala", SETTINGS["impala"])
+    assert config.with_known(lambda_=0.5, discount=None, reduction=3, torso=7) == config.replace(lambda_=0.5)
+
+
 def test_replacing_settings_leaves_the_rule_and_what_there_was():
     config = RuleConfig("impala", SETTINGS["impala"])
     other = config.replace(lambda_=0.5)
