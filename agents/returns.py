@@ -19,7 +19,7 @@ def importance_ratios(logits: Array, trajectory: Trajectory) -> Array:
 
 
 def vtrace(
-    trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float, is_constant: bool = True
+    trajectory: Trajectory, values: Array, rho: Array, discount: float, lambda_: float | Array, is_constant: bool = True
 ) -> tuple[Array, Array]:
     """Compute V-trace targets and advantages.
 

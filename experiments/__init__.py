@@ -1,1 +1,20 @@
-"""Programs that a person starts, one module each; what they share is in the packages."""
+"""Programs that a person starts, one module each; what they share is in the packages.
+
+They know the rules of somebody's own that FRODO_PLUGINS names: a file, such as my_rule.py, or a module, or several with
+commas between, each of which calls `frodo.register_rule`.
+"""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+try:
+    for name in filter(None, os.environ.get("FRODO_PLUGINS", "").split(",")):
+        if name.endswith(".py"):
+            sys.path.insert(0, str(Path(name).parent.resolve()))
+            name = Path(name).stem
+        importlib.import_module(name)
+except (ImportError, ValueError) as error:
+    print(f"error: FRODO_PLUGINS: {error}", file=sys.stderr)
+    sys.exit(2)

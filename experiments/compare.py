@@ -7,7 +7,8 @@
 RULE is a discovered rule by its name, or the file of one that `discover` found, in other environments than those of the
 comparison; --discover makes both rules first.
 
-Every method (the rows of METHODS) has the same agent, and lives for as many steps as the environment's family gives.
+Every method (the rows of METHODS, and other rules by their names) has the same agent, and lives for as many steps as
+the environment's family gives.
 First each tries the same grid of settings with the tuning seeds; then it lives with all seeds at the setting that was
 best, a discovered rule at that which was best in *other* environments, and at the one setting that is best over all
 of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
@@ -28,22 +29,16 @@ from absl import flags
 
 from agents.validation import did_you_mean
 from experiments.comparison import cells, in_context, report
-from experiments.comparison.methods import (
-    DISCOVERIES,
-    METHODS,
-    RULE_FLAGS,
-    Comparison,
-    check,
-    check_names,
-    refuse_seen,
-)
+from experiments.comparison.comparison import Comparison, check, check_names, refuse_seen
+from experiments.comparison.methods import DISCOVERIES, all_methods, rule_flags
 from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse_numbers
 from experiments.results import statistics
 from experiments.runs import command_line, settings
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
 from frodo import presets
 from frodo.logs import quantity
-from frodo.rule_files import PUBLISHED, SHIPPED, shipped_rules
+from frodo.rule_files import SHIPPED, shipped_rules
+from frodo.rules import starts
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out, has_checkpoint
 
@@ -118,7 +113,7 @@ def run(comparison: Comparison, options: Options, arguments: Sequence[str]) -> s
         given = [rule for rule in others.values() if rule]
     else:
         seen = check(comparison, options.allow_seen)
-        given = [rule for rule in comparison.files.values() if rule not in ("", PUBLISHED)]
+        given = [rule for rule in comparison.files.values() if rule and rule not in starts(is_fitted=False)]
     digests = {rule: hashlib.sha256(path_of(rule).read_bytes()).hexdigest() for rule in given}
     record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs = ("tuning/*/*", "cells/*/*", "rules/*", "report/*")
@@ -184,14 +179,14 @@ def parse_budgets(text: str) -> dict[str, int]:
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     command_line.no_arguments(argv)
-    methods = tuple(FLAGS.methods.split(","))
+    methods, those = tuple(FLAGS.methods.split(",")), all_methods()
     for name in methods:
-        if name not in METHODS:
-            hint = did_you_mean(name, METHODS) or f": give some of {', '.join(METHODS)}"
+        if name not in those:
+            hint = did_you_mean(name, those) or f": give some of {', '.join(those)}"
             raise UsageError(f"--methods={FLAGS.methods}: {name!r} is no method{hint}")
     out = Path(FLAGS.out)
     check_out(out)
-    rule_files = {name: str(FLAGS[name].value) for name in RULE_FLAGS}
+    rule_files = {name: str(FLAGS[name].value) for name in rule_flags()}
     if FLAGS.discover:
         if given := [name for name in DISCOVERIES if rule_files[name]]:
             raise UsageError(f"--discover makes the file of --{given[0]}: give one of the two")
@@ -245,11 +240,9 @@ if __name__ == "__main__":
     flags.DEFINE_float("lambda", None, text, lower_bound=0, upper_bound=1)
     text = "Trajectories that one θ acts before it is updated on them in turn, where none are replayed; M of FRODO."
     flags.DEFINE_integer("stale", None, text, lower_bound=1)
-    flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(METHODS)}.")
-    flags.DEFINE_string("scalar_rule", "", f"Discovered scalar rule: {settings.DISCOVERED}.")
-    flags.DEFINE_string("disco_rule", "", f"Discovered rule with DiscoRL's targets: {settings.DISCOVERED}.")
-    flags.DEFINE_string("program_rule", "", "A program that `evolve` found: its file.")
-    flags.DEFINE_string("target_rule", "", "Targets that `evolve --language=targets` found: their file.")
+    flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(all_methods())}.")
+    for flag, own in rule_flags().items():
+        flags.DEFINE_string(flag, "", f"Discovered rule of the form {own!r}: {settings.DISCOVERED}, or by `evolve`.")
     text = "Folders of experiments.adapt: its agents play the rule rooms among --envs, with θ as it is."
     flags.DEFINE_list("adapted_agents", [], text)
     flags.DEFINE_boolean("discover", False, "Discover the two rules first, in environments of their own.")

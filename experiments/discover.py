@@ -26,7 +26,7 @@ from experiments.runs.processes import define_process_flags, join
 from frodo import logs, population_presets
 from frodo.config import PopulationConfig
 from frodo.regimes.discovery import Populations
-from frodo.rule_files import config_for, load_settings, population_config
+from frodo.rule_files import config_for, load_settings
 from frodo.runs.callbacks import Callback, by_name
 from frodo.runs.driver import Driven, drive, end_program
 from frodo.runs.errors import UsageError, caused_by
@@ -128,9 +128,7 @@ def configure(rule: str, envs: tuple[str, ...], preset: str = "small", init_meta
     """Return the settings for a rule by its name, or for one that begins with a discovered one."""
     config = DiscoverConfig(**vars(settings.population(rule, envs, preset)), envs=envs)
     if init_meta_params:
-        start = load_settings(init_meta_params)
-        start = dataclasses.replace(start, config=population_config(start))
-        config = config_for(start, config).replace(init_meta_params=init_meta_params)
+        config = config_for(load_settings(init_meta_params), config).replace(init_meta_params=init_meta_params)
     return config
 
 

@@ -25,8 +25,9 @@ from agents.environments.names import is_pure, make_environment
 from agents.validation import check_choice
 from experiments.runs import settings
 from experiments.runs.command_line import no_arguments, parse_steps, start
-from frodo.fitted import RULE_OF, check_target
+from frodo.fitted import check_target
 from frodo.logs import table
+from frodo.rules import starts
 from frodo.runs.errors import UsageError, caused_by
 from meta import fitting, policy_fitting
 from meta.disco import DiscoConfig
@@ -112,7 +113,7 @@ def main(argv: list[str]) -> None:
     num_steps = parse_steps(flags.FLAGS.steps)
     target = flags.FLAGS.target
     with caused_by("--target"):
-        check_choice("target", target, RULE_OF)
+        check_choice("target", target, starts(is_fitted=True))
     with caused_by(f"--rule={flags.FLAGS.rule}" if flags.FLAGS.rule else "--target"):
         rule = frodo.load_rule(flags.FLAGS.rule) if flags.FLAGS.rule else frodo.fit_rule(target)
         check_target(target, rule.config.rule)
@@ -121,7 +122,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("target", "vtrace", f"One of {', '.join(RULE_OF)}.")
+    flags.DEFINE_string("target", "vtrace", f"One of {', '.join(starts(is_fitted=True))}.")
     flags.DEFINE_string("rule", "", "Measure this rule in place of the fitted one: a discovered one's name or file.")
     flags.DEFINE_string("envs", "toy/catch,toy/grid_world/48,gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("steps", "2e5", "Environment steps in each.")

@@ -18,6 +18,7 @@ from absl import flags
 from experiments.results import plots, reading
 from experiments.runs import command_line, settings, sweep
 from frodo.config import OnlineConfig
+from frodo.rules import make_update_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.options import RunOptions
 from meta.disco import HIDDEN
@@ -27,7 +28,7 @@ LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, 
 
 def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder; a UsageError if there is nothing to hide."""
-    if config.rule.name != "disco" or "y_z" in config.rule.settings.without:
+    if "y" not in make_update_rule(config.rule).spec(1):
         raise UsageError(f"--rule: {config.init_meta_params or config.rule.name} has no y and z to hide")
     return {hidden: config.replace(rule=config.rule.replace(hidden=hidden)) for hidden in HIDDEN}
 

@@ -178,7 +178,7 @@ def run(config: OnlineConfig, options: RunOptions) -> Path:
     """Measure for all seeds, and write tables and figure; returns the figure's path."""
     config.validate()
     environment = make_environment(config.env, config.batch_size, 0)
-    if not isinstance(environment, Environment) or config.rule.kind != "actor_critic" or config.rule.name == "disco":
+    if not isinstance(environment, Environment) or not config.rule.has_critic:
         raise UsageError(
             f"--env={config.env} --rule={config.rule.name}: give an environment written in JAX (toy/...) and a rule "
             "with scalar targets for an actor-critic"

@@ -109,14 +109,13 @@ def _curves(agent: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
     def run(params, trajectory):
         predictions = agent.learner.setup.agent.unroll(params, trajectory)
         logits = agent.learner.setup.rule.policy(predictions)
-        is_disco = agent.config.rule.name == "disco"
         curves = {"entropy": entropy(logits)[:-1]}
         if "value" in predictions:
             curves["value"] = predictions["value"][:-1]
         elif "q" in predictions:
-            q = to_scalars(predictions["q"]) if is_disco else predictions["q"]
-            curves["value"] = expected_values(q, logits)[:-1]
-        if is_disco and "y" in predictions:
+            q = predictions["q"]
+            curves["value"] = expected_values(to_scalars(q) if q.ndim > logits.ndim else q, logits)[:-1]
+        if "y" in predictions:
             curves["y"] = certainty(predictions["y"][:-1])
             curves["z"] = certainty(taken_vectors(predictions["z"], trajectory))
         return curves

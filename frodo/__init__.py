@@ -1,9 +1,9 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
-Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `RULES` and `RuleEntry` to add one. A loop of one's own:
-`make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load` reads from a file,
-`discover` by a population, `evolve` by a search for programs; all three keep a run in a folder and call back. In
-`Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
+Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds one's own, a `RuleEntry`, to `RULES`. A loop
+of one's own: `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load`
+reads from a file, `discover` by a population, `evolve` by a search for programs; all three keep a run in a folder and
+call back. In `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
 Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
@@ -23,7 +23,7 @@ from frodo.regimes.online import discover_online, load
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.regimes.searching import Evolved, evolve
 from frodo.results import OnlineResult
-from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, shipped_rules
+from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
 from frodo.runs.callbacks import CSV, Callback, Checkpoint, TensorBoard, WeightsAndBiases
 from meta.curriculum import CurriculumConfig
@@ -79,6 +79,7 @@ __all__ = [
     "make_learner",
     "make_rule",
     "make_trajectory",
+    "register_rule",
     "returns_by_trial",
     "shipped_rules",
 ]

@@ -37,7 +37,7 @@ def convert(config: Mapping[str, Any]) -> dict[str, Any]:
     config = dict(config) if "settings" in config["rule"] else _from_version_0_1(config)
     rule, outer = config["rule"], config["outer"]
     known = files.from_plain(RuleConfig, rule)
-    if known.kind == "actor_critic" and known.name != "disco" and hasattr(known.settings, "value_cost"):
+    if known.has_critic and hasattr(known.settings, "value_cost"):
         rule = rule | {"settings": rule["settings"] | {"value_cost": 2 * known.settings.value_cost}}
     if "value_cost" in outer_settings(known):
         outer = outer | {"value_cost": 2 * outer["value_cost"]}
@@ -49,8 +49,8 @@ def _from_version_0_1(config: Mapping[str, Any]) -> dict[str, Any]:
     renamed = {"is_acting_interleaved": config["is_acting_in_turn"]}
     names = [field.name for field in dataclasses.fields(AgentConfig) if field.name not in NEW]
     of_agent = {name: renamed[name] if name in renamed else config[name] for name in names}
-    if old["name"] == "disco":
-        settings = dict(old["disco"])
+    if old["name"] in old:  # DiscoRL's had a class of their own
+        settings = dict(old[old["name"]])
     else:
         settings_of_rule = RULES[old["name"]].settings
         own = {field.name for field in dataclasses.fields(settings_of_rule)}

@@ -1,25 +1,22 @@
 """η of rules that are fitted to a hand-made target: from the user's cache, else fitted now, in a minute or two."""
 
 import dataclasses
-import functools
 import hashlib
 import json
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from agents.types import Params
+from agents.types import Array, Params
 from agents.validation import check_choice
 from frodo import archives
 from frodo.devices import quick_to_compile
 from frodo.files import DiskError, cache_folder, plain, write_arrays
 from frodo.logs import note
-from frodo.rules import RuleConfig, make_update_rule
-from meta import fitting, policy_fitting
-from meta.hand_made import TARGETS
+from frodo.rules import RuleConfig, make_update_rule, starts
 
 VERSION = 1  # of the fit: another one makes all that was cached anew
-RULE_OF = dict.fromkeys(TARGETS, "frodo") | {"cmpo": "disco"}  # hand-made target -> the rule that is fitted to it
 _OF_LOSS = (  # settings that the fit does not depend on
     "reduction",
     "next_value_gradient",
@@ -40,30 +37,18 @@ _OF_LOSS = (  # settings that the fit does not depend on
 
 def check_target(target: str, rule: RuleConfig) -> None:
     """Raise a ValueError if there is no such target, or it is none of that rule, or cannot be made by its inputs."""
-    check_choice("target", target, RULE_OF)
-    if rule.name != RULE_OF[target]:
-        raise ValueError(f"{target} is fitted to the rule {RULE_OF[target]!r} alone, and the rule is {rule.name!r}")
+    fits = starts(is_fitted=True)
+    check_choice("target", target, fits)
+    of, start = fits[target]
+    if rule.name != of:
+        raise ValueError(f"{target} is fitted to the rule {of!r} alone, and the rule is {rule.name!r}")
     rule.validate()
-    if target in TARGETS:
-        fitting.check_target(target, rule.settings)
-    else:
-        policy_fitting.check_target(rule.settings)
+    start.check(rule.settings)
 
 
-def fitted_meta_params(target: str, rule: RuleConfig) -> Params:
-    """Return η for which a rule has the targets of that name in `RULE_OF`.
-
-    Raises:
-      ValueError: as `check_target`.
-    """
-    check_target(target, rule)
+def cached(target: str, rule: RuleConfig, fit: Callable[[Array], Params]) -> Params:
+    """Return what a fit makes of a key for that target, from the cache if it is there."""
     settings = rule.settings
-    is_scalar = target in TARGETS
-    fit = (
-        functools.partial(fitting.fit, target, settings)
-        if is_scalar
-        else functools.partial(policy_fitting.fit, settings)
-    )
     own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name not in _OF_LOSS}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"

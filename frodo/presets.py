@@ -1,4 +1,4 @@
-"""Settings by environment, and how they change with the rule. Names decide here and in `population_presets` alone."""
+"""Settings by environment, and how they change with the rule, as its entry says."""
 
 import contextlib
 import dataclasses
@@ -11,8 +11,7 @@ from agents.environments.suites import ATARI57
 from agents.networks import IMAGE_TORSOS, NetworkConfig
 from agents.replay import ReplayConfig
 from frodo.config import AgentConfig, OnlineConfig, outer_settings
-from frodo.rules import RULES, RuleConfig
-from meta.disco import DiscoConfig
+from frodo.rules import RuleConfig
 from meta.optimizers import OptimizerConfig, adam
 from meta.outer import OuterConfig
 from meta.scalar import FrodoConfig
@@ -20,7 +19,6 @@ from toy_envs.base import Environment
 from toy_envs.trials import Trials
 
 TARGET_INPUTS = ("reward", "discount", "next_value")
-PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
 LONGEST = 480  # steps of an episode of trials that one trajectory holds
 VALUE_COST = 1.0  # of critics but Atari's: the paper gives 0.5 for Atari, and none for its toys
 
@@ -138,6 +136,18 @@ def trials(env: str) -> OnlineConfig:
     )
 
 
+def placed(own: AgentConfig, preset: Any) -> Any:
+    """Return a preset with an agent of its own in it.
+
+    The preset gives what is of the run, as the environment, the choice of its tasks, the clipping of rewards and, for
+    images, the network, for trials the memory.
+    """
+    of_agent = {field.name: getattr(own, field.name) for field in dataclasses.fields(AgentConfig)}
+    of_run = {name: getattr(preset, name) for name in ("max_abs_reward", "curriculum", "distillation")}
+    config = preset.replace(**of_agent | of_run)
+    return with_images(config, preset.network) if is_image_torso(preset.network) else with_memory(config, preset)
+
+
 def with_memory(config: Any, agent: AgentConfig) -> Any:
     """Return settings with another agent's LSTM, if it has one, and its trajectories: no old ones are replayed."""
     if not agent.network.core:
@@ -145,102 +155,6 @@ def with_memory(config: Any, agent: AgentConfig) -> Any:
     network = dataclasses.replace(config.network, core=agent.network.core)
     lengths = dict(batch_size=agent.batch_size, unroll=agent.unroll, validation_unroll=agent.validation_unroll)
     return config.replace(network=network, replay=ReplayConfig(), **lengths)
-
-
-def disco103_on_catch() -> OnlineConfig:
-    """The evaluation of the public code (Oh et al. 2025): 58 steps an update, 64 replayed trajectories."""
-    return OnlineConfig(
-        env="toy/catch/8x8",
-        batch_size=2,
-        unroll=29,
-        validation_unroll=29,
-        num_updates=1,
-        replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
-        rule=RuleConfig("disco", DiscoConfig(skips_first_steps=True)),
-        outer=OuterConfig(discount=0.997, lambda_=0.95, is_advantage_normalised=True),
-        network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
-        optimizer=adam(1e-2, max_update=1.0),
-        meta_optimizer=adam(1e-4, max_gradient_norm=1.0),
-    )
-
-
-def disco(env: str) -> OnlineConfig:
-    """An agent for DiscoRL's rule: that of the public code, for images with larger batches and the paper's rate."""
-    config = disco103_on_catch()
-    of_env = for_environment(env)
-    if env != config.env:
-        config = config.replace(env=env, max_abs_reward=of_env.max_abs_reward, rule=RuleConfig("disco"))
-    if not is_image_torso(of_env.network):
-        return with_memory(config, of_env)
-    return with_images(config, of_env.network).replace(batch_size=8, optimizer=adam(3e-4, max_update=1.0))
-
-
-def ppo(env: str) -> OnlineConfig:
-    """PPO's usual settings for many environments at once (Lu et al. 2022; DiscoBench, Goldie et al. 2026)."""
-    config = with_rule(for_environment(env), "ppo")
-    config = config.replace(rule=RuleConfig("ppo").replace(discount=config.rule.settings.discount))
-    config = config.replace(batch_size=64, unroll=128, num_updates=1, epochs=4, minibatches=8)
-    optimizer = OptimizerConfig(1e-3, 0.999, 1e-5, max_gradient_norm=0.5, name="adam")
-    if is_image_torso(config.network):
-        return config.replace(optimizer=optimizer)
-    network = NetworkConfig("mlp", (64, 64), is_orthogonal=True, is_critic_separate=True)
-    return with_memory(config.replace(optimizer=optimizer, network=network), for_environment(env))
-
-
-def muesli(env: str) -> OnlineConfig:
-    """Three of four trajectories are replayed, as in Hessel et al. 2021, and Adam's updates are clipped.
-
-    For images their batch of 96 trajectories of 30 steps; else small batches and networks: a CPU learns in fewer steps
-    by more updates. So 16 fresh trajectories for an agent with a memory, too. Bins are those that fit the environment.
-    """
-    of_env = for_environment(env)
-    rule = RuleConfig("muesli").replace(discount=of_env.rule.settings.discount)
-    config = OnlineConfig(
-        env=env,
-        batch_size=8,
-        unroll=16,
-        num_updates=1,
-        max_abs_reward=of_env.max_abs_reward,
-        replay=ReplayConfig(capacity=1024, batch_size=32, fresh=0.25),
-        rule=rule,
-        network=NetworkConfig("mlp", (128, 128), action_model=64, head_stddev=0.01),
-        optimizer=adam(3e-3, max_update=1.0),
-    )
-    if not is_image_torso(of_env.network):
-        config = with_memory(config, of_env)
-        return config.replace(batch_size=16) if config.network.core else config
-    return config.replace(
-        batch_size=24,
-        unroll=30,
-        replay=ReplayConfig(capacity=1024, batch_size=96, fresh=0.25),
-        network=dataclasses.replace(of_env.network, action_model=256, head_stddev=0.01),
-        optimizer=adam(3e-4, max_update=1.0),
-    )
-
-
-def dqn(env: str, rule: str) -> OnlineConfig:
-    """Co-Reyes et al. 2021, appendix B: an update by 32 replayed transitions for each step."""
-    images = for_environment(env).network
-    config = OnlineConfig(
-        env=env,
-        batch_size=1,
-        unroll=1,
-        validation_unroll=20,
-        num_updates=5 if RULES[rule].is_learned else 1,
-        exploration=1000,
-        max_abs_reward=for_environment(env).max_abs_reward,
-        gradient_mode="reverse",
-        replay=ReplayConfig(capacity=100_000, batch_size=32, fresh=0.0),
-        rule=RuleConfig(rule),
-        network=NetworkConfig("mlp", (256, 256)),
-        optimizer=adam(1e-4),
-        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
-    )
-    if not is_image_torso(images):
-        return config
-    settings = config.rule.replace(epsilon=0.1, target_period=1000)
-    replay = dataclasses.replace(config.replay, capacity=10_000)
-    return with_images(config, images).replace(rule=settings, exploration=1_000_000, replay=replay)
 
 
 def common_agent(env: str) -> OnlineConfig:
@@ -301,10 +215,8 @@ def for_environment(env: str) -> OnlineConfig:
 
 def for_rule(env: str, rule: str) -> OnlineConfig:
     """Return the settings for an environment and a rule, both by name."""
-    if rule in PROGRAMS:
-        return dqn(env, rule)
-    of_rule = {"disco": disco, "muesli": muesli, "ppo": ppo}
-    return with_rule(of_rule.get(rule, for_environment)(env), rule)
+    config = with_rule(for_environment(env), rule)
+    return config.rule.adapted(config, "preset", config.rule.entry.preset)
 
 
 def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:
@@ -349,14 +261,10 @@ def with_rule(config: Any, name: str) -> Any:
     """
     if name == config.rule.name:
         return config
-    old, rule = config.rule.settings, RuleConfig(name)
-    own = {field.name for field in dataclasses.fields(rule.settings)}
-    if config.rule.name == "disco":  # costs of the same names are of other losses
-        own = {"discount"}
-    common = {field.name: getattr(old, field.name) for field in dataclasses.fields(old) if field.name in own}
-    rule = rule.replace(**common)
+    old = dict(vars(config.rule.settings))
+    if config.rule.kind == "actor_critic" and not config.rule.has_critic:  # costs of the same names are of other losses
+        old = {"discount": old.get("discount")}
+    rule = RuleConfig(name).with_known(**old)
     outer = OuterConfig(**{field: getattr(config.outer, field) for field in outer_settings(rule)})
-    num_updates = config.num_updates
-    if not RULES[name].is_learned and not is_pure(getattr(config, "env", "toy/")):
-        num_updates = 1
-    return config.replace(rule=rule, outer=outer, num_updates=num_updates)
+    is_slow = not rule.entry.is_learned and not is_pure(getattr(config, "env", "toy/"))
+    return config.replace(rule=rule, outer=outer, num_updates=1 if is_slow else config.num_updates)

@@ -1,8 +1,7 @@
 """Rules to learn by: made by name, loaded from a file or the package, saved, and described.
 
 The file of a rule is an .npz archive with η and, inside, the settings of the agents that it was discovered with, where,
-and at what cost. Those of earlier versions are read, too, and so are files of the public DiscoRL code, which hold η
-alone.
+and at what cost. Those of earlier versions are read, too, and so are files of other codes that the rule's entry knows.
 """
 
 import contextlib
@@ -10,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -18,38 +17,22 @@ import numpy as np
 from agents.rule import UpdateRule
 from agents.types import Params
 from agents.validation import check_choice, check_type
-from frodo import archives, disco103_weights, earlier_versions, files, population_presets, presets
+from frodo import archives, earlier_versions, files, presets
 from frodo.archives import Archive
-from frodo.config import AgentConfig
-from frodo.fitted import RULE_OF, fitted_meta_params
-from frodo.rules import RuleConfig, make_update_rule
+from frodo.config import AgentConfig, OnlineConfig
+from frodo.entries import OWN
+from frodo.fitted import check_target
+from frodo.rules import RULES, Origin, RuleConfig, RuleEntry, Start, check_entry, make_update_rule, starts
 from meta import disco103
 from meta.disco import DiscoConfig
-from meta.hand_made import TARGETS
 
 Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
 RESULT = "result.json"  # the same, in the file of a result (`results.py`)
 SHIPPED = Path(__file__).with_name("data")  # of each rule <name>.npz, and its card, <name>.md
-PUBLISHED = "disco103"
-
-
-class Origin(NamedTuple):
-    """Where a rule was discovered, and what it cost."""
-
-    envs: tuple[str, ...]  # of the agents; a name that ends in /* stands for a whole suite
-    env_steps: int | None  # of all agents together; None where it is not known
-    cpu_seconds: float | None
-    note: str = ""
 
 
 EVOLVED_LOSSES = Origin((), None, None, "searches of some 72 hours on 300 CPUs (Co-Reyes et al. 2021)")
-DISCO103 = Origin(
-    ("atari/*", "procgen/*", "dmlab/*"),
-    None,
-    None,
-    "206 agents on 2,048 TPUv3 cores for 60 hours (Oh et al. 2025)",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,21 +135,35 @@ def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
     Raises:
       ValueError: naming the target if there is none, a setting that is not known, or the inputs that are missing.
     """
-    rule = _to_be_fitted(target, **settings)
-    return dataclasses.replace(rule, meta_params=fitted_meta_params(target, rule.config.rule))
+    check_choice("target", target, fits := starts(is_fitted=True))
+    rule = _at_start(target, fits[target][1], **settings)
+    return dataclasses.replace(rule, meta_params=load_meta_params(target, rule.config.rule))
 
 
-def _to_be_fitted(target: str, **settings: Any) -> Rule:
-    check_choice("target", target, RULE_OF)
-    preset = presets.fitted("") if RULE_OF[target] == "frodo" else population_presets.small(RULE_OF[target])
-    config = preset.agent_only()
+def _at_start(name: str, start: Start, **settings: Any) -> Rule:
+    """Return the rule that an η with a name is of, without that η."""
+    config = start.agent("").agent_only()
     config = config.replace(rule=config.rule.replace(**settings))
     config.validate()
-    return Rule(target, config, None, _origin_of_fit(target))
+    return Rule(name, config, None, start.origin)
 
 
-def _origin_of_fit(target: str) -> Origin:
-    return Origin((), 0, None, f"fitted to {target} on made-up trajectories")
+def register_rule(name: str, entry: RuleEntry) -> None:
+    """Make a rule of one's own known by a name, to every function and to every program.
+
+    Programs import what the environment variable FRODO_PLUGINS names: a file, such as my_rule.py, or a module, or
+    several with commas between.
+
+    Raises:
+      ValueError: naming the part of the entry that is missing or wrong, or the name, if it is taken or is none.
+    """
+    if not str(name).isidentifier():
+        raise ValueError(f"rule is {name!r}, expected a name of letters, digits and _")
+    taken = {*OWN, *shipped_rules(), *(start for own in OWN.values() for start in own.starts)}
+    if both := [one for one in (name, *entry.starts) if one in taken]:
+        raise ValueError(f"rule is {name!r}, but {both[0]} is a name of the package's own")
+    check_entry(name, entry)
+    RULES[name] = entry
 
 
 def shipped_rules() -> list[str]:
@@ -180,21 +177,20 @@ def load_rule(name: Path | str) -> Rule:
     Args:
       name: "disco103" for the published one (`disco103_weights.find` says where its weights come from), one of
         `shipped_rules()`, "vtrace" or another target of `fit_rule`, or the path of a file: one of this package's, or of
-        the public DiscoRL code's.
+        another code, as the public one of DiscoRL.
     Raises:
       ValueError: if there is no such rule, or the file is not a rule's: naming it and its first wrong key.
     """
     check_type("name", name, str | Path, "a rule's name, or the path of its file")
     name = str(name)
-    if name == PUBLISHED:
-        arrays = disco103_weights.read(disco103_weights.find())
-        return Rule(name, presets.disco("").agent_only(), disco103.to_meta_params(arrays), DISCO103)
-    if name in RULE_OF:
-        return fit_rule(name)
+    if start := _start(name):
+        rule = _at_start(name, start)
+        return dataclasses.replace(rule, meta_params=start.meta_params(rule.config.rule))
     path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
     with _opened(name, path) as archive:
-        if CONFIG not in archive and set(disco103.expected_shapes()) <= set(archive):
-            return _from_disco_rl(name, archive)
+        for of, entry in RULES.items() if CONFIG not in archive else ():
+            if (other := entry.other_files) and set(other.expected_shapes()) <= set(archive):
+                return _from_others(name, archive, of, other)
         origin = _origin(name, archive)
         record = archive.json(CONFIG)
         with files.refusing(f"{name} has a configuration that this version does not know"):
@@ -207,13 +203,14 @@ def load_rule(name: Path | str) -> Rule:
             config.validate()
             expected = _shapes_of_eta(config.rule)
         found = _checked(name, archive.read_all(_described(expected), "its rule", (CONFIG, ORIGIN)))
-    meta_params = {module: {x: found[f"{module}/{x}"] for x in own} for module, own in expected.items()}
-    return Rule(name, config, meta_params, origin)
+    structure = jax.tree.structure(expected)
+    return Rule(name, config, jax.tree.unflatten(structure, [found[key] for key in _by_key(expected)]), origin)
 
 
 def load_settings(name: str) -> Rule:
     """Load a rule as `load_rule` does, but one that is fitted without η: that is fitted with the final settings."""
-    return _to_be_fitted(name) if name in RULE_OF else load_rule(name)
+    start = _start(name)
+    return _at_start(name, start) if start and start.is_fitted else load_rule(name)
 
 
 def get_rule(rule: Rule | str) -> Rule:
@@ -225,48 +222,36 @@ def get_rule(rule: Rule | str) -> Rule:
     if isinstance(rule, Rule):
         return rule
     check_type("rule", rule, str, "a Rule, or a name such as 'frodo'")
-    is_there = rule in (PUBLISHED, *shipped_rules(), *RULE_OF) or Path(rule).suffix == ".npz"
-    return load_rule(rule) if is_there else make_rule(rule)
+    return load_rule(rule) if rule in _known() or Path(rule).suffix == ".npz" else make_rule(rule)
 
 
 def load_origin(name: str) -> Origin:
     """Return where a rule comes from, without its η; errors are those of `load_rule`."""
-    if name == PUBLISHED:
-        return DISCO103
-    if name in RULE_OF:
-        return _origin_of_fit(name)
+    if start := _start(name):
+        return start.origin
     with _opened(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
         return _origin(name, archive)
 
 
-def config_for(rule: Rule, preset: Config) -> Config:
-    """Return the settings of an agent that learns by a rule, in the environment of a preset.
+def agent_for(name: str, env: str) -> OnlineConfig:
+    """Return the settings of an agent that begins with a rule, as `load_settings` takes its name, in an environment.
 
-    For the published rule, all settings but the rule's are the preset's. For any other rule, the preset gives the
-    environment, the choice of its tasks, the clipping of rewards and, for images, the network, for trials the memory.
+    Errors are those of `load_rule`.
     """
-    if rule.name == PUBLISHED:
-        skips = isinstance(preset.rule.settings, DiscoConfig) and preset.rule.settings.skips_first_steps
-        return preset.replace(rule=RuleConfig("disco", DiscoConfig(skips_first_steps=skips)))
-    own = {field.name: getattr(rule.config, field.name) for field in dataclasses.fields(AgentConfig)}
-    of_run = {name: getattr(preset, name) for name in ("max_abs_reward", "curriculum", "distillation")}
-    config = preset.replace(**own | of_run)
-    if presets.is_image_torso(preset.network):
-        return presets.with_images(config, preset.network)
-    return presets.with_memory(config, preset)
+    rule, start, preset = load_settings(name), _start(name), presets.for_environment(env).replace(vmap_seeds=False)
+    return start.agent(env) if start else presets.placed(rule.config, preset)
+
+
+def config_for(rule: Rule, preset: Config) -> Config:
+    """Return the settings of a population, of a preset, that goes on from a rule: mostly with the rule's own agents."""
+    start = _start(rule.name)
+    make = (start and start.in_population) or presets.placed
+    return make(rule.config, preset)
 
 
 def population_config(rule: Rule) -> AgentConfig:
-    """Return the settings of the agents of a population that goes on from a rule: the rule's own, on uniform tasks.
-
-    From one that is fitted to a scalar target, η moves in small steps, and the θ of each update acts its trajectory:
-    with those of `presets.fitted` a population lost what the fit can do (docs/results.md).
-    """
-    config = rule.config.without_run()
-    if rule.name not in TARGETS:
-        return config
-    small = dataclasses.replace(config.meta_optimizer, learning_rate=2e-5)
-    return config.replace(is_acting_interleaved=True, meta_optimizer=small)
+    """Return the settings of the agents of a population that goes on from a rule: the rule's own, on uniform tasks."""
+    return config_for(rule, rule.config.without_run()).agent_only()
 
 
 def load_meta_params(name: str, config: RuleConfig) -> Params:
@@ -275,11 +260,12 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     Raises:
       ValueError: as `load_rule`, and if the rule is of another configuration.
     """
-    if name in RULE_OF:
-        return fitted_meta_params(name, config)
+    if (start := _start(name)) and start.is_fitted:
+        check_target(name, config)
+        return start.meta_params(config)
     loaded = load_rule(name)
     theirs, ours = (files.plain(_flat(rule)) for rule in (loaded.config.rule, config))
-    is_other = any(theirs.get(key) != ours.get(key) for key in OF_ETA)
+    is_other = any(theirs.get(key) != ours[key] for key in ("name", *config.entry.eta_settings))
     if is_other or _shapes_of_eta(loaded.config.rule) != _shapes_of_eta(config):
         differing = {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}
         text = "; ".join(f"{key} is {a} there and {b} here" for key, (a, b) in differing.items())
@@ -287,27 +273,20 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     return loaded.meta_params
 
 
-OF_ETA = (  # settings without which η means nothing
-    "name",
-    "kind",
-    "inputs",
-    "is_relative",
-    "base",
-    "without",
-    "core",
-    "formula",
-    "ends",
-)
-
-
 def _flat(config: RuleConfig) -> dict[str, Any]:
     return {"name": config.name} | dataclasses.asdict(config.settings)
 
 
 def _arrays(rule: Rule) -> dict[str, np.ndarray]:
-    if rule.meta_params is None or not (rule.meta_params or rule.config.rule.entry.is_learned):
+    if rule.meta_params is None or not rule.config.rule.entry.is_learned:
         raise ValueError(f"the rule {rule.name!r} has no meta-parameters, expected one that was discovered or loaded")
-    return {f"{module}/{x}": np.asarray(w) for module, own in rule.meta_params.items() for x, w in own.items()}
+    return {key: np.asarray(x) for key, x in _by_key(rule.meta_params).items()}
+
+
+def _by_key(meta_params: Params) -> dict[str, Any]:
+    """Name the leaves of η by their paths, in order: of {"lstm": {"w": x}} lstm/w."""
+    leaves = jax.tree_util.tree_leaves_with_path(meta_params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/") or "meta_params": x for path, x in leaves}
 
 
 @contextlib.contextmanager
@@ -316,8 +295,17 @@ def _opened(name: str, path: Path) -> Iterator[Archive]:
         with archives.opened(path) as archive:
             yield archive
     except FileNotFoundError:
-        known = ", ".join([PUBLISHED, *shipped_rules(), *RULE_OF])
+        known = ", ".join(_known())
         raise ValueError(f"{name} is no rule: expected one of {known}, or the path of a rule's file") from None
+
+
+def _known() -> list[str]:
+    """Return the names of rules with an η: those that were discovered, and those that are fitted."""
+    return [*starts(is_fitted=False), *shipped_rules(), *starts(is_fitted=True)]
+
+
+def _start(name: str) -> Start | None:
+    return (starts(is_fitted=False) | starts(is_fitted=True)).get(name, (None, None))[1]
 
 
 def _origin(name: str, archive: Archive) -> Origin:
@@ -336,7 +324,7 @@ def _shapes_of_eta(config: RuleConfig) -> Any:
 
 
 def _described(shapes: Any) -> dict[str, str]:
-    return {f"{module}/{x}": f"{s.dtype}{list(s.shape)}" for module, own in shapes.items() for x, s in own.items()}
+    return {key: f"{x.dtype}{list(x.shape)}" for key, x in _by_key(shapes).items()}
 
 
 def _checked(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -346,12 +334,12 @@ def _checked(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _from_disco_rl(name: str, archive: Archive) -> Rule:
-    """Make a rule from η as the public DiscoRL code writes it; sizes are those of the arrays."""
-    with files.refusing(f"{name} holds no rule of the public DiscoRL code"):
-        settings = disco103.sizes(archive)
-        config = presets.disco("").agent_only().replace(rule=RuleConfig("disco", settings))
+def _from_others(name: str, archive: Archive, rule: str, other: Any) -> Rule:
+    """Make a rule from η as another code writes it; sizes are those of the arrays."""
+    with files.refusing(f"{name} holds no rule of {other.OF}"):
+        settings = other.sizes(archive)
+        config = presets.for_rule("", rule).agent_only().replace(rule=RuleConfig(rule, settings))
         config.validate()
-        expected = {key: f"float32{list(shape)}" for key, shape in disco103.expected_shapes(settings).items()}
-    arrays = _checked(name, archive.read_all(expected, "the public DiscoRL code's"))
-    return Rule(name, config, disco103.to_meta_params(arrays), None)
+        expected = {key: f"float32{list(shape)}" for key, shape in other.expected_shapes(settings).items()}
+    arrays = _checked(name, archive.read_all(expected, f"{other.OF}'s"))
+    return Rule(name, config, other.to_meta_params(arrays), None)

@@ -12,6 +12,7 @@ import numpy as np
 from agents.types import Array, Params
 from meta.disco import DiscoConfig, disco
 
+OF = "the public DiscoRL code"
 # Names there, and in the meta-network: a layer with `w` and `b` each.
 LAYERS = {
     "lstm/mlp/~/linear_0": "y_embedding",

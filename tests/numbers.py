@@ -94,7 +94,7 @@ def disco(**settings: Any):
 
 
 def disco_online(iterations: int, **settings: Any) -> Numbers:
-    config = presets.disco("toy/catch/5x5")
+    config = presets.for_rule("toy/catch/5x5", "disco")
     names = [field.name for field in dataclasses.fields(disco().agent_only())]
     own = disco(**settings)
     return online(config.replace(**{name: getattr(own, name) for name in names}), iterations)
@@ -153,7 +153,7 @@ def on_host(rule: str, iterations: int) -> Numbers:
 
 def disco103() -> Numbers:
     rule = load_rule("disco103")
-    config = config_for(rule, presets.disco("toy/catch/8x8")).replace(
+    config = config_for(rule, presets.for_rule("toy/catch/8x8", "disco")).replace(
         replay=ReplayConfig(capacity=8, batch_size=4, fresh=0.0),
         unroll=9,
         network=NetworkConfig("mlp", (32, 32), action_model=16, head_stddev=0.01),

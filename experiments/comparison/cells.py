@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.comparison.methods import METHODS, Comparison
+from experiments.comparison.comparison import Comparison
+from experiments.comparison.methods import row_of
 from experiments.comparison.protocol import Point, choose, choose_one
 from experiments.results import reading
 from experiments.runs import training
@@ -50,12 +51,12 @@ def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) ->
     """Do the runs of one phase of a method in an environment, in this process, going on where it stopped."""
     folder = folder_of(out, phase, env, method)
     runs: dict[str, tuple[OnlineConfig, Sequence[int], tuple[float, ...]]] = {}
-    if phase == CELLS and METHODS[method].is_tuned and (why := untuned(comparison, out).get(method)):
+    if phase == CELLS and row_of(method).is_tuned and (why := untuned(comparison, out).get(method)):
         raise UsageError(f"{method} has no settings yet: {why}")
     if phase == TUNING:
         for program in comparison.programs(env, method):
             config = comparison.configure(env, method, program)
-            runs[program.folder] = config, comparison.tuning_seeds, comparison.grid.learning_rates
+            runs[program.folder] = config, comparison.tuning_seeds, comparison.grid_of(config).learning_rates
     else:
         for point in dict.fromkeys(choices(comparison, out)[env, method]):
             config = comparison.configure(env, method, point and point.program)
@@ -154,7 +155,7 @@ def tuning_returns(comparison: Comparison, out: Path, env: str, method: str) -> 
     for program in comparison.programs(env, method):
         folder = folder_of(out, TUNING, env, method) / program.folder
         config = comparison.configure(env, method, program)
-        rates = comparison.grid.learning_rates
+        rates = comparison.grid_of(config).learning_rates
         results = _read(folder, config, comparison.budget(env), comparison.tuning_seeds, rates)
         for rate in rates:
             found[Point(rate, *program)] = returns_of(reading.with_rate(results, rate))
@@ -180,7 +181,7 @@ def choices(comparison: Comparison, out: Path) -> Mapping[tuple[str, str], Choic
         if method not in failed
     }
     for env, method in comparison.cells():
-        if not METHODS[method].is_tuned:
+        if not row_of(method).is_tuned:
             found[env, method] = Choice(None, None)
         elif method in scores:
             own = scores[method]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.comparison import cells
-from experiments.comparison.methods import METHODS, Comparison
+from experiments.comparison.comparison import Comparison
+from experiments.comparison.methods import all_methods, row_of
 from experiments.comparison.protocol import ALL, Point, family, groups_of
 from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
@@ -114,7 +115,7 @@ def page(
         record = files.read_json(run / "config.json")
         text = html.escape(json.dumps(record, indent=1, ensure_ascii=False))
         parts.append(
-            f"<details><summary>{html.escape(f'{METHODS[method].label} on {env}')}</summary><pre>{text}</pre></details>"
+            f"<details><summary>{html.escape(f'{row_of(method).label} on {env}')}</summary><pre>{text}</pre></details>"
         )
     return pages.page("Online against population", parts)
 
@@ -130,7 +131,7 @@ def _other_returns(comparison: Comparison) -> list[str]:
 
 
 def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:
-    chosen = {name: method for name, method in METHODS.items() if name in comparison.methods}
+    chosen = {name: method for name, method in all_methods().items() if name in comparison.methods}
     regimes = list(dict.fromkeys(method.regime for method in chosen.values()))
 
     def entry(name: str) -> str:
@@ -142,7 +143,7 @@ def _matrix(comparison: Comparison, found: "Findings", costs: Mapping) -> str:
             text += "; before: " + (
                 origin.note or f"{values['env steps before']} steps, {values['CPU s before']} CPU s"
             )
-        if METHODS[name].frozen:
+        if row_of(name).frozen:
             text += f"; during: {values['env steps for η']} steps, {values['CPU s for η']} CPU s"
         return text
 
@@ -179,10 +180,11 @@ def _family_table(comparison: Comparison, found: "Findings", which: str) -> str:
 
 def _choice_rows(comparison: Comparison, found: "Findings") -> list[list[str]]:
     def text(point: Point | None) -> str:
-        return f"{point}{' !' * bool(comparison.grid.edges(point))}" if point else "its own"
+        return f"{point}{' !' * bool(grid.edges(point))}" if point else "its own"
 
     rows = []
     for method in dict.fromkeys(method for _, method in found.choices):
+        grid = comparison.grid_of(comparison.configure(comparison.envs[0], method))
         own = [found.choices[env, method] for env in comparison.envs]
         rows.append([found.labels[method], text(own[0].one), *(text(choice.tuned) for choice in own)])
     return rows
@@ -212,33 +214,32 @@ def _rule_rows(comparison: Comparison) -> list[list[str]]:
 def _missing(comparison: Comparison, out: Path, found: "Findings") -> list[str]:
     finals, failed = found.finals["tuned"], cells.untuned(comparison, out)
     lines = [
-        f"{METHODS[method].label}: {reason}" for method in comparison.methods if (reason := comparison.missing(method))
+        f"{row_of(method).label}: {reason}" for method in comparison.methods if (reason := comparison.missing(method))
     ]
-    lines += [f"{METHODS[method].label}: {reason}" for method, reason in failed.items()]
+    lines += [f"{row_of(method).label}: {reason}" for method, reason in failed.items()]
     lines += [
-        f"{METHODS[method].label} on {env}: {failure(cells.folder_of(out, cells.CELLS, env, method))}"
+        f"{row_of(method).label} on {env}: {failure(cells.folder_of(out, cells.CELLS, env, method))}"
         for env, method in comparison.cells()
         if (env, method) not in finals and method not in failed
     ]
     lines += [
-        f"{METHODS[method].label} on {env}: no episode ended in the last fifth"
+        f"{row_of(method).label} on {env}: no episode ended in the last fifth"
         for (env, method), values in finals.items()
         if not np.isfinite(values).all()
     ]
     lines += [
-        f"{METHODS[method].label} on {env}: parameters of {number} of {len(comparison.seeds)} seeds were not finite at "
+        f"{row_of(method).label} on {env}: parameters of {number} of {len(comparison.seeds)} seeds were not finite at "
         "the end, which counts as random play"
         for (env, method), number in found.diverged.items()
         if number
     ]
     lines += [
-        f"{METHODS[method].label} on {env}: {number} meta-gradients were not finite, and moved no η"
+        f"{row_of(method).label} on {env}: {number} meta-gradients were not finite, and moved no η"
         for (env, method), number in found.skipped.items()
         if number
     ]
     lines += [
-        f"* {METHODS[method].label}: its rule was discovered in {', '.join(envs)}"
-        for method, envs in found.seen.items()
+        f"* {row_of(method).label}: its rule was discovered in {', '.join(envs)}" for method, envs in found.seen.items()
     ]
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     return ["<h2>What is missing</h2>", f"<ul>{items}</ul>" if items else "<p>Nothing.</p>"]

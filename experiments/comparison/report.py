@@ -9,7 +9,8 @@ import numpy as np
 
 from experiments.comparison import cells, in_context
 from experiments.comparison.cells import Choice
-from experiments.comparison.methods import BASELINES, METHODS, Comparison
+from experiments.comparison.comparison import Comparison
+from experiments.comparison.methods import BASELINES, row_of
 from experiments.comparison.page import interval, page
 from experiments.comparison.protocol import ALL, family, groups_of
 from experiments.results import plots, reading, statistics
@@ -136,19 +137,19 @@ def _findings(comparison: Comparison, choices: Mapping, runs: Mapping, seen: Map
         {over: statistics.improvements(scores, over) for over in BASELINES if over in scores and len(scores) > 1},
         _costs(comparison, runs["tuned"]),
         seen,
-        {method: METHODS[method].label + " *" * (method in seen) for method in comparison.methods},
+        {method: row_of(method).label + " *" * (method in seen) for method in comparison.methods},
     )
 
 
 def _pairs(methods: Collection[str]) -> list[tuple[str, str]]:
     """Return whose difference to what is shown: all methods' to the baselines, and of those that learn η to frozen."""
-    overs = dict.fromkeys((*BASELINES, *(METHODS[method].frozen for method in methods)))
+    overs = dict.fromkeys((*BASELINES, *(row_of(method).frozen for method in methods)))
     return [
         (over, method)
         for over in overs
         if over in methods
         for method in methods
-        if method != over and (over in BASELINES or METHODS[method].frozen == over)
+        if method != over and (over in BASELINES or row_of(method).frozen == over)
     ]
 
 
@@ -257,7 +258,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
             "CPU s to compile, all seeds": max(0.0, total - seconds * len(comparison.seeds)),
         }
     for (env, method), row in rows.items():
-        other = env, METHODS[method].frozen
+        other = env, row_of(method).frozen
         if math.isnan(row["CPU s for η"]) and other in rows:
             one, two = (runs[cell].config["config"] for cell in ((env, method), other))
             if all(one[name] == two[name] for name in same_agent):
@@ -370,5 +371,5 @@ def _by_targets(by_method: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Sort what belongs to methods by the kind of their targets: a panel each."""
     panels: dict[str, list[Any]] = {}
     for method, own in by_method.items():
-        panels.setdefault(METHODS[method].targets, []).append(own)
+        panels.setdefault(row_of(method).targets, []).append(own)
     return panels

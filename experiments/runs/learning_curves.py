@@ -37,8 +37,8 @@ def train_and_draw(
     )
     folder = folder_of(options, experiment, name)
     bound = {}
-    if config.env == "toy/catch" and config.rule.name != "disco":
-        bound[f"{config.unroll}-step bound"] = Catch().look_ahead_bound(config.unroll)
+    if config.env == "toy/catch" and (best := Catch().look_ahead_bound(config.unroll)) < 1:
+        bound[f"{config.unroll}-step bound"] = best
     results, figures = reading.read(folder), []
     for metric in TITLES:
         if metric in summary and not (metric == "return" and {"error", "sampled_return"} & set(summary)):

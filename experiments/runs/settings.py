@@ -7,25 +7,20 @@ from agents.types import Params
 from frodo import population_presets, presets
 from frodo.config import OnlineConfig, PopulationConfig
 from frodo.files import MAX_ENTRIES
-from frodo.fitted import RULE_OF
-from frodo.rule_files import PUBLISHED, config_for, load_meta_params, load_settings, shipped_rules
-from frodo.rules import RULES
+from frodo.rule_files import agent_for, load_meta_params, shipped_rules
+from frodo.rules import RULES, starts
 from frodo.runs.errors import UsageError, caused_by
 from frodo.scores import task_of
-from meta.hand_made import TARGETS
 
 # Rules, for --help: those that were discovered, and what η can begin with.
-DISCOVERED = f"{', '.join([PUBLISHED, *shipped_rules()])}, or a file that `discover` wrote"
-STARTS = f"{', '.join(RULE_OF)}, {DISCOVERED}"
+DISCOVERED = f"{', '.join([*starts(is_fitted=False), *shipped_rules()])}, or a file that `discover` wrote"
+STARTS = f"{', '.join(starts(is_fitted=True))}, {DISCOVERED}"
 
 
 def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
     """Return the settings of an agent with a rule by its name, or with one that goes on from a discovered one."""
-    if init_meta_params in TARGETS:  # η is fitted when all settings are known
-        return presets.fitted(env).replace(init_meta_params=init_meta_params)
-    if init_meta_params:
-        config = config_for(load_settings(init_meta_params), presets.disco(env))
-        return config.replace(init_meta_params=init_meta_params)
+    if init_meta_params:  # one that is fitted is so when all settings are known
+        return agent_for(init_meta_params, env).replace(init_meta_params=init_meta_params)
     return presets.for_rule(env, rule)
 
 

@@ -212,7 +212,7 @@ def rule_of(
 
 def _dqn(config: EvolutionConfig, names: Sequence[str], formula: str) -> AgentConfig:
     lane = config.in_tasks(len(names))[0].lane
-    agent = presets.dqn(names[0], "program").agent_only()
+    agent = presets.for_rule(names[0], "program").agent_only()
     rule = agent.rule.replace(
         formula=formula,
         discount=lane.discount,

@@ -13,6 +13,7 @@ import pytest
 
 from experiments import compare
 from experiments.comparison import cells, methods
+from experiments.comparison.comparison import refuse_seen
 from experiments.comparison.protocol import FAMILIES
 from experiments.runs import settings
 from frodo.rule_files import SHIPPED
@@ -81,9 +82,9 @@ def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
     for discovery in methods.DISCOVERIES.values():
         envs = settings.parse_envs(discovery.envs)
         settings.population(discovery.rule, envs).validate()
-        methods.refuse_seen(one(), discovery.rule, envs, allow_seen=False)
+        refuse_seen(one(), discovery.rule, envs, allow_seen=False)
         with pytest.raises(UsageError, match="was discovered in toy/catch/5x5"):
-            methods.refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
+            refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
 
 
 @pytest.mark.long

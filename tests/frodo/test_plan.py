@@ -116,7 +116,7 @@ def test_devices_share_agents_and_batches(monkeypatch):
     assert half.env_steps == small_online().num_env_steps(is_meta=True)  # those of the whole batch
     with pytest.raises(ValueError, match="batch_size is 4, expected a multiple of the 3 devices"):
         plan_online(small_online(), 3, 1)
-    disco = presets.disco103_on_catch()
+    disco = presets.for_rule("toy/catch/8x8", "disco")
     with pytest.raises(ValueError, match="replay.batch_size is 64, expected a multiple of the 3 devices"):
         plan_online(disco.replace(batch_size=3, replay=dataclasses.replace(disco.replay, capacity=1023)), 3, 1)
     ppo = presets.for_rule("trials/2/toy/rule_room/easy", "ppo").replace(batch_size=8, epochs=2, minibatches=4)

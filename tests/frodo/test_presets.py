@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
@@ -24,6 +25,10 @@ ENVS = (
 )
 
 
+PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
+WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", *PROGRAMS)
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("env", ENVS)
 def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
@@ -31,7 +36,7 @@ def test_the_settings_of_every_environment_and_rule_are_valid(env, rule):
     assert (config.env, config.rule.name) == (env, rule)
     make_setup(config, 1 if config.rule.kind == "prediction" else 3)
     is_slow = not env.startswith(("toy/", "trials/")) and not RULES[rule].is_learned
-    if rule not in ("disco", "muesli", "ppo", *presets.PROGRAMS):
+    if rule not in WITH_AGENTS_OF_THEIR_OWN:
         assert config.num_updates == (1 if is_slow else 5)
 
 
@@ -147,18 +152,62 @@ def test_observations_say_whether_the_network_is_one_for_images():
 
 
 def test_disco_on_images_keeps_its_heads_and_takes_the_torso():
-    vectors, images = presets.disco("toy/catch/5x5"), presets.disco("atari/Pong")
+    vectors, images = (presets.for_rule(env, "disco") for env in ("toy/catch/5x5", "atari/Pong"))
     assert (images.network.torso, images.network.hidden) == ("conv", (512,))
     assert images.network.action_model == vectors.network.action_model == 128
     assert (images.batch_size, images.max_abs_reward) == (8, 1.0) and vectors.max_abs_reward == float("inf")
     # First steps are left out in the evaluation of the public code alone.
-    assert presets.disco("toy/catch/8x8").rule.settings == DiscoConfig(skips_first_steps=True)
+    assert presets.for_rule("toy/catch/8x8", "disco").rule.settings == DiscoConfig(skips_first_steps=True)
     assert vectors.rule == images.rule == RuleConfig("disco")
 
 
 def test_dqn_on_images_has_the_papers_settings_of_atari():
-    vectors, images = presets.dqn("toy/catch", "dqn"), presets.dqn("atari/Pong", "dqn")
+    vectors, images = (presets.for_rule(env, "dqn") for env in ("toy/catch", "atari/Pong"))
     assert (images.network.torso, images.network.hidden, vectors.network.hidden) == ("conv", (512,), (256, 256))
     assert (images.rule.settings.target_period, images.rule.settings.epsilon) == (1000, 0.1)
     assert (images.exploration, images.max_abs_reward) == (1_000_000, 1.0)
     images.validate()
+
+
+# What the settings are
+
+DIGESTS = {
+    "frodo": "c5bfddebb366",
+    "learned_loss": "786fb6a5d22d",
+    "disco": "5a3a681021eb",
+    "impala": "c71afe0e4f23",
+    "a2c": "4ca763062598",
+    "a2c_no_bootstrap": "57f54143fbc5",
+    "ppo": "a19836297fde",
+    "muesli": "b0452f3ef49d",
+    "q_learning": "ffac841e11da",
+    "td_lambda": "18e82da39bbd",
+    "target_program": "29d76066c278",
+    "program": "b8c8656ad920",
+    "dqn": "755b635fc7e6",
+    "double_dqn": "1cd361cbb47e",
+    "dqn_reg": "b0427a69e3a5",
+    "dqn_clipped": "cb207f7b9879",
+}
+
+
+def changed(config, prefix=""):
+    """Every setting that is not the default of its class, by its name."""
+    default = type(config)()
+    for field in dataclasses.fields(config):
+        name, value = f"{prefix}{field.name}", getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from changed(value, f"{name}.")
+        elif value != getattr(default, field.name):
+            yield f"{name}={value!r}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_settings_of_a_rule_are_what_they_were(rule):
+    """Who changes settings on purpose writes the new digest here: of all environments, observations and populations."""
+    found = {env: presets.for_rule(env, rule) for env in (*ENVS, "", "toy/grid_world/0", "trials/4/toy/rule_room/main")}
+    found |= {f"pictures {x}": presets.for_observations((4, 84, 84), x, rule) for x in (np.uint8, np.float32)}
+    if RULES[rule].is_learned:
+        found |= {name: make(rule) for name, make in population_presets.PRESETS.items()}
+    text = "\n".join(f"{name}: {', '.join(changed(config))}" for name, config in found.items())
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == DIGESTS[rule], text

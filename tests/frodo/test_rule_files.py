@@ -39,7 +39,7 @@ def test_a_rule_is_read_as_it_was_written(tmp_path, name):
 
 def test_on_images_the_network_is_that_of_the_environment(tmp_path):
     written(tmp_path / "rule.npz")
-    config = config_for(load_rule(tmp_path / "rule.npz"), presets.disco("atari/Pong"))
+    config = config_for(load_rule(tmp_path / "rule.npz"), presets.for_rule("atari/Pong", "disco"))
     assert config.network.torso == "conv" and config.network.action_model == 32 and config.max_abs_reward == 1.0
 
 
@@ -104,7 +104,7 @@ def test_infinity_survives_the_file():
 
 @pytest.mark.parametrize(("formula", "constants"), [("(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]", [0.3]), ("Q(s)[a] - r", [])])
 def test_the_file_of_a_program_holds_its_formula_and_its_constants(tmp_path, formula, constants):
-    config = presets.dqn("toy/catch", "program").agent_only()
+    config = presets.for_rule("toy/catch", "program").agent_only()
     config = config.replace(rule=config.rule.replace(formula=formula))
     meta_params = make_update_rule(config.rule).random_meta_params(jax.random.key(0), 3)
     Rule("program", config, meta_params, Origin(("toy/catch",), 10, 1.0)).save(tmp_path / "rule.npz")

@@ -140,7 +140,9 @@ def test_settings_are_the_same_after_a_file(name):
 def test_an_unknown_rule_is_named_with_the_nearest_one():
     with pytest.raises(ValueError, match=r"^rule is 'frdo', expected one of frodo, .* \(did you mean 'frodo'\?\)$"):
         RuleConfig("frdo")
-    with pytest.raises(ValueError, match=r"^rule is 'zzzz', expected one of frodo, learned_loss, disco, .*clipped$"):
+    with pytest.raises(
+        ValueError, match=r"^rule is 'zzzz', which is not registered: expected one of frodo, .*clipped$"
+    ):
         files.from_plain(RuleConfig, {"name": "zzzz", "settings": {}})
 
 
@@ -183,6 +185,11 @@ def test_a_setting_of_several_types_or_of_any_is_replaced():
     for name, value in (("stddev", "x"), ("sizes", 3)):
         with pytest.raises(ValueError, match=f"^{name} is {value!r}, expected a value of the type "):
             replace("a rule", Settings(), {name: value})
+
+
+def test_known_settings_are_those_of_the_same_name_and_type():
+    config = RuleConfig("impala", SETTINGS["impala"])
+    assert config.with_known(lambda_=0.5, discount=None, reduction=3, torso=7) == config.replace(lambda_=0.5)
 
 
 def test_replacing_settings_leaves_the_rule_and_what_there_was():

@@ -21,7 +21,7 @@ DISCO = DiscoConfig(prediction_size=8, max_value=6, lstm=8, lifetime_lstm=4)
 
 
 def small(env="toy/catch/5x4", **network):
-    config = presets.disco(env)
+    config = presets.for_rule(env, "disco")
     sizes = {"hidden": (8,), "action_model": 4, "head_stddev": 0.5, **network}
     return config.replace(
         batch_size=3,

@@ -5,7 +5,8 @@ import dataclasses
 import jax
 
 from experiments.comparison import cells
-from experiments.comparison.methods import RULE_FLAGS, Comparison
+from experiments.comparison.comparison import Comparison
+from experiments.comparison.methods import RULE_FLAGS
 from experiments.comparison.protocol import FAMILIES, Grid, Point
 from experiments.runs.jobs import failure
 from frodo import files, population_presets

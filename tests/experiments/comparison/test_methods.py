@@ -9,7 +9,7 @@ import pytest
 
 from agents.environments.names import make_environment
 from agents.replay import ReplayConfig
-from experiments.comparison import methods
+from experiments.comparison import comparison, methods
 from experiments.comparison.methods import METHODS
 from experiments.comparison.protocol import Grid, Program
 from experiments.runs import settings
@@ -33,7 +33,7 @@ OF_THE_RULE = {
     "minibatches",
 }
 NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule not in ("disco103", "program_rule", "target_rule")]
-PROGRAMS = [name for name in METHODS if METHODS[name].batch]
+PROGRAMS = ("dqn", "double_dqn", "dqn_reg", "dqn_reg_of_the_code", "dqn_clipped", "evolved")
 
 
 @pytest.mark.parametrize("env", ["toy/catch", "gymnax/Breakout-MinAtar", "atari/Pong", "changing/actions/9/toy/catch"])
@@ -59,7 +59,7 @@ def test_a_rule_differs_only_in_what_it_is(env):
         settings = config.rule.settings
         assert settings.discount == 0.99 and getattr(settings, "reduction", "mean") == "mean"
         assert getattr(settings, "lambda_", 0.95) == 0.95
-        if config.rule.name not in ("disco", "muesli", *presets.PROGRAMS):  # of its critic the cost is part of the rule
+        if config.rule.has_critic:  # of others the costs are part of the rule
             assert settings.value_cost == 0.5
         if config.rule.name == "frodo" and method != "frodo":  # those that begin with an η which is known to be good
             own = {"value_cost": 0.5} if method == "fitted_fast" else {}
@@ -98,7 +98,7 @@ def test_rules_have_another_discount_and_lambda_where_they_are_given_and_outer_o
     with pytest.raises(
         UsageError, match="impala on toy/catch/4x3 with .*: rule.discount is 1.5, expected a number from"
     ):
-        methods.check(dataclasses.replace(one(methods=("impala",)), discount=1.5), allow_seen=False)
+        comparison.check(dataclasses.replace(one(methods=("impala",)), discount=1.5), allow_seen=False)
 
 
 def test_trajectories_are_stale_where_that_is_asked_for_and_nothing_else_is_changed():
@@ -140,7 +140,7 @@ def test_a_point_of_the_grid_is_in_every_method():
 def test_the_published_rule_also_has_its_own_agent():
     compared = one(methods=("disco103_published",))
     config = compared.configure(ENVS[0], "disco103_published")
-    own = presets.disco(ENVS[0])
+    own = presets.for_rule(ENVS[0], "disco")
     assert (config.network, config.optimizer, config.replay) == (own.network, own.optimizer, own.replay)
     assert config.batch_size == own.batch_size == 2 and config.rule.settings.skips_first_steps
     assert config.is_frozen and not config.annealing and not compared.tuned_cells()
@@ -148,22 +148,22 @@ def test_the_published_rule_also_has_its_own_agent():
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     with pytest.raises(UsageError, match="no scores of random and of best play are known for toy/grid_world/1"):
-        methods.check(one(envs=("toy/grid_world/1",)), allow_seen=False)
+        comparison.check(one(envs=("toy/grid_world/1",)), allow_seen=False)
     with pytest.raises(UsageError, match="--tuning_seeds: seed 3 is in --seeds, too"):
-        methods.check(dataclasses.replace(one(), tuning_seeds=(5, 3)), allow_seen=False)
+        comparison.check(dataclasses.replace(one(), tuning_seeds=(5, 3)), allow_seen=False)
     with pytest.raises(UsageError, match="--learning_rates=1,1: 1 is given more than once"):
-        methods.check(one(grid=Grid((1.0, 1.0))), allow_seen=False)
+        comparison.check(one(grid=Grid((1.0, 1.0))), allow_seen=False)
     with pytest.raises(UsageError, match=r"ppo on .*4x3 with entropy 0.01, 3 × 3: minibatches is 8"):
-        methods.check(one(methods=("ppo",), grid=Grid(batches=((3, 3),))), allow_seen=False)
+        comparison.check(one(methods=("ppo",), grid=Grid(batches=((3, 3),))), allow_seen=False)
     seen = one(scalar_rule=scalar_rule(tmp_path / "rule.npz", (ENVS[1], "toy/catch")))
     with pytest.raises(UsageError, match="rule.npz was discovered in toy/grid_world/46, which .* say --allow_seen"):
-        methods.check(seen, allow_seen=False)
-    assert methods.check(seen, allow_seen=True) == {"scalar_frozen": [ENVS[1]]}
+        comparison.check(seen, allow_seen=False)
+    assert comparison.check(seen, allow_seen=True) == {"scalar_frozen": [ENVS[1]]}
     alone = one(envs=ENVS[:1], scalar_rule=scalar_rule(tmp_path / "alone.npz", ("toy/catch",)))
     with pytest.raises(UsageError, match="scalar_frozen: .* chosen in other environments .* give --envs at least two"):
-        methods.check(alone, allow_seen=False)
+        comparison.check(alone, allow_seen=False)
     with pytest.raises(UsageError, match="scalar_frozen: .* give --envs at least two"):
-        methods.check(one(envs=ENVS[:1]), allow_seen=False, is_discovering=True)
+        comparison.check(one(envs=ENVS[:1]), allow_seen=False, is_discovering=True)
     for known, env in (
         ("toy/catch", "toy/catch/6x11"),
         ("toy/grid_world/046", "toy/grid_world/46"),
@@ -172,33 +172,33 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         ("gymnax/CartPole-v1", "envpool/CartPole-v1"),
     ):
         with pytest.raises(UsageError, match=f"was discovered in {env}"):
-            methods.refuse_seen(one(envs=(env,)), "rule", (known,), allow_seen=False)
+            comparison.refuse_seen(one(envs=(env,)), "rule", (known,), allow_seen=False)
     other = one(disco_rule=scalar_rule(tmp_path / "other.npz", ("toy/catch",)))
     with pytest.raises(UsageError, match="other.npz holds a rule named frodo, expected disco"):
-        methods.check(other, allow_seen=False)
+        comparison.check(other, allow_seen=False)
     with pytest.raises(UsageError, match="--disco_rule=vtrace was not discovered: --methods=fitted_frozen,"):
-        methods.check(one(disco_rule="vtrace"), allow_seen=False)
+        comparison.check(one(disco_rule="vtrace"), allow_seen=False)
     with pytest.raises(UsageError, match="--disco_rule=cmpo was not discovered: --methods=cmpo_frozen,"):
-        methods.check(one(disco_rule="cmpo"), allow_seen=False)
+        comparison.check(one(disco_rule="cmpo"), allow_seen=False)
     with pytest.raises(UsageError, match="toy/catch/6x11, which is toy/catch is to be compared twice"):
-        methods.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
+        comparison.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
     with pytest.raises(UsageError, match="impala is to be compared twice"):
-        methods.check_names(one(methods=("impala", "impala")))
+        comparison.check_names(one(methods=("impala", "impala")))
     with pytest.raises(UsageError, match="--scalar_rule: nothing is no rule: expected one of .*catch_and_grids"):
-        methods.check(one(scalar_rule="nothing"), allow_seen=False)
+        comparison.check(one(scalar_rule="nothing"), allow_seen=False)
     published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
     with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
-        methods.check(published, allow_seen=False)
+        comparison.check(published, allow_seen=False)
 
 
 def test_an_evolved_program_learns_as_dqn_does(tmp_path):
-    config = presets.dqn("toy/catch", "program").agent_only()
+    config = presets.for_rule("toy/catch", "program").agent_only()
     formula = "(Q(s)[a] - r)**2 + 0.3 * Q(s)[a]"
     found = Rule("program", config.replace(rule=config.rule.replace(formula=formula, ends="values")))
     meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
     dataclasses.replace(found, meta_params=meta_params, origin=Origin(("toy/catch",), 5, 6.0)).save(tmp_path / "x.npz")
     compared = one(methods=("dqn", "evolved"), program_rule=str(tmp_path / "x.npz"))
-    assert methods.check(compared, allow_seen=False) == {}
+    assert comparison.check(compared, allow_seen=False) == {}
     dqn, evolved = (compared.configure(ENVS[0], method, Program(None, (1, 1))) for method in compared.methods)
     assert (evolved.rule.settings.formula, evolved.rule.settings.ends) == (formula, "values")
     assert evolved.is_frozen and (evolved.batch_size, evolved.unroll) == (1, 1)
@@ -207,7 +207,7 @@ def test_an_evolved_program_learns_as_dqn_does(tmp_path):
     (constant,) = jax.tree.leaves(settings.initial_meta_params(evolved))
     assert constant == pytest.approx(0.3)
     with pytest.raises(UsageError, match="holds a rule named frodo, expected program"):
-        methods.check(one(program_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
+        comparison.check(one(program_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
 
 
 def test_evolved_targets_are_those_of_the_common_agent(tmp_path):
@@ -216,18 +216,18 @@ def test_evolved_targets_are_those_of_the_common_agent(tmp_path):
     meta_params = found.update_rule.random_meta_params(jax.random.key(0), 2)
     dataclasses.replace(found, meta_params=meta_params, origin=Origin(("toy/catch",), 5, 6.0)).save(tmp_path / "x.npz")
     compared = one(methods=("impala", "evolved_targets"), target_rule=str(tmp_path / "x.npz"))
-    assert methods.check(compared, allow_seen=False) == {}
+    assert comparison.check(compared, allow_seen=False) == {}
     impala, evolved = (compared.configure(ENVS[0], method, Program(0.1, (4, 2))) for method in compared.methods)
     assert (evolved.rule.settings.formula, evolved.rule.settings.entropy_cost) == ("r + 0.9 * gamma * G_next", 0.1)
     same = {"rule": impala.rule, "is_frozen": False, "init_meta_params": ""}
     assert evolved.is_frozen and evolved.replace(**same) == impala
     with pytest.raises(UsageError, match="holds a rule named frodo, expected target_program"):
-        methods.check(one(target_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
+        comparison.check(one(target_rule=scalar_rule(tmp_path / "y.npz", ())), allow_seen=False)
 
 
 def test_rules_that_ship_are_compared_by_their_names():
     compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
-    assert methods.check(compared, allow_seen=False) == {} and len(compared.cells()) == 2 * len(NOT_PUBLISHED)
+    assert comparison.check(compared, allow_seen=False) == {} and len(compared.cells()) == 2 * len(NOT_PUBLISHED)
     assert compared.configure(ENVS[0], "disco_frozen").init_meta_params == "catch_disco"
     alone = compared.configure(ENVS[0], "disco")  # what it was discovered with
     assert alone.rule == load_rule("catch_disco").config.rule and not alone.init_meta_params

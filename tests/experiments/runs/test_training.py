@@ -37,7 +37,7 @@ def small_trials():
 
 
 def small_muesli():
-    config = presets.muesli("toy/catch/4x3")
+    config = presets.for_rule("toy/catch/4x3", "muesli")
     return config.replace(
         batch_size=2,
         unroll=4,
@@ -80,7 +80,7 @@ def test_a_resumed_toy_run_is_bit_for_bit_one_that_never_stopped(make, tmp_path,
         (presets.catch(), (0,), True),
         (presets.vector_observations("toy/grid_world/0"), (3,), True),
         (presets.random_walk(), (0, 1), False),  # seeds share the cores
-        (presets.disco103_on_catch(), (0,), False),  # large products
+        (presets.for_rule("toy/catch/8x8", "disco"), (0,), False),  # large products
         (small_cart_pole(), (0,), False),  # the actor has a thread
     ],
 )
