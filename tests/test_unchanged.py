@@ -5,7 +5,10 @@ import pytest
 from tests import unchanged
 
 
-@pytest.mark.parametrize("run", unchanged.RUNS)
+SHORT = ("frodo", "ppo", "dqn", "trials", "curriculum", "host_frodo", "population", "evolution")  # the others are long
+
+
+@pytest.mark.parametrize("run", [x if x in SHORT else pytest.param(x, marks=pytest.mark.long) for x in unchanged.RUNS])
 def test_a_run_gives_what_it_gave(run):
     _, difference, name = unchanged.difference(run)
     assert difference < unchanged.TOLERANCE, name  # other processors round otherwise

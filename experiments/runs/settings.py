@@ -36,7 +36,7 @@ def configure_frozen(env: str, rule: str) -> OnlineConfig:
 
 def known_frozen(env: str, rule: str) -> OnlineConfig:
     """Return for --help what `configure_frozen` does, without the weights of the published rule."""
-    return configure_frozen(env, "disco" if rule == PUBLISHED else rule)
+    return configure_frozen(env, starts(is_fitted=False).get(rule, (rule,))[0])
 
 
 def initial_meta_params(config: OnlineConfig | PopulationConfig) -> Params | None:
