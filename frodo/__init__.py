@@ -25,7 +25,7 @@ from frodo.regimes.searching import Evolved, evolve
 from frodo.results import OnlineResult
 from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
 from frodo.rules import RULES, RuleConfig, RuleEntry
-from frodo.runs.callbacks import CSV, Callback, Checkpoint, TensorBoard, WeightsAndBiases
+from frodo.runs.callbacks import CSV, Callback, Checkpoint, HeldOut, TensorBoard, WeightsAndBiases
 from meta.curriculum import CurriculumConfig
 from meta.distillation import DistillationConfig, Teacher
 from meta.optimizers import OptimizerConfig, adam
@@ -45,6 +45,7 @@ __all__ = [
     "Environment",
     "EvolutionConfig",
     "Evolved",
+    "HeldOut",
     "HostEnvironment",
     "Learner",
     "LearnerState",

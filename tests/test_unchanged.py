@@ -4,7 +4,6 @@ import pytest
 
 from tests import unchanged
 
-
 SHORT = ("frodo", "ppo", "dqn", "trials", "curriculum", "host_frodo", "population", "evolution")  # the others are long
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from agents.environments.gymnax import GymnaxEnvironment
 from agents.types import Array, Params, Predictions, PredictionSpec
 from frodo.adaptation import held_out_tasks, returns_by_trial
+from frodo.evaluation import episode_returns
 from frodo.learner import Learner
 from frodo.regimes.lifetimes import Evaluate, OnlineState
 from meta.curriculum import UNIFORM
@@ -109,8 +110,10 @@ def _of_environment(
         has_q = "q" in learner.setup.rule.spec(environment.num_actions)
 
         def greedy(state: OnlineState) -> dict[str, Any]:
-            found, discounted = _greedy_returns(environment, learner, _acting(learner, state))
-            return {"greedy_return": found} | ({"start_return": discounted} if has_q else {})
+            gamma = getattr(learner.config.rule.settings, "discount", 1.0)
+            of = learner, _acting(learner, state), environment, jax.random.key(0), GREEDY_EPISODES
+            returns, discounted = episode_returns(*of, discount=gamma)
+            return {"greedy_return": returns.mean()} | ({"start_return": discounted.mean()} if has_q else {})
 
         return greedy
     if not isinstance(environment, Catch):
@@ -129,32 +132,6 @@ def _of_environment(
         }
 
     return metrics
-
-
-def _greedy_returns(environment: GymnaxEnvironment, learner: Learner, params: Params) -> tuple[Array, Array]:
-    """Play episodes from their starts to their ends; the most probable action of a step is the one it takes.
-
-    Returns:
-      the mean return, and the mean of those that are discounted by the rule's γ.
-    """
-    agent, policy = learner.setup.agent, learner.setup.rule.policy
-    gamma = getattr(learner.config.rule.settings, "discount", 1.0)
-    env_state, shown = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), GREEDY_EPISODES))
-    nothing, all_on = jnp.zeros(GREEDY_EPISODES), jnp.ones(GREEDY_EPISODES, bool)
-
-    def step(carry):
-        env_state, shown, core_state, returns, discounted, weight, goes_on = carry
-        predictions, core_state = agent.step(params, agent.prepare(shown.observation), shown.is_first, core_state)
-        action = policy(predictions).argmax(-1).astype(jnp.int32)
-        env_state, shown = jax.vmap(environment.step)(env_state, action, shown.truncated)
-        reward = jnp.where(goes_on, shown.reward, 0.0)
-        returns, discounted = returns + reward, discounted + weight * reward
-        goes_on &= (shown.discount > 0) & ~shown.truncated
-        return env_state, shown, core_state, returns, discounted, gamma * weight, goes_on
-
-    start = (env_state, shown, agent.initial_state(GREEDY_EPISODES), nothing, nothing, jnp.ones(()), all_on)
-    *_, returns, discounted, _, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[-1]), step, start)
-    return jnp.mean(returns), jnp.mean(discounted)
 
 
 def _predictions(learner: Learner, state: OnlineState, observations: Array) -> Predictions:

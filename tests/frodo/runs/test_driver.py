@@ -206,6 +206,16 @@ def test_two_runs_in_one_folder(tmp_path):
         live(folder=tmp_path, callbacks=[again])
 
 
+def test_held_out_returns_are_in_the_rows_of_those_after(tmp_path):
+    seen = []
+    live(callbacks=[frodo.HeldOut(Catch(4, 3), num_episodes=8), seen.append], folder=tmp_path)
+    values = [row["held_out_return"] for row in seen]
+    assert len(values) == 3 and all(-1 <= x <= 1 for x in values)
+    assert [float(row["held_out_return"]) for row in rows(tmp_path)] == values
+    with pytest.raises(ValueError, match="^HeldOut: the environment is stepped on the host, expected one in JAX"):
+        frodo.HeldOut([DmEnv(Catch(4, 3), 0)])
+
+
 def test_a_checkpoint_is_a_result_that_loads(tmp_path):
     found = live(callbacks=[frodo.Checkpoint(tmp_path / "agent.npz", seconds=0)])
     loaded = frodo.load(tmp_path / "agent.npz")
