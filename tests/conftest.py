@@ -28,6 +28,17 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 gc.set_threshold(200_000, 50, 100)
+MAX_BYTES = 1.2e9  # of a process of the tests, between two files
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Between files, forget what was compiled where that, and what was traced, has grown large."""
+    if nextitem is not None and nextitem.path != item.path and "jax" in sys.modules:
+        with open("/proc/self/statm") if os.path.exists("/proc/self/statm") else open(os.devnull) as file:
+            pages = file.read().split()
+        if pages and int(pages[1]) * os.sysconf("SC_PAGE_SIZE") > MAX_BYTES:
+            sys.modules["jax"].clear_caches()
+            gc.collect()
 
 
 @pytest.fixture
