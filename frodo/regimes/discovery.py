@@ -271,7 +271,7 @@ def discover(
     )
     about = {"key": str(jax.random.key_data(key).tolist()), "environments": ", ".join(names)}
     about["start"] = str(earlier)
-    with opened(folder, "discover", config.rule.name, config, num_meta_steps, about) as run:
+    with opened(folder, "discover", config.rule.name, config, num_meta_steps, about, "num_meta_steps") as run:
         stopped = drive(regime, run, callbacks, regime.result)
         go_on_or_end(stopped, run)
     return regime.result(stopped.state, stopped.step)

@@ -100,7 +100,8 @@ class Evolution:
         self.config, self._tasks = config, list(tasks)
         self._trainings = [(task, seed) for task in range(len(self._tasks)) for seed in range(config.num_seeds)]
         self._rng = np.random.default_rng(seed)
-        self._evaluator = make_evaluator(tasks, config, seed)
+        self._seed = seed
+        self.empty_lanes()
         self._start = config.parse_start()
         self._kind = config.kind
         self._known = {name: Rows() for name in EQUIVALENCES}
@@ -138,6 +139,10 @@ class Evolution:
                 )
         for job, outcome in self._evaluator.run(self.config.hurdle if len(self._trainings) > 1 else -np.inf):
             self._collect(job, outcome)
+
+    def empty_lanes(self) -> None:
+        """Drop what is being evaluated: the search itself cannot go on then."""
+        self._evaluator = make_evaluator(self._tasks, self.config, self._seed)
 
     @property
     def is_idle(self) -> bool:

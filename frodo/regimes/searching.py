@@ -165,6 +165,8 @@ class Searches(Regime):
         search, config = self.search, self.search.config
         scored = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
         finalists, seeds = scored[:num_finalists], range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + num_seeds)
+        if not search.is_idle:  # a callback ended it
+            search.empty_lanes()
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
         trainings = Progress(len(finalists) * len(self._names) * len(seeds), unit="trainings")
         with Signals() as signals:
@@ -272,7 +274,8 @@ def evolve(
     config.validate()
     regime = Searches(tasks, list(named), config, seed, num_programs)
     about = {"environments": ", ".join(named), "seed": str(seed)}
-    with opened(folder, "evolve", language, config, num_programs, about) as run:
+    why = "a search ends with its finalists"
+    with opened(folder, "evolve", language, config, num_programs, about, "num_programs", why_as_long=why) as run:
         stopped = drive(regime, run, callbacks)
         go_on_or_end(stopped, run)
         try:

@@ -16,6 +16,5 @@ class RunOptions:
     num_devices: int = 0  # over which each life in a pure environment is split; 0 where whole lives are shared out
     log_to: tuple[str, ...] = ()  # beside metrics.csv: `callbacks.WATCHERS`
     resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several
-    is_call: bool = (
-        False  # of the library: what the folder holds goes on, and messages speak of arguments, not of flags
-    )
+    # Of a call of the library the argument that says how long: what the folder holds goes on, and no flags are named.
+    call: str = ""

@@ -83,7 +83,7 @@ class Run:
     ):
         self.options = options
         self._why_as_long, self._about = why_as_long, about
-        self._ask = "" if options.is_call else "--resume: "
+        self._ask = "" if options.call else "--resume: "
         self.folder = folder_of(options, experiment, name)
         self.told: Any = None  # what was saved beside the state that is restored
         self._config_type = type(config)
@@ -143,9 +143,10 @@ class Run:
             was, is_now = before.get(key, "absent"), now.get(key, "absent")
             if was != is_now:
                 key = key.replace("rule.settings.", "rule.")  # as its flag, or the argument of a call
-                key = key.removeprefix("config.") if self.options.is_call else key
+                key = key.removeprefix("config.") if self.options.call else key
                 raise UsageError(f"{self._ask}{key} was {was} in {self.folder} and is {is_now} now")
-        given = f"{'num_steps is ' if self.options.is_call else '--steps='}{self.options.steps}"
+        given = f"{self.options.call} is " if self.options.call else "--steps="
+        given += str(self.options.steps)
         if self.options.steps < steps:
             raise UsageError(f"{self._ask}{given}, less than the {steps} of the run in {self.folder}")
         if self.options.steps > steps and self._why_as_long:
@@ -223,7 +224,7 @@ class Run:
         Raises:
           UsageError: if no checkpoint is whole, or a leaf's shape or dtype is not the template's.
         """
-        is_begun = not self.options.is_call or has_checkpoint(self.folder)  # else it was killed before the first one
+        is_begun = not self.options.call or has_checkpoint(self.folder)  # else it was killed before the first one
         if not self.options.resume or not is_begun:
             if self._metrics_path.exists():
                 os.truncate(self._metrics_path, 0)
@@ -286,7 +287,14 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def opened(
-    folder: Path | str | None, experiment: str, name: str, config: Any, steps: int, about: Mapping[str, str]
+    folder: Path | str | None,
+    experiment: str,
+    name: str,
+    config: Any,
+    steps: int,
+    about: Mapping[str, str],
+    call: str = "num_steps",
+    **how: Any,
 ) -> contextlib.AbstractContextManager[Run | None]:
     """Open the folder of a call of the library, if there is one; it goes on with what it finds there.
 
@@ -295,5 +303,5 @@ def opened(
     if folder is None:
         return contextlib.nullcontext()
     check_type("folder", folder, str | Path, "that of a run")
-    options = RunOptions((0,), steps, str(folder), resume=(Path(folder) / "config.json").exists(), is_call=True)
-    return Run(of_process(options), experiment=experiment, name=name, config=config, about=about)
+    options = RunOptions((0,), steps, str(folder), resume=(Path(folder) / "config.json").exists(), call=call)
+    return Run(of_process(options), experiment=experiment, name=name, config=config, about=about, **how)
