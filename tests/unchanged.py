@@ -110,7 +110,7 @@ def prediction() -> Numbers:
     settings = dict(kind="prediction", discount=1.0, reduction="mean", next_value_gradient="literal")
     rule = frodo.make_rule("frodo", lstm=8, inputs=SCALAR, **settings)
     own = dict(batch_size=1, unroll=16, validation_unroll=16, num_updates=3, stride=1)
-    own |= dict(replay=frodo.ReplayConfig(capacity=8, batch_size=4, fresh=0.25))
+    own |= dict(replay=frodo.ReplayConfig(capacity=8, batch_size=2, fresh=0.5))
     own |= dict(network=frodo.NetworkConfig("tabular", ()), outer=frodo.OuterConfig(discount=1.0))
     return life(RandomWalk(), rule, 1 * (1 * 16 + 16), **META | own)
 
@@ -212,7 +212,7 @@ RUNS: dict[str, tuple[Callable[[], Numbers], tuple[str, ...]]] = {
     ),
     "host_frodo": (host_frodo, ("return", *META_METRICS)),
     "population": (
-        lambda: population({"a": CATCH, "b": CATCH}, frodo.make_rule("frodo", lstm=8), (200, 450), **META),
+        lambda: population({"a": CATCH, "b": CATCH}, frodo.make_rule("frodo", lstm=8), (4 * 52, 9 * 52), **META),
         (*META_METRICS, "return/a", "lifetimes"),
     ),
     "population_with_host": (population_with_host, (*META_METRICS, "return/pure", "return/host")),
