@@ -27,8 +27,9 @@ from agents.networks import NetworkConfig
 from agents.replay import ReplayConfig
 from frodo import population_presets, presets
 from frodo.learner import build_learner
+from frodo.regimes.discovery import reduce_results
 from frodo.regimes.lifetimes import make_online_program
-from frodo.regimes.population import Population, reduce_results
+from frodo.regimes.population import Population
 from frodo.rule_files import config_for, load_rule
 from frodo.rules import RuleConfig
 from meta.disco import DiscoConfig

@@ -11,6 +11,7 @@ from experiments.runs import training
 from frodo import files, logs
 from frodo.config import OnlineConfig
 from frodo.regimes.lifetimes import check_split
+from frodo.rules import starts
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import clear, folder_of, has_checkpoint, locked
 from frodo.runs.options import RunOptions
@@ -50,6 +51,8 @@ def run_all(
     for config in configs.values():
         config.validate()
         check_split(config, options.num_devices)
+        if config.init_meta_params not in starts(is_fitted=True):  # else it is made when all else is right
+            settings.initial_meta_params(config)
     if options.overwrite:  # all of them now: where this is stopped, none of the old runs is taken for a new one
         for name in begun:
             with locked(folder / name):

@@ -127,8 +127,10 @@ def check_tasks(learner: Learner, environment: Environment | HostEnvironment) ->
 
 def check_split(config: AgentConfig, num_devices: int) -> None:
     """Raise a ValueError where a lifetime cannot be split over so many devices (0 for no split): `splitting.over`."""
-    num, num_processes = jax.device_count(), jax.process_count()
     check_count("num_devices", num_devices, 0)
+    if not num_devices and not jax.distributed.is_initialized():
+        return  # and JAX has not begun
+    num, num_processes = jax.device_count(), jax.process_count()
     if num_devices > num:
         raise ValueError(f"num_devices is {num_devices}, expected at most the {num} there are, or 0 for no split")
     if num_processes > 1 and num_devices != num:

@@ -22,7 +22,7 @@ from frodo.learner import build_learner, check_teacher
 from frodo.observations import note_layout
 from frodo.regimes.in_jax import LivesInJax
 from frodo.regimes.life_rows import Lives
-from frodo.regimes.lifetimes import OnlineState, check_split, whole_steps
+from frodo.regimes.lifetimes import OnlineState, check_split, check_tasks, whole_steps
 from frodo.regimes.on_host import LivesOnHost
 from frodo.results import Life, OnlineResult
 from frodo.rule_files import Rule, get_rule
@@ -196,6 +196,7 @@ def _regime(
     of_learner = (config, environment.num_actions, is_frozen)
     make_learner = functools.partial(build_learner, *of_learner, teacher=teacher)
     learner = make_learner()
+    check_tasks(learner, environment)
     check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
     steps = whole_steps(num_steps, config.num_env_steps(learner.is_meta))
     lives = Lives(key[None], (0,))

@@ -34,7 +34,7 @@ def test_a_row_is_of_all_seeds_of_runs_that_differ_in_nothing_else(tmp_path):
 
 
 def test_report_names_what_is_missing(folder, tmp_path, capsys):
-    with pytest.raises(UsageError, match="--metric=retrun .*did you mean 'return'.*there are late, return, seconds"):
+    with pytest.raises(UsageError, match="--metric=retrun .*did you mean 'return'.*there are late, return"):
         report.run([str(folder)], "retrun", str(tmp_path / "out.png"))
     with pytest.raises(UsageError, match=f"{tmp_path / 'none'} holds no run"):
         report.run([str(folder), str(tmp_path / "none")], "return", str(tmp_path / "out.png"))

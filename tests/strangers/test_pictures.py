@@ -14,8 +14,9 @@ from agents.environments.adapt import as_environment
 from agents.networks import NetworkConfig, make_agent
 from agents.torsos import layout_of, to_patches
 from agents.types import PredictionSpec
-from frodo import population, presets
+from frodo import presets
 from frodo.observations import note_sizes
+from frodo.regimes import discovery
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 from toy_envs.trials import Trials
@@ -202,7 +203,7 @@ def test_a_population_that_sees_pictures_alone_has_the_torso_for_pictures(others
         assert config.network.torso == torso
         raise InterruptedError
 
-    monkeypatch.setattr(population, "Population", stop)
+    monkeypatch.setattr(discovery, "Population", stop)
     with pytest.raises(InterruptedError):
         frodo.discover([Dots(), *others], "frodo", num_meta_steps=1, key=jax.random.key(0))
     assert ("pictures of 8 x 8 with 3 channels (last axis)" in capfd.readouterr().err) == (torso == "conv")

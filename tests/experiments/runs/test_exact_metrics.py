@@ -18,7 +18,7 @@ from experiments.runs import exact_metrics, settings, training  # noqa: E402
 from frodo import presets  # noqa: E402
 from frodo.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
 from frodo.learner import build_learner  # noqa: E402
-from frodo.regimes.online import make_online_program  # noqa: E402
+from frodo.regimes.lifetimes import make_online_program  # noqa: E402
 from frodo.runs.options import RunOptions  # noqa: E402
 from meta.curriculum import CurriculumConfig  # noqa: E402
 from meta.distillation import DistillationConfig  # noqa: E402
