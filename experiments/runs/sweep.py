@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import plots, reading
-from experiments.runs import training
+from experiments.runs import settings, training
 from frodo import files, logs
 from frodo.config import OnlineConfig
 from frodo.regimes.lifetimes import check_split
