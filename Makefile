@@ -11,7 +11,7 @@ BIN := .venv/bin
 # Tests that touch every package that is needed: suites, lives, a population, files, checkpoints, metrics, statistics, pictures.
 TOUCHING := tests/strangers/test_versions.py tests/agents/environments tests/agents/test_rules.py tests/agents/test_validation.py \
 	$(addprefix tests/test_library.py::,test_a_run_goes_on_as_if_it_had_never_ended \
-	test_a_population_goes_on_from_its_state_and_finds_the_same test_an_objective_is_discovered_in_an_environment_on_the_host) \
+	test_an_objective_is_discovered_in_an_environment_on_the_host) tests/frodo/runs/test_driver.py::test_a_population_goes_on \
 	tests/frodo/test_rule_files.py tests/frodo/runs/test_checkpoints.py tests/frodo/runs/test_callbacks.py \
 	tests/experiments/runs/test_settings_help.py \
 	tests/experiments/results/test_plots.py tests/experiments/results/test_statistics.py \
