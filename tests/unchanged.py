@@ -205,9 +205,7 @@ RUNS: dict[str, tuple[Callable[[], Numbers], tuple[str, ...]]] = {
     "distilled": (distilled, ("return", "teacher_kl", "params")),
     "two_devices": (two_devices, (*META_METRICS, "target", "meta_params")),
     "host_impala": (
-        lambda: life(
-            [Repeated(i) for i in range(4)], "impala", 4 * 4, 1, 7, **AGENT
-        ),  # fewer, as each costs half a second
+        lambda: life([Repeated(i) for i in range(4)], "impala", 4 * 4, 1, 7, **AGENT),  # eight: each is compiled anew
         ("return", "params"),
     ),
     "host_frodo": (host_frodo, ("return", *META_METRICS)),
