@@ -1,6 +1,7 @@
 """The command `frodo`: `frodo online --env=toy/catch` is `python -m experiments.online --env=toy/catch`."""
 
 import ast
+import contextlib
 import difflib
 import runpy
 import sys
@@ -27,8 +28,10 @@ def main() -> None:
         runpy.run_module(f"experiments.{name}", run_name="__main__")
     elif name in ("--help", "-h", "help"):
         width = max(map(len, known))
-        print("frodo PROGRAM --flag=value ...; frodo PROGRAM --help says what its flags mean\n")
-        print("\n".join(f"  {name:<{width}}  {line}" for name, line in known.items()))
+        lines = [f"  {name:<{width}}  {line}" for name, line in known.items()]
+        head = "frodo PROGRAM --flag=value ...; frodo PROGRAM --help says what its flags mean"
+        with contextlib.suppress(BrokenPipeError):  # of head, say
+            print("\n".join([head, "", *lines]), flush=True)
     else:
         near = difflib.get_close_matches(name, known, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ": frodo --help lists them"

@@ -93,15 +93,16 @@ class Checkpoint(Callback):
         self._path, self._seconds, self._last = Path(path), seconds, time.monotonic()
 
     def begin(self, driven: "Driven") -> None:
-        self._result = driven.result
+        self._driven = driven
 
     def see(self, row: dict[str, Any]) -> None:
         if time.monotonic() - self._last >= self._seconds:
-            self._result().save(self._path)
+            self._driven.result().save(self._path)
             self._last = time.monotonic()
 
     def end(self) -> None:
-        self._result().save(self._path)
+        if not self._driven.is_advancing:  # else an error ended it, and the last file stays
+            self._driven.result().save(self._path)
 
 
 class HeldOut(Callback):

@@ -97,7 +97,10 @@ class Driven:
       told: what the checkpoint had from which it goes on, beside the state.
       clock: how long it has taken.
       latest: where it is.
+      is_advancing: whether that is being used up: after an error it is no more.
     """
+
+    is_advancing = False
 
     def __init__(
         self, run: Run | None, signals: Signals, latest: Advanced, result_of: Callable[[Any, int], Any] | None
@@ -165,7 +168,9 @@ def drive(
         progress, is_ended, error = Progress(regime.total, regime.done(step), regime.unit), False, None
         while not regime.is_over(latest.state, latest.step):
             try:
+                driven.is_advancing = True
                 driven.latest = latest = regime.advance(latest.state, latest.step)
+                driven.is_advancing = False
             except KeyboardInterrupt:
                 # Of several processes the others would wait for this one.
                 if not signals.number or not regime.is_whole_when_it_hangs or jax.process_count() > 1:

@@ -224,3 +224,7 @@ def test_a_checkpoint_is_a_result_that_loads(tmp_path):
     found = live(callbacks=[frodo.Checkpoint(tmp_path / "agent.npz", seconds=0)])
     loaded = frodo.load(tmp_path / "agent.npz")
     assert_same(loaded, found)
+    before = (tmp_path / "agent.npz").read_bytes()
+    with pytest.raises(frodo.NotFiniteError, match="parameters are not finite"):
+        live(callbacks=[frodo.Checkpoint(tmp_path / "agent.npz")], optimizer=frodo.adam(1e38))
+    assert (tmp_path / "agent.npz").read_bytes() == before
