@@ -7,7 +7,7 @@ import pytest
 import frodo
 from experiments import discover
 from experiments.runs import settings
-from frodo import presets, rule_files
+from frodo import entries, presets, rule_files
 from frodo.rule_files import get_rule, load_meta_params, load_origin
 from frodo.rules import RuleConfig
 from meta import fitting, policy_fitting
@@ -69,7 +69,7 @@ def test_the_names_of_targets_are_names_of_rules():
 
 
 def test_nothing_is_fitted_before_all_settings_are_known(monkeypatch):
-    monkeypatch.setattr(rule_files, "fitted_meta_params", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setattr(entries, "cached", lambda *_: pytest.fail("fitted"))
     for target, rule in (("vtrace", "frodo"), ("cmpo", "disco")):
         own = settings.configure("toy/catch", "", init_meta_params=target)
         of_population = discover.configure("disco", ("toy/catch",), init_meta_params=target)
