@@ -11,6 +11,7 @@ import pytest
 
 from experiments.runs import planning
 from frodo.rules import RULES
+from meta.inputs import INPUTS
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--seeds=0", "--steps=1000", "--config.batch_size=2", "--config.num_updates=1", "--config.network.hidden=8"]
@@ -88,12 +89,13 @@ def test_a_plan_of_the_docs_is_asked_for_as_it_stands(start, command, monkeypatc
 
 def test_the_examples_of_how_to_extend_learn(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/extending.md").read_text(), re.MULTILINE | re.DOTALL)
-    rules = dict(RULES)
+    before = [(registry, dict(registry)) for registry in (RULES, INPUTS)]
     try:
         exec("\n".join(blocks), {})
     finally:
-        RULES.clear()
-        RULES.update(rules)
+        for registry, own in before:
+            registry.clear()
+            registry.update(own)
     ends = [float(end) for end in re.findall(r"-> ([\d.]+)", capsys.readouterr().out)]
     assert len(ends) == 3 and min(ends) > 0.9
 
