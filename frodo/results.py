@@ -8,7 +8,7 @@ state, on the host a random key; and `metrics…` are those of every iteration.
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -182,7 +182,7 @@ class OnlineResult:
         )
         record = {"format": FORMAT} | facts._asdict() | {"config": dataclasses.asdict(config)}
         arrays = {RESULT: np.frombuffer(json.dumps(files.plain(record)).encode(), np.uint8)}
-        for kind, own in ((LEARNER, states.leaves(self.state)), (ACTOR, life.actor), (METRICS, _joined(life.parts))):
+        for kind, own in ((LEARNER, states.leaves(self.state)), (ACTOR, life.actor), (METRICS, joined(life.parts))):
             arrays |= {f"{kind}{name}": states.as_array(leaf) for name, leaf in own.items()}
         files.write_arrays(Path(path), arrays)
 
@@ -238,18 +238,19 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
     return result
 
 
-def num_done(parts: list[dict[str, np.ndarray]]) -> int:
+def num_done(parts: Sequence[dict[str, np.ndarray]]) -> int:
     """Return the number of iterations whose metrics these are."""
     return sum(len(part["episodes"]) for part in parts)
 
 
-def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Join metrics [iterations] that came one part after the other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _metrics(parts: list[dict[str, np.ndarray]], env_steps: int) -> dict[str, np.ndarray]:
     """Join the metrics of all iterations, with the mean return of each, and the environment steps up to it."""
-    metrics = _joined(parts)
+    metrics = joined(parts)
     with np.errstate(invalid="ignore"):
         metrics["return"] = metrics.pop("return_sum") / metrics["episodes"]
     return metrics | {"env_steps": env_steps * np.arange(1, 1 + len(metrics["return"]))}

@@ -154,7 +154,7 @@ class Populations(Regime):
         return self.population.init(self._meta_params)
 
     def begin(self, state: PopulationState, step: int, driven: Driven) -> PopulationState:
-        self.rows = driven.told or []
+        self.rows = list(driven.told or [])
         if step and self._make:  # they are not to be seeded as they were at another meta-step
             for i, one in self._hosts.items():
                 one.close()
@@ -174,7 +174,7 @@ class Populations(Regime):
                 tell_not_finite(one, self.population.indices, self._names, self._told)
         self._num_resets, self._window = row["resets"], []
         if self._is_kept:
-            self.rows = [*self.rows, row]
+            self.rows.append(row)
         env_steps = step * self.population.env_steps
         first = {"seed": self._seed, "update": step, "env_steps": env_steps, "env_frames": env_steps}
         returns = [x for name, x in row.items() if name.startswith("return/") and np.isfinite(x)]
@@ -184,9 +184,8 @@ class Populations(Regime):
     def told(self) -> Any:
         return self.rows if self._is_kept else None
 
-    def close(self, is_broken_off: bool = False) -> None:
-        stopped = (KeyboardInterrupt, KeyboardInterrupt(), None)
-        self.population.__exit__(*(stopped if is_broken_off else (None, None, None)))
+    def close(self, *exception: Any) -> None:
+        self.population.__exit__(*exception or (None, None, None))
         if self._make and not self.population.hangs:  # to close one that hangs might hang, too
             for one in self._hosts.values():
                 one.close()

@@ -18,8 +18,9 @@ from frodo.logs import note
 from frodo.memory import check_agents
 from frodo.not_finite import what_was_shown
 from frodo.observations import note_sizes
-from frodo.regimes.life_rows import Lives, are_finite, check, kept, num_done, reduced, rows_of, text_of, told_again
+from frodo.regimes.life_rows import Lives, are_finite, check, kept, reduced, rows_of, text_of, told_again
 from frodo.regimes.lifetimes import MAX_SKIPPED_IN_A_ROW, Evaluate, OnlineProgram, OnlineState, make_online_program
+from frodo.results import num_done
 from frodo.runs.driver import Advanced, Driven, Regime
 from frodo.value_bins import BinWatch
 from toy_envs.base import Environment
@@ -79,8 +80,8 @@ class LivesInJax(Regime):
         program_with = lambda rate: make_online_program(
             make_learner(learning_rate=rate), environment, measures.of_iterations
         )
-        self._program: OnlineProgram = program_with(None)
-        self._env_steps, self._num = self._program.env_steps, len(lives.seeds)
+        self.program: OnlineProgram = program_with(None)
+        self._env_steps, self._num = self.program.env_steps, len(lives.seeds)
         self._set(num_steps)
         is_split = bool(num_devices)
         self._group = self._num if self._vmaps else 1 if is_split else devices.num_shares(self._num)
@@ -100,12 +101,12 @@ class LivesInJax(Regime):
         )
         self._run = split(run)
         self._evaluate = split(jax.jit(shared_out(jax.vmap(lambda state: splitting.whole(measures.of_rows(state))))))
-        init = shared_out(jax.vmap(lambda key: self._program.init(key, meta_params)))
+        init = shared_out(jax.vmap(lambda key: self.program.init(key, meta_params)))
         self._init_group = split(jax.jit(init, compiler_options=quick))
         with splitting.over(num_devices):
-            shapes = jax.eval_shape(jax.vmap(lambda key: self._program.init(key, meta_params)), lives.keys)
+            shapes = jax.eval_shape(jax.vmap(lambda key: self.program.init(key, meta_params)), lives.keys)
             check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes)
-        self._search = split(jax.jit(self._program.search))
+        self._search = split(jax.jit(self.program.search))
 
     def _set(self, num_steps: int, start: OnlineState | None = None, parts: Sequence[dict[str, np.ndarray]] = ()):
         self._start, self.parts, self._bins = start, list(parts), BinWatch()
@@ -118,10 +119,6 @@ class LivesInJax(Regime):
         other = copy.copy(self)
         other._set(num_steps, state, parts)
         return other
-
-    @property
-    def program(self) -> OnlineProgram:
-        return self._program
 
     def init(self) -> list[Any]:
         if self._start is not None:

@@ -17,6 +17,7 @@ from agents.types import Array, Params
 from frodo.config import AgentConfig
 from frodo.learner import Control
 from frodo.regimes.lifetimes import cause, why_stopped
+from frodo.results import joined
 from frodo.runs.run import Run
 
 
@@ -97,16 +98,6 @@ def told_again(text: str) -> list[dict[str, np.ndarray]]:
     """Return what `kept` was given, as one part."""
     with np.load(io.BytesIO(base64.b64decode(text))) as arrays:
         return [dict(arrays)] if arrays.files else []
-
-
-def num_done(parts: Sequence[dict[str, np.ndarray]]) -> int:
-    """Return the number of iterations whose metrics these are."""
-    return sum(len(part["episodes"]) for part in parts)
-
-
-def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join metrics [iterations] that came one part after the other."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 @jax.jit

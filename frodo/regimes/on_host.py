@@ -18,8 +18,9 @@ from frodo.config import AgentConfig
 from frodo.learner import Learner, LearnerState, split
 from frodo.memory import batch_shape, check_agents
 from frodo.observations import note_sizes
-from frodo.regimes.life_rows import Lives, are_finite, check, kept, num_done, reduced, rows_of, text_of, told_again
+from frodo.regimes.life_rows import Lives, are_finite, check, kept, reduced, rows_of, text_of, told_again
 from frodo.regimes.lifetimes import check_tasks, make_host_learn, of_all_actors
+from frodo.results import num_done
 from frodo.runs.driver import Advanced, Driven, Regime
 from frodo.value_bins import BinWatch
 from meta.experience import apart, jit_in_place, together
@@ -194,9 +195,8 @@ class LivesOnHost(Regime):
         self._next_row += max(self._env_steps, self._steps_of_life // ROWS)
         return rows
 
-    def close(self, is_broken_off: bool = False) -> None:
-        stopped = (KeyboardInterrupt, KeyboardInterrupt(), None)
-        self._on_exit.__exit__(*(stopped if is_broken_off else (None, None, None)))
+    def close(self, *exception: Any) -> None:
+        self._on_exit.__exit__(*exception or (None, None, None))
         self._actors = []
 
     def told(self) -> Any:

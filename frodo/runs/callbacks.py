@@ -205,7 +205,7 @@ class WeightsAndBiases(Callback):
         is_new = not path.exists()
         if is_new:
             with writing(path.parent):
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
             write(path, secrets.token_hex(4).encode())
         token = path.read_text(encoding="utf-8")
         shared: dict[str, Any] = {
@@ -244,10 +244,12 @@ class WeightsAndBiases(Callback):
 
 
 def _folder_of(callback: Callback, given: Path | str | None, driven: "Driven") -> Path:
-    if given is None and driven.run is None:
+    if given is not None:
+        return Path(given)
+    if driven.run is None:
         name = type(callback).__name__
         raise ValueError(f"{name}: the run has no folder; give {name}(folder), or the run one")
-    return driven.run.folder if given is None and driven.run else Path(str(given))
+    return driven.run.folder
 
 
 WATCHERS: dict[str, tuple[str, Callable[[], Callback]]] = {  # name -> the package that it needs, what is made

@@ -4,6 +4,7 @@ Rows and progress, checkpoints, going on, a stop by a signal or by a callback, s
 for the library's calls and for the programs. What gets better, and how, is a `Regime`.
 """
 
+import abc
 import contextlib
 import signal
 import sys
@@ -17,6 +18,8 @@ from frodo.logs import Progress, note
 from frodo.runs.callbacks import begun, check_callbacks
 from frodo.runs.run import Clock, Run
 from frodo.runs.signals import Signals
+
+HANGS = (KeyboardInterrupt, KeyboardInterrupt(), None)  # what ended a regime whose environment's step hangs
 
 
 class Advanced(NamedTuple):
@@ -37,7 +40,7 @@ class Advanced(NamedTuple):
     can_stop: bool = True
 
 
-class Regime:
+class Regime(abc.ABC):
     """What gets better over time, a little with each `advance`; subclasses say how.
 
     Attributes:
@@ -48,17 +51,17 @@ class Regime:
     unit = "steps"
     is_whole_when_it_hangs = False  # whether the state before `advance` can be saved after its KeyboardInterrupt
 
+    @abc.abstractmethod
     def init(self) -> Any:
         """Return the state at the start."""
-        raise NotImplementedError
 
     def begin(self, state: Any, step: int, run: "Driven") -> Any:
         """Begin, or go on from a state and step; returns the state. What it starts is ended by `close`."""
         return state
 
+    @abc.abstractmethod
     def advance(self, state: Any, step: int) -> Advanced:
         """Go on to where a row may be due, or the run be stopped. KeyboardInterrupt: it hangs, and is to stop."""
-        raise NotImplementedError
 
     def is_over(self, state: Any, step: int) -> bool:
         """Say whether a state is that at the end."""
@@ -71,14 +74,15 @@ class Regime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: Any) -> None:
-        self.close(kind is not None)
+    def __exit__(self, *exception: Any) -> None:
+        self.close(*exception)
 
-    def close(self, is_broken_off: bool = False) -> None:
-        """End the threads that `begin` started; after an error or a stop, those that hang are left behind."""
+    def close(self, *exception: Any) -> None:  # noqa: B027 - a regime may have nothing to end
+        """End the threads that `begin` started; after an exception, as `__exit__` has it, those that hang are left."""
 
     def told(self) -> Any:
         """Return what a checkpoint has beside the state, as JSON can hold it."""
+        return None
 
     def gather(self, state: Any) -> Any:
         """Return a state as a checkpoint holds it, with the parts of all processes."""
@@ -157,7 +161,7 @@ def drive(
     with contextlib.ExitStack() as on_exit:
         signals = on_exit.enter_context(Signals())
         is_stuck = False
-        on_exit.push(lambda kind, *_: regime.close(kind is not None or is_stuck))
+        on_exit.push(lambda *exception: regime.close(*(HANGS if is_stuck else exception)))
         state, step = regime.init(), 0
         if run is not None:
             state, step = regime.scatter(*run.restore(regime.gather(state)), state)
