@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 import frodo
-from agents.impala import ActorCriticTargets, actor_critic_loss, actor_critic_spec
-from agents.returns import importance_ratios, vtrace
+from agents.rules.impala import ActorCriticTargets, actor_critic_loss, actor_critic_spec
+from agents.rules.returns import importance_ratios, vtrace
 
 
 @dataclasses.dataclass

@@ -26,18 +26,18 @@ import numpy as np
 from absl import flags
 
 from agents.environments.names import is_pure, make_environment
-from experiments.analyses import loaded_agent
 from experiments.results import k_shot
-from experiments.runs import command_line, settings, training
+from experiments.runs import command_line, loaded_agent, settings, training
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from experiments.runs.processes import define_process_flags, join, num_devices
-from frodo import files, logs, memory
-from frodo.adaptation import held_out_tasks
-from frodo.config import OnlineConfig
-from frodo.rules import RULES
+from frodo import files, logs
+from frodo.regimes.adaptation import held_out_tasks
+from frodo.runs import memory
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import folder_of, of_process
 from frodo.runs.options import RunOptions
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import RULES
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 

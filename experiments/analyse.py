@@ -15,12 +15,12 @@ from absl import flags
 from matplotlib.ticker import MaxNLocator
 
 from agents.validation import did_you_mean
-from experiments.analyses import loaded_agent, predictions
+from experiments.analyses import predictions
 from experiments.analyses import probes as probing
-from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.analyses.pictures import pictures
 from experiments.results import plots
-from experiments.runs import command_line
+from experiments.runs import command_line, loaded_agent
+from experiments.runs.loaded_agent import LoadedAgent
 from frodo import files
 from frodo.logs import Progress, note
 from frodo.runs.errors import UsageError

@@ -22,10 +22,11 @@ from absl import flags
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
-from frodo import logs, presets
-from frodo.config import OnlineConfig
+from frodo import logs
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import folder_of
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig
 
 SCORE = "human_normalised"
 

@@ -40,13 +40,13 @@ from experiments.analyses.bsuite_scores import EXPERIMENTS, Recorder, record_pat
 from experiments.results import plots
 from experiments.runs import command_line, settings, training
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
-from frodo.config import OnlineConfig
-from frodo.learner import build_learner
 from frodo.logs import note, table
-from frodo.rules import RULES
+from frodo.regimes.learner import build_learner
 from frodo.runs.errors import RunError, UsageError, caused_by
 from frodo.runs.folders import folder_of
 from frodo.runs.options import RunOptions
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import RULES
 
 # One id of each experiment, neither the easiest nor out of reach: noise of 1, rewards times 30, the smallest deep sea,
 # a best horizon of 10, memory of 2 steps and of 2 bits, umbrella chains of 5 steps and with 5 distractors.

@@ -18,9 +18,9 @@ from absl import flags
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
-from frodo import presets
-from frodo.config import OnlineConfig
 from frodo.runs.options import RunOptions
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig
 from toy_envs.catch import Catch
 
 METRICS = ("sampled_return", "greedy_return")

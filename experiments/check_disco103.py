@@ -23,15 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from agents.categorical import to_scalars
-from agents.moving_average import MovingAverage, normalise
+from agents.rules.categorical import to_scalars
+from agents.rules.moving_average import MovingAverage, normalise
 from agents.types import Array, Params, Trajectory
 from experiments.runs.command_line import start
-from frodo import archives, disco103_weights, logs
+from frodo import archives, logs
+from frodo.rules import disco103_weights
 from frodo.runs.errors import UsageError, caused_by
-from meta import disco, disco103
-from meta.disco_inputs import DiscoContext
-from meta.target_network import LifetimeLSTMState
+from meta.targets import disco, disco103
+from meta.targets.disco_inputs import DiscoContext
+from meta.targets.target_network import LifetimeLSTMState
 
 CONFIG = disco.DiscoConfig()
 PREDICTIONS = {"logits": "policy", "y": "y", "z": "z", "aux_pi": "aux_policy", "q": "q"}  # names there, and here

@@ -35,12 +35,12 @@ from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse
 from experiments.results import statistics
 from experiments.runs import command_line, settings
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
-from frodo import presets
 from frodo.logs import quantity
-from frodo.rule_files import SHIPPED, shipped_rules
-from frodo.rules import starts
+from frodo.rules.files import SHIPPED, shipped_rules
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out, has_checkpoint
+from frodo.settings import presets
+from frodo.settings.registry import starts
 
 ENVS = "toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,gymnax/CartPole-v1,gymnax/Acrobot-v1"
 # Without what takes too long for most: Disco103, and DQN's update for each step.

@@ -23,16 +23,17 @@ from agents.environments.names import make_environment
 from experiments.results import plots, reading
 from experiments.runs import command_line, planning, settings
 from experiments.runs.processes import define_process_flags, join
-from frodo import logs, population_presets
-from frodo.config import PopulationConfig
+from frodo import logs
 from frodo.regimes.discovery import Populations
-from frodo.rule_files import config_for, load_settings
+from frodo.rules.files import config_for, load_settings
 from frodo.runs.callbacks import Callback, by_name
 from frodo.runs.driver import Driven, drive, end_program
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
+from frodo.settings import population_presets
+from frodo.settings.config import PopulationConfig
 
 NUM_ROWS, NUM_RULES = 200, 10  # log points at least, of long runs, and rules on the way
 MAX_STEPS_OF_A_ROW = 100  # a run stops, and is saved, at a row

@@ -15,9 +15,9 @@ from absl import flags
 
 from experiments.runs import command_line, settings
 from experiments.runs.learning_curves import print_summary, train_and_draw
-from frodo import disco103_weights
-from frodo.config import OnlineConfig
+from frodo.rules import disco103_weights
 from frodo.runs.errors import caused_by
+from frodo.settings.config import OnlineConfig
 
 
 def main(argv: list[str]) -> None:

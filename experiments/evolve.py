@@ -30,6 +30,7 @@ from experiments.runs.settings import parse_tasks
 from frodo import files
 from frodo.logs import table
 from frodo.regimes.evolution import Evolution
+from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import KINDS, MAX_SEEDS, EvolutionConfig
 from frodo.regimes.searching import SEEDS_OF_FINALISTS, Evolved, Interrupted, Searches, settings_for
 from frodo.runs.callbacks import by_name
@@ -38,9 +39,8 @@ from frodo.runs.errors import UsageError
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
-from frodo.scores import task_of
-from meta.program_evaluation import distance_from_td
-from meta.program_language import LOSSES, to_formula
+from meta.programs.evaluation import distance_from_td
+from meta.programs.language import LOSSES, to_formula
 
 
 @dataclasses.dataclass

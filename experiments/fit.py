@@ -2,12 +2,13 @@
 
     python -m experiments.fit --target=cmpo --rule=results/discover/disco/rule.npz
 
-Prints what part of the change that the target asks for the fitted one explains (`meta.fitting.variance_explained`; of
-CMPO's policy, `meta.policy_fitting.agreement`): on made-up trajectories, on and off policy, at other lengths, discounts
-and numbers of actions than those that it was fitted with; and on an agent's own trajectories, which learns by the
-fitted targets, at the start and after each third of --steps. Of policies, also how far π̂ is from the policy in units
-of CMPO's distance, the cosine between the two changes, and CMPO's distance in nats. With --rule it is a discovered rule
-that is measured, not the fitted one: what of the hand-made target is in it.
+Prints what part of the change that the target asks for the fitted one explains
+(`meta.targets.fitting.variance_explained`; of CMPO's policy, `meta.targets.policy_fitting.agreement`): on made-up
+trajectories, on and off policy, at other lengths, discounts and numbers of actions than those that it was fitted with;
+and on an agent's own trajectories, which learns by the fitted targets, at the start and after each third of --steps. Of
+policies, also how far π̂ is from the policy in units of CMPO's distance, the cosine between the two changes, and CMPO's
+distance in nats. With --rule it is a discovered rule that is measured, not the fitted one: what of the hand-made target
+is in it.
 """
 
 import dataclasses
@@ -19,18 +20,18 @@ import jax.numpy as jnp
 from absl import flags
 
 import frodo
-from agents import acting
-from agents.acting import Actor
+from agents.acting import in_jax as acting
+from agents.acting.in_jax import Actor
 from agents.environments.names import is_pure, make_environment
 from agents.validation import check_choice
 from experiments.runs import settings
 from experiments.runs.command_line import no_arguments, parse_steps, start
-from frodo.fitted import check_target
 from frodo.logs import table
-from frodo.rules import starts
+from frodo.rules.fitted import check_target
 from frodo.runs.errors import UsageError, caused_by
-from meta import fitting, policy_fitting
-from meta.disco import DiscoConfig
+from frodo.settings.registry import starts
+from meta.targets import fitting, policy_fitting
+from meta.targets.disco import DiscoConfig
 
 NUM_TRAJECTORIES = 20  # of each environment, one after another
 STAGES = 3

@@ -21,10 +21,10 @@ from absl import flags
 from experiments.runs import command_line, planning, settings
 from experiments.runs.learning_curves import print_summary, train_and_draw
 from experiments.runs.processes import define_process_flags, join, num_devices
-from frodo.config import OnlineConfig
-from frodo.rules import RULES
 from frodo.runs.errors import caused_by
 from frodo.runs.folders import of_process
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import RULES
 
 
 def preset() -> OnlineConfig:

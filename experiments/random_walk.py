@@ -15,9 +15,9 @@ import numpy as np
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
-from frodo import presets
-from frodo.config import OnlineConfig
 from frodo.runs.options import RunOptions
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig
 
 LAMBDAS = (0.0, 0.4, 0.8, 0.9, 0.99, 1.0)
 METRICS = ("error", "spike")

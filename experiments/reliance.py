@@ -17,11 +17,11 @@ from absl import flags
 
 from experiments.results import plots, reading
 from experiments.runs import command_line, settings, sweep
-from frodo.config import OnlineConfig
-from frodo.rules import make_update_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.options import RunOptions
-from meta.disco import HIDDEN
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import make_update_rule
+from meta.targets.disco import HIDDEN
 
 LABELS = {"nothing": "y, z seen", "own": "y, z hidden from ŷ, ẑ", "all": "y, z hidden from all targets"}
 

@@ -22,13 +22,13 @@ from experiments.runs.settings import parse_tasks
 from frodo import files
 from frodo.logs import Progress, table
 from frodo.regimes.evolution import Evolution
+from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
-from frodo.scores import task_of
-from meta.program_evaluation import distance_from_td
-from meta.program_language import LOSSES, Program, to_formula
-from meta.programs import parse_loss
+from meta.programs.evaluation import distance_from_td
+from meta.programs.language import LOSSES, Program, to_formula
+from meta.programs.rule import parse_loss
 
 
 def score(

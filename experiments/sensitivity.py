@@ -21,24 +21,26 @@ import numpy as np
 from absl import flags
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
-from agents import acting
+from agents.acting import in_jax as acting
 from agents.environments.names import make_environment
-from agents.impala import ActorCriticTargets, ImpalaConfig, impala
 from agents.rule import UpdateRule
-from agents.td import TDLambdaConfig, td_lambda
+from agents.rules.impala import ActorCriticTargets, ImpalaConfig, impala
+from agents.rules.td import TDLambdaConfig, td_lambda
 from agents.types import Array, Params, Predictions, Trajectory
 from experiments.results import plots
 from experiments.runs import command_line, settings
-from frodo import files, memory, presets
-from frodo.config import OnlineConfig
+from frodo import files
 from frodo.devices import quick_to_compile
-from frodo.learner import build_learner
 from frodo.logs import Progress, note
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
+from frodo.runs import memory
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import folder_of
 from frodo.runs.options import RunOptions
-from meta.sensitivity import INPUTS, STEP, target_derivatives
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig
+from meta.targets.sensitivity import INPUTS, STEP, target_derivatives
 from toy_envs.base import Environment
 
 NUM_TIMES = 10

@@ -30,17 +30,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from agents.action_values import expected_values, taken_vectors
-from agents.categorical import entropy, to_scalars
 from agents.environments.names import is_pure, make_environment
+from agents.rules.action_values import expected_values, taken_vectors
+from agents.rules.categorical import entropy, to_scalars
 from agents.types import Array, Trajectory
-from experiments.analyses import loaded_agent, rooms
+from experiments.analyses import rooms
 from experiments.analyses.attention import attention
-from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.analyses.pictures import pictures
 from experiments.analyses.predictions import certainty
 from experiments.results.plots import COLOURS
-from experiments.runs import command_line
+from experiments.runs import command_line, loaded_agent
+from experiments.runs.loaded_agent import LoadedAgent
 from frodo import files
 from frodo.logs import Progress, note
 from frodo.runs.errors import RunError, UsageError

@@ -8,28 +8,30 @@ Environments of other libraries, or by name: `as_environment`, `make_environment
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 """
 
+from agents.acting.replay import ReplayConfig
 from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.names import make_environment
-from agents.networks import NetworkConfig
-from agents.replay import ReplayConfig
+from agents.networks.agent import NetworkConfig
 from agents.rule import UpdateRule
 from agents.types import PredictionSpec, Trajectory, make_trajectory
-from frodo.adaptation import held_out_tasks, returns_by_trial
-from frodo.config import AgentConfig, PopulationConfig
-from frodo.learner import Learner, LearnerState, make_learner
+from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
 from frodo.regimes.discovery import Discovery, discover
+from frodo.regimes.evaluation import HeldOut
+from frodo.regimes.learner import Learner, LearnerState, make_learner
 from frodo.regimes.online import discover_online, load
+from frodo.regimes.results import OnlineResult
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.regimes.searching import Evolved, evolve
-from frodo.results import OnlineResult
-from frodo.rule_files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
-from frodo.rules import RULES, RuleConfig, RuleEntry
-from frodo.runs.callbacks import CSV, Callback, Checkpoint, HeldOut, TensorBoard, WeightsAndBiases
-from meta.curriculum import CurriculumConfig
-from meta.distillation import DistillationConfig, Teacher
-from meta.optimizers import OptimizerConfig, adam
-from meta.outer import OuterConfig
+from frodo.rules.files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
+from frodo.runs.callbacks import CSV, Callback, Checkpoint, TensorBoard, WeightsAndBiases
+from frodo.settings import presets
+from frodo.settings.config import AgentConfig, PopulationConfig
+from frodo.settings.registry import RULES, RuleConfig, RuleEntry
+from meta.updates.curriculum import CurriculumConfig
+from meta.updates.distillation import DistillationConfig, Teacher
+from meta.updates.optimizers import OptimizerConfig, adam
+from meta.updates.outer import OuterConfig
 from toy_envs.base import Environment, TimeStep
 from toy_envs.trials import Trials
 
@@ -80,6 +82,7 @@ __all__ = [
     "make_learner",
     "make_rule",
     "make_trajectory",
+    "presets",
     "register_rule",
     "returns_by_trial",
     "shipped_rules",

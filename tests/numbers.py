@@ -21,18 +21,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.acting.on_host import HostActor
+from agents.acting.replay import ReplayConfig
 from agents.environments.names import make_environment
-from agents.host_acting import HostActor
-from agents.networks import NetworkConfig
-from agents.replay import ReplayConfig
-from frodo import population_presets, presets
-from frodo.learner import build_learner
+from agents.networks.agent import NetworkConfig
 from frodo.regimes.discovery import reduce_results
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.population import Population
-from frodo.rule_files import config_for, load_rule
-from frodo.rules import RuleConfig
-from meta.disco import DiscoConfig
+from frodo.rules.files import config_for, load_rule
+from frodo.settings import population_presets, presets
+from frodo.settings.registry import RuleConfig
+from meta.targets.disco import DiscoConfig
 from tests.recorded import Difference, compare
 
 FILE = Path(__file__).parent / "data" / "numbers_0_1_0.npz"

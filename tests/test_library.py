@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import frodo
-from meta import disco103
+from meta.targets import disco103
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_PROGRAMS = "import sys; sys.modules['experiments'] = None\n"  # to import them is an ImportError then
-LANE = "from meta.lanes import LaneConfig\nLANE = LaneConfig(hidden=(8,), num_episodes=10)\n"
+LANE = "from meta.programs.lanes import LaneConfig\nLANE = LaneConfig(hidden=(8,), num_episodes=10)\n"
 KEY = jax.random.key(0)
 TINY = dict(network=frodo.NetworkConfig("mlp", (4,)), unroll=3, validation_unroll=3, num_updates=2)
 

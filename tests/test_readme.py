@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from experiments.runs import planning
-from frodo.rules import RULES
-from meta.inputs import INPUTS
+from frodo.settings.registry import RULES
+from meta.targets.inputs import INPUTS
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--seeds=0", "--steps=1000", "--config.batch_size=2", "--config.num_updates=1", "--config.network.hidden=8"]

@@ -1,4 +1,4 @@
-"""The direction of imports, programs that stand alone, and the length of modules."""
+"""Imports go one way between packages and between their rooms, programs stand alone, and modules are short."""
 
 import ast
 from pathlib import Path
@@ -46,6 +46,31 @@ def test_imports_go_one_way(path):
     layer = LAYERS.index(path.parts[0])
     assert not packages & {*LAYERS[layer + 1 :], "tests"}
     assert "distrax" not in packages
+
+
+def room(path: Path) -> str:
+    """The room of its package that a module is in, "" for what all rooms share (in experiments: for programs)."""
+    return path.parts[1] if len(path.parts) > 2 else ""
+
+
+def rooms_imported(layer: str) -> dict[str, set[str]]:
+    """The other rooms of its own package that each room imports; the front door, __init__.py, may import any."""
+    paths = {path.with_suffix("").as_posix().replace("/", "."): path for path in MODULES if path.parts[0] == layer}
+    found: dict[str, set[str]] = {room(path): set() for path in paths.values()}
+    for path in paths.values():
+        if path.parts[1:] != ("__init__.py",):
+            found[room(path)] |= {room(paths[x]) for x in imported((ROOT / path).read_text()) if x in paths}
+    return {name: others - {name} for name, others in found.items()}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_inside_a_package_imports_go_one_way_from_room_to_room(layer):
+    rooms = rooms_imported(layer)
+    assert layer == "experiments" or not rooms.get("")
+    while rooms:  # the rooms that import no other one of those that are left
+        first = [name for name, others in rooms.items() if not others & rooms.keys()]
+        assert first, f"each of these rooms imports another one of them: {sorted(rooms)}"
+        rooms = {name: others for name, others in rooms.items() if name not in first}
 
 
 def test_every_program_is_there():

@@ -31,11 +31,11 @@ import jax
 import numpy as np
 
 import frodo
-from frodo.program_lanes import Task
 from frodo.regimes.evolution import Evolution
+from frodo.regimes.program_lanes import Task
 from frodo.regimes.search_settings import EvolutionConfig
-from meta.lanes import LaneConfig
-from meta.program_language import LOSSES, to_formula
+from meta.programs.lanes import LaneConfig
+from meta.programs.language import LOSSES, to_formula
 from tests.recorded import Difference, compare
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch

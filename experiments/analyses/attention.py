@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.transformer import Memory, Weights, attention_once
+from agents.networks.transformer import Memory, Weights, attention_once
 from agents.types import Trajectory
-from experiments.analyses.loaded_agent import LoadedAgent
+from experiments.runs.loaded_agent import LoadedAgent
 
 
 def attention(loaded: LoadedAgent, trajectory: Trajectory) -> np.ndarray:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import log_softmax
 
-from agents.action_values import expected_values, taken_vectors
-from agents.categorical import entropy, to_scalars
 from agents.rule import UpdateRule
+from agents.rules.action_values import expected_values, taken_vectors
+from agents.rules.categorical import entropy, to_scalars
 from agents.types import Array, Params, Predictions, Trajectory
-from experiments.analyses.loaded_agent import LoadedAgent, rule_inputs
+from experiments.runs.loaded_agent import LoadedAgent, rule_inputs
 
 TARGETS = ("policy", "y", "z")  # logits in DiscoTargets
 

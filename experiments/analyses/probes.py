@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from agents.action_values import taken_vectors
-from agents.categorical import entropy
+from agents.rules.action_values import taken_vectors
+from agents.rules.categorical import entropy
 from agents.types import Array, Predictions, Trajectory
-from experiments.analyses.loaded_agent import LoadedAgent
 from experiments.analyses.predictions import values
+from experiments.runs.loaded_agent import LoadedAgent
 
 AHEAD = (1, 2, 4, 8, 16)  # k
 NUM_FOLDS = 5

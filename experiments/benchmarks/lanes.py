@@ -18,11 +18,11 @@ from absl import app, flags
 
 from agents.environments.names import make_environment
 from frodo.logs import table
-from frodo.program_lanes import BASIC, fits
-from meta.lanes import LaneConfig, Lanes, make_lanes
-from meta.program_evaluation import LISTS, Instructions, assemble, has_gradient, registers_of
-from meta.program_generation import random_program
-from meta.program_language import FORMULAS, LOSSES, Program, parse
+from frodo.regimes.program_lanes import BASIC, fits
+from meta.programs.evaluation import LISTS, Instructions, assemble, has_gradient, registers_of
+from meta.programs.generation import random_program
+from meta.programs.lanes import LaneConfig, Lanes, make_lanes
+from meta.programs.language import FORMULAS, LOSSES, Program, parse
 from toy_envs.base import Environment
 
 NUM_LANES, NUM_STEPS, NUM_TURNS = 32, 100, 7

@@ -15,19 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
-from agents import acting
+from agents.acting import in_jax as acting
 from agents.environments.suites import seen
-from agents.networks import PRECISIONS
-from frodo import population_presets, presets
-from frodo.config import make_setup
+from agents.networks.agent import PRECISIONS
 from frodo.devices import cpu_devices, make_mesh
-from frodo.learner import build_learner
 from frodo.logs import quantity, table
-from frodo.plan import batch_shape, trajectory_shape, trajectory_shapes
-from frodo.program_costs import Costs, costs_of, costs_of_compiled
+from frodo.regimes.learner import build_learner
+from frodo.regimes.plan import batch_shape, trajectory_shape, trajectory_shapes
 from frodo.regimes.population import make_agent
-from meta.lifetime import init_agent_state, make_agent_step
-from meta.population import AXIS, make_group_step
+from frodo.regimes.program_costs import Costs, costs_of, costs_of_compiled
+from frodo.settings import population_presets, presets
+from frodo.settings.config import make_setup
+from meta.updates.lifetime import init_agent_state, make_agent_step
+from meta.updates.population import AXIS, make_group_step
 from toy_envs.catch import Catch
 
 NUM_CALLS = 10

@@ -13,10 +13,10 @@ from absl import app, flags
 
 from agents import splitting
 from agents.environments.names import make_environment
-from frodo import presets
-from frodo.learner import build_learner
 from frodo.logs import table
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
+from frodo.settings import presets
 from toy_envs.base import Environment
 
 NUM_TURNS = 5

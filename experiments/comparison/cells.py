@@ -19,13 +19,13 @@ from experiments.results import reading
 from experiments.runs import training
 from experiments.runs.jobs import failure
 from frodo import files
-from frodo.config import OnlineConfig
 from frodo.logs import note
+from frodo.regimes.scores import normalised
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import has_checkpoint
 from frodo.runs.options import RunOptions
-from frodo.scores import normalised
-from frodo.value_bins import with_bins_of
+from frodo.settings.config import OnlineConfig
+from frodo.settings.value_bins import with_bins_of
 
 TUNING, CELLS = "tuning", "cells"
 OWN = "own_settings"  # the folder of a run that is not tuned

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from experiments.comparison.methods import DISCOVERIES, FITTED_METHODS, RULE_FLAGS, row_of, rule_flags
 from experiments.comparison.protocol import FAMILIES, Grid, Point, Program, family
-from frodo import presets
-from frodo.config import OnlineConfig, outer_settings
-from frodo.rule_files import Origin, load_origin, load_rule
-from frodo.rules import replace, starts
+from frodo.regimes.scores import BSUITE_CATCH, reference_scores
+from frodo.rules.files import Origin, load_origin, load_rule
 from frodo.runs.errors import UsageError, caused_by
-from frodo.scores import BSUITE_CATCH, reference_scores
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig, outer_settings
+from frodo.settings.registry import replace, starts
 from toy_envs import names
 
 EXPLORATION = 0.1  # share of a lifetime in which random actions become fewer, where there are such

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 
 from agents.environments.names import make_environment
-from experiments.analyses import loaded_agent
 from experiments.results import k_shot, plots, reading
+from experiments.runs import loaded_agent
 from frodo import files
-from frodo.config import OnlineConfig
 from frodo.logs import quantity
+from frodo.regimes.scores import normalised, reference_scores
 from frodo.runs.errors import UsageError
-from frodo.scores import normalised, reference_scores
+from frodo.settings.config import OnlineConfig
 from toy_envs import names
 from toy_envs.rule_room import KINDS, RuleRoom
 from toy_envs.trials import Trials

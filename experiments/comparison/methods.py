@@ -9,15 +9,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from agents.impala import ImpalaConfig
+from agents.rules.impala import ImpalaConfig
 from experiments.runs import settings
-from frodo import population_presets, presets
-from frodo.config import AgentConfig, OnlineConfig, outer_settings
-from frodo.rule_files import load_rule
-from frodo.rules import RULES, Origin, RuleConfig
-from meta.outer import OuterConfig
-from meta.program_language import FORMULAS
-from meta.scalar import FrodoConfig
+from frodo.rules.files import load_rule
+from frodo.settings import population_presets, presets
+from frodo.settings.config import AgentConfig, OnlineConfig, outer_settings
+from frodo.settings.registry import RULES, Origin, RuleConfig
+from meta.programs.language import FORMULAS
+from meta.targets.scalar import FrodoConfig
+from meta.updates.outer import OuterConfig
 
 VALUE_COST = 0.5  # of every critic's loss
 LAMBDA = 0.95  # λ of every return

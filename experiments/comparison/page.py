@@ -18,7 +18,7 @@ from experiments.results import pages, statistics
 from experiments.runs.jobs import failure
 from frodo import files
 from frodo.logs import quantity
-from frodo.rule_files import load_origin
+from frodo.rules.files import load_origin
 
 if TYPE_CHECKING:
     from experiments.comparison.report import Findings

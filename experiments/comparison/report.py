@@ -17,8 +17,8 @@ from experiments.results import plots, reading, statistics
 from experiments.results.statistics import Estimate
 from frodo import files
 from frodo.logs import table
-from frodo.rules import RULES
-from frodo.scores import normalised, reference_scores
+from frodo.regimes.scores import normalised, reference_scores
+from frodo.settings.registry import RULES
 
 THRESHOLDS = np.linspace(-0.2, 1.1, 66)
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from experiments.results.plots import COLOURS, new_figure
-from meta.program_language import OPERATORS, Language, Program, compact, to_formula
+from meta.programs.language import OPERATORS, Language, Program, compact, to_formula
 
 SHOWN = 6  # formulas under the picture of a family
 

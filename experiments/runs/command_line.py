@@ -31,12 +31,12 @@ from agents.environments.host import NotFiniteError
 from agents.validation import ON_HOST, did_you_mean
 from experiments.runs import compiled_programs, jobs, processes, settings_help
 from frodo.files import MAX_ENTRIES, DiskError
-from frodo.rules import RULES, RuleConfig
 from frodo.runs import cores, errors
 from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
 from frodo.runs.options import RunOptions
+from frodo.settings.registry import RULES, RuleConfig
 
 Config = TypeVar("Config")
 MAX_LINE = 2000  # characters of an error

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from agents.environments.gymnax import GymnaxEnvironment
 from agents.types import Array, Params, Predictions, PredictionSpec
-from frodo.adaptation import held_out_tasks, returns_by_trial
-from frodo.evaluation import episode_returns
-from frodo.learner import Learner
+from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
+from frodo.regimes.evaluation import episode_returns
+from frodo.regimes.learner import Learner
 from frodo.regimes.lifetimes import Evaluate, OnlineState
-from meta.curriculum import UNIFORM
+from meta.updates.curriculum import UNIFORM
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.analyses.loaded_agent import load_teacher
 from experiments.results import plots, reading
 from experiments.runs import training
+from experiments.runs.loaded_agent import load_teacher
 from frodo import logs
-from frodo.config import OnlineConfig
 from frodo.runs.folders import folder_of
 from frodo.runs.options import RunOptions
+from frodo.settings.config import OnlineConfig
 from toy_envs.catch import Catch
 from toy_envs.rule_room import MIXED
 

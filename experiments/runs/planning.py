@@ -5,9 +5,9 @@ from collections.abc import Callable
 from absl import flags
 
 from agents.validation import check_choice
-from frodo.config import OnlineConfig, PopulationConfig
-from frodo.plan import ACCELERATORS, Plan, describe, plan_online, plan_population
+from frodo.regimes.plan import ACCELERATORS, Plan, describe, plan_online, plan_population
 from frodo.runs.errors import caused_by
+from frodo.settings.config import OnlineConfig, PopulationConfig
 
 
 def define_plan_flags() -> None:

@@ -4,13 +4,13 @@ import re
 
 from agents.environments.names import is_pure, make_environment
 from agents.types import Params
-from frodo import population_presets, presets
-from frodo.config import OnlineConfig, PopulationConfig
 from frodo.files import MAX_ENTRIES
-from frodo.rule_files import agent_for, load_meta_params, shipped_rules
-from frodo.rules import RULES, starts
+from frodo.regimes.scores import task_of
+from frodo.rules.files import agent_for, load_meta_params, shipped_rules
 from frodo.runs.errors import UsageError, caused_by
-from frodo.scores import task_of
+from frodo.settings import population_presets, presets
+from frodo.settings.config import OnlineConfig, PopulationConfig
+from frodo.settings.registry import RULES, starts
 
 # Rules, for --help: those that were discovered, and what η can begin with.
 DISCOVERED = f"{', '.join([*starts(is_fitted=False), *shipped_rules()])}, or a file that `discover` wrote"

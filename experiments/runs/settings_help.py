@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from agents.settings import descriptions
-from frodo.rules import RULES, RuleConfig
+from frodo.settings.registry import RULES, RuleConfig
 
 FLAGS = flags.FLAGS
 SETTINGS = "settings"  # what flags of settings are defined in, in place of a module

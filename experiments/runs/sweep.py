@@ -9,12 +9,12 @@ import numpy as np
 from experiments.results import plots, reading
 from experiments.runs import settings, training
 from frodo import files, logs
-from frodo.config import OnlineConfig
 from frodo.regimes.lifetimes import check_split
-from frodo.rules import starts
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import clear, folder_of, has_checkpoint, locked
 from frodo.runs.options import RunOptions
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import starts
 
 
 def run_all(

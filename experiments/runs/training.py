@@ -22,11 +22,8 @@ from agents.environments.names import is_pure, make_environment
 from experiments.results import reading
 from experiments.runs import exact_metrics, settings
 from frodo import devices, files
-from frodo.config import OnlineConfig
-from frodo.learner import Learner, build_learner, check_teacher
-from frodo.memory import batch_shape, check_agents
-from frodo.observations import note_layout
 from frodo.regimes.in_jax import LivesInJax, Measures, chunk_of
+from frodo.regimes.learner import Learner, build_learner, check_teacher
 from frodo.regimes.life_rows import lives_of
 from frodo.regimes.lifetimes import check_split, check_tasks
 from frodo.regimes.on_host import LivesOnHost
@@ -34,10 +31,13 @@ from frodo.runs.callbacks import by_name
 from frodo.runs.cores import use_one_thread
 from frodo.runs.driver import drive, end_program
 from frodo.runs.folders import folder_of
+from frodo.runs.memory import batch_shape, check_agents
 from frodo.runs.options import RunOptions
 from frodo.runs.run import FIRST_COLUMNS, Run
-from frodo.value_bins import with_bins, with_bins_of
-from meta.distillation import Teacher
+from frodo.settings.config import OnlineConfig
+from frodo.settings.observations import note_layout
+from frodo.settings.value_bins import with_bins, with_bins_of
+from meta.updates.distillation import Teacher
 from toy_envs.base import Environment
 
 SMALL = 10**8  # multiplications of an update's largest products, up to which it is run by one thread

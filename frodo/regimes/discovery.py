@@ -14,16 +14,16 @@ from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment
 from agents.types import Array, Params
 from agents.validation import check_count, check_type, checked_key
-from frodo import population_presets, presets
-from frodo.config import AgentConfig, PopulationConfig
 from frodo.logs import note
-from frodo.observations import note_layout
 from frodo.regimes.online import host_seeds
 from frodo.regimes.population import AgentResults, Population, PopulationState
-from frodo.rule_files import Origin, Rule, get_rule, population_config
-from frodo.rules import RULES
+from frodo.rules.files import Origin, Rule, get_rule, population_config
 from frodo.runs.driver import Advanced, Driven, Regime, drive, go_on_or_end
 from frodo.runs.run import opened
+from frodo.settings import population_presets, presets
+from frodo.settings.config import AgentConfig, PopulationConfig
+from frodo.settings.observations import note_layout
+from frodo.settings.registry import RULES
 
 
 def reduce_results(

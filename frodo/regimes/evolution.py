@@ -1,10 +1,10 @@
 """The evolution regime: programs are varied, and kept by how well fresh agents learn by them (Co-Reyes et al. 2021).
 
 Regularised evolution (Real et al. 2019; Algorithm 2 of the paper): the best of a few members drawn at random is varied,
-its child becomes a member, and the oldest member goes. Children are evaluated in *lanes* (`meta.lanes`), which run in
-chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as data. The
-first environment is the hurdle: a program that does too badly there, with its first seed, sees no other, and no more
-seeds.
+its child becomes a member, and the oldest member goes. Children are evaluated in *lanes* (`meta.programs.lanes`), which
+run in chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as
+data. The first environment is the hurdle: a program that does too badly there, with its first seed, sees no other, and
+no more seeds.
 
 A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score; or, as in the
 paper, one whose outputs are.
@@ -21,11 +21,11 @@ import numpy as np
 
 from agents.validation import check_count
 from frodo.logs import note
-from frodo.program_lanes import Evaluator, Job, Outcome, Task
+from frodo.regimes.program_lanes import Evaluator, Job, Outcome, Task
 from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
-from meta.equivalence import EQUIVALENCES, SAME, Rows
-from meta.program_generation import mutate, random_program
-from meta.program_language import Node, Program, compact
+from meta.programs.equivalence import EQUIVALENCES, SAME, Rows
+from meta.programs.generation import mutate, random_program
+from meta.programs.language import Node, Program, compact
 
 COUNTED = (
     "proposals",

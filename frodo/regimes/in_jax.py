@@ -12,17 +12,17 @@ import numpy as np
 from agents import splitting
 from agents.types import Array, Params
 from frodo import devices, files
-from frodo.config import AgentConfig
-from frodo.learner import Control, Learner
 from frodo.logs import note
-from frodo.memory import check_agents
-from frodo.not_finite import what_was_shown
-from frodo.observations import note_sizes
+from frodo.regimes.learner import Control, Learner
 from frodo.regimes.life_rows import Lives, are_finite, check, kept, reduced, rows_of, text_of, told_again
 from frodo.regimes.lifetimes import MAX_SKIPPED_IN_A_ROW, Evaluate, OnlineProgram, OnlineState, make_online_program
-from frodo.results import num_done
+from frodo.regimes.results import num_done
 from frodo.runs.driver import Advanced, Driven, Regime
-from frodo.value_bins import BinWatch
+from frodo.runs.memory import check_agents
+from frodo.runs.not_finite import what_was_shown
+from frodo.settings.config import AgentConfig
+from frodo.settings.observations import note_sizes
+from frodo.settings.value_bins import BinWatch
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least

@@ -14,11 +14,11 @@ from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import NotFiniteError
 from agents.types import Array, Params
-from frodo.config import AgentConfig
-from frodo.learner import Control
+from frodo.regimes.learner import Control
 from frodo.regimes.lifetimes import cause, why_stopped
-from frodo.results import joined
+from frodo.regimes.results import joined
 from frodo.runs.run import Run
+from frodo.settings.config import AgentConfig
 
 
 class Lives(NamedTuple):

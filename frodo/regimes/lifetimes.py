@@ -16,17 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents import acting, splitting
-from agents.acting import Actor, ActorState
+from agents import splitting
+from agents.acting import in_jax as acting
+from agents.acting.in_jax import Actor, ActorState
+from agents.acting.on_host import ActedIteration
 from agents.environments.host import HostEnvironment
-from agents.host_acting import ActedIteration
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_count
-from frodo.arguments import all_finite
-from frodo.config import AgentConfig
-from frodo.learner import Control, Learner, LearnerState, split
-from frodo.not_finite import NotFinite, first_not_finite, nothing
-from meta.curriculum import check_curriculum, make_curriculum
+from frodo.regimes.arguments import all_finite
+from frodo.regimes.learner import Control, Learner, LearnerState, split
+from frodo.runs.not_finite import NotFinite, first_not_finite, nothing
+from frodo.settings.config import AgentConfig
+from meta.updates.curriculum import check_curriculum, make_curriculum
 from toy_envs.base import Environment
 
 MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives

@@ -10,20 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
+from agents.acting.on_host import HostActor, Waiting, actor_keys
 from agents.environments.host import HostEnvironment
-from agents.host_acting import HostActor, Waiting, actor_keys
 from agents.types import Params
 from frodo import devices
-from frodo.config import AgentConfig
-from frodo.learner import Learner, LearnerState, split
-from frodo.memory import batch_shape, check_agents
-from frodo.observations import note_sizes
+from frodo.regimes.learner import Learner, LearnerState, split
 from frodo.regimes.life_rows import Lives, are_finite, check, kept, reduced, rows_of, text_of, told_again
 from frodo.regimes.lifetimes import check_tasks, make_host_learn, of_all_actors
-from frodo.results import num_done
+from frodo.regimes.results import num_done
 from frodo.runs.driver import Advanced, Driven, Regime
-from frodo.value_bins import BinWatch
-from meta.experience import apart, jit_in_place, together
+from frodo.runs.memory import batch_shape, check_agents
+from frodo.settings.config import AgentConfig
+from frodo.settings.observations import note_sizes
+from frodo.settings.value_bins import BinWatch
+from meta.updates.experience import apart, jit_in_place, together
 
 ROWS = 200  # log points of a life, at most
 State = dict[str, Any]  # index of the life, its step, keys of its actors, learner

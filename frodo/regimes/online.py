@@ -14,23 +14,25 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure
 from agents.types import Array, Params
 from agents.validation import check_count, check_type, checked_key
-from frodo import presets, results, states
-from frodo.arguments import check_meta_params
-from frodo.config import AgentConfig
+from frodo import states
 from frodo.devices import own_key
-from frodo.learner import build_learner, check_teacher
-from frodo.observations import note_layout
+from frodo.regimes import results
+from frodo.regimes.arguments import check_meta_params
 from frodo.regimes.in_jax import LivesInJax
+from frodo.regimes.learner import build_learner, check_teacher
 from frodo.regimes.life_rows import Lives
 from frodo.regimes.lifetimes import OnlineState, check_split, check_tasks, whole_steps
 from frodo.regimes.on_host import LivesOnHost
-from frodo.results import Life, OnlineResult
-from frodo.rule_files import Rule, get_rule
-from frodo.rules import RULES
+from frodo.regimes.results import Life, OnlineResult
+from frodo.rules.files import Rule, get_rule
 from frodo.runs.driver import drive, go_on_or_end
 from frodo.runs.run import Run, opened
-from frodo.value_bins import with_bins
-from meta.distillation import Teacher
+from frodo.settings import presets
+from frodo.settings.config import AgentConfig
+from frodo.settings.observations import note_layout
+from frodo.settings.registry import RULES
+from frodo.settings.value_bins import with_bins
+from meta.updates.distillation import Teacher
 from toy_envs.base import Environment
 from toy_envs.trials import Trials
 

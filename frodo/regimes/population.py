@@ -1,7 +1,7 @@
 """The population regime: many agents in many environments discover one rule over many lifetimes.
 
 Agents whose environments share a program are a group: one compiled program on a mesh of devices. Each of the others has
-an environment on the host, which a thread steps. What one agent does in a meta-step is in `meta/population.py`.
+an environment on the host, which a thread steps. What one agent does in a meta-step is in `meta/updates/population.py`.
 """
 
 import collections
@@ -16,20 +16,20 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from agents import acting
-from agents.acting import Actor
+from agents.acting import in_jax as acting
+from agents.acting.in_jax import Actor
+from agents.acting.on_host import ActedIteration, HostActor
 from agents.environments.host import HostEnvironment, NotFiniteError
 from agents.environments.suites import Seen
-from agents.host_acting import ActedIteration, HostActor
 from agents.types import Array, Params
-from frodo.arguments import check_meta_params
-from frodo.config import PopulationConfig, make_setup
 from frodo.devices import make_mesh, quick_to_compile
-from frodo.memory import batch_shape, check, needs
-from frodo.rules import make_update_rule
-from meta.experience import apart, experience_apart, make_lifetime
-from meta.lifetime import Setup
-from meta.population import (
+from frodo.regimes.arguments import check_meta_params
+from frodo.runs.memory import batch_shape, check, needs
+from frodo.settings.config import PopulationConfig, make_setup
+from frodo.settings.registry import make_update_rule
+from meta.updates.experience import apart, experience_apart, make_lifetime
+from meta.updates.lifetime import Setup
+from meta.updates.population import (
     AXIS,
     AgentOutput,
     GroupOutput,

@@ -9,14 +9,14 @@ import numpy as np
 
 from agents.settings import Settings
 from agents.validation import check_choice, check_numbers
-from frodo.program_lanes import Pool, Task, loss_pools, target_pools
-from frodo.rules import with_prefix
-from frodo.target_lanes import TargetLaneConfig
-from meta.equivalence import EQUIVALENCES, of_loss, of_target
-from meta.lanes import LaneConfig
-from meta.program_language import FORMULAS, LOSSES, Language, Program, parse_setting
-from meta.target_programs import FORMULAS as OF_TARGETS
-from meta.target_programs import TARGETS
+from frodo.regimes.program_lanes import Pool, Task, loss_pools, target_pools
+from frodo.regimes.target_lanes import TargetLaneConfig
+from frodo.settings.registry import with_prefix
+from meta.programs.equivalence import EQUIVALENCES, of_loss, of_target
+from meta.programs.lanes import LaneConfig
+from meta.programs.language import FORMULAS, LOSSES, Language, Program, parse_setting
+from meta.programs.targets import FORMULAS as OF_TARGETS
+from meta.programs.targets import TARGETS
 
 MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
@@ -124,7 +124,8 @@ class Kind(NamedTuple):
       language: of the programs.
       formulas: known programs by name.
       pools: task, its settings -> lanes, those that fit fewest programs first.
-      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by (`meta.equivalence`).
+      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by
+      (`meta.programs.equivalence`).
     """
 
     language: Language

@@ -11,22 +11,23 @@ import numpy as np
 
 from agents.environments.adapt import as_environment
 from agents.validation import check_count, check_type
-from frodo import devices, files, presets
-from frodo.config import AgentConfig
+from frodo import devices, files
 from frodo.logs import Progress, note
-from frodo.program_lanes import Task
 from frodo.regimes.evolution import Evolution, Exhausted, Record
+from frodo.regimes.program_lanes import Task
+from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
-from frodo.rule_files import Origin, Rule
-from frodo.rules import replace
+from frodo.rules.files import Origin, Rule
 from frodo.runs.driver import Advanced, Driven, Regime, Stopped, drive, go_on_or_end
 from frodo.runs.errors import RunError, caused_by
 from frodo.runs.run import opened
 from frodo.runs.signals import Signals
-from frodo.scores import task_of
-from meta.optimizers import adam
-from meta.program_language import to_formula
-from meta.program_latex import to_latex
+from frodo.settings import presets
+from frodo.settings.config import AgentConfig
+from frodo.settings.registry import replace
+from meta.programs.language import to_formula
+from meta.programs.latex import to_latex
+from meta.updates.optimizers import adam
 from toy_envs.base import Environment
 
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
@@ -251,7 +252,7 @@ def evolve(
       language: 'losses' of value-based agents, or 'targets' of actor-critics.
       num_programs: that are evaluated.
       seed: of the search and its agents.
-      bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.scores`) need none.
+      bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.regimes.scores`) need none.
       num_finalists, num_final_seeds: the best programs that are evaluated again, each with so many fresh seeds.
       folder, callbacks: as those of `discover_online`; there is a row for each chunk of steps.
       **settings: fields of `EvolutionConfig`.

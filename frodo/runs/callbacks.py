@@ -18,15 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-
-from agents.environments.adapt import as_environment
-from agents.validation import check_count, did_you_mean
-from frodo.evaluation import episode_returns
+from agents.validation import did_you_mean
 from frodo.files import write, writing
 from frodo.logs import note
 from frodo.runs.errors import RunError, UsageError, caused_by
-from toy_envs.base import Environment
 
 if TYPE_CHECKING:
     from frodo.runs.driver import Driven
@@ -103,37 +98,6 @@ class Checkpoint(Callback):
     def end(self) -> None:
         if not self._driven.is_advancing:  # else an error ended it, and the last file stays
             self._driven.result().save(self._path)
-
-
-class HeldOut(Callback):
-    """The return in an environment that the agent does not learn in, as `held_out_return` of every row.
-
-    Args:
-      environment: a pure one whose episodes end, of the kinds that `discover_online` takes.
-      num_episodes: the same at every row.
-      is_greedy: whether the most probable action of a step is taken, else one is drawn from the policy.
-    Raises:
-      ValueError: for an environment on the host.
-    """
-
-    def __init__(self, environment: Any, num_episodes: int = 64, is_greedy: bool = True):
-        check_count("num_episodes", num_episodes)
-        own = as_environment(environment)
-        if not isinstance(own, Environment):
-            raise ValueError("HeldOut: the environment is stepped on the host, expected one in JAX")
-        self._environment, self._num_episodes, self._is_greedy = own, num_episodes, is_greedy
-        self._play: Callable[..., Any] | None = None
-
-    def begin(self, driven: "Driven") -> None:
-        self._driven = driven
-
-    def see(self, row: dict[str, Any]) -> None:
-        result = self._driven.result()
-        learner, environment = result.learner, self._environment
-        if self._play is None:
-            how = (environment, jax.random.key(0), self._num_episodes, self._is_greedy)
-            self._play = jax.jit(lambda params: episode_returns(learner, params, *how)[0].mean())
-        row["held_out_return"] = float(self._play(learner.setup.acting_params(result.state.agent)))
 
 
 class TensorBoard(Callback):

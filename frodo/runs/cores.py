@@ -7,7 +7,7 @@ import sys
 
 import jax
 
-from frodo.memory import import_psutil
+from frodo.runs.memory import import_psutil
 
 try:
     import resource

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from frodo.devices import is_first
-from frodo.earlier_versions import FORMAT
 from frodo.files import writing
 from frodo.logs import note
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
+from frodo.settings.earlier_versions import FORMAT
 
 try:
     import fcntl

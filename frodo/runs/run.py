@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from agents.validation import check_type
-from frodo.earlier_versions import FORMAT
 from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
 from frodo.runs import errors
 from frodo.runs.cores import peak_memory_mb
@@ -27,6 +26,7 @@ from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked, of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.provenance import provenance
+from frodo.settings.earlier_versions import FORMAT
 
 SAVE_SECONDS = 60.0  # between checkpoints
 FIRST_COLUMNS = ("seed", "update", "env_steps", "env_frames", "seconds")

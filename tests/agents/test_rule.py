@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from agents import rule as rules
-from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
-from agents.q_learning import QLearningConfig, q_learning
 from agents.rule import UpdateRule, masked_reduce, with_checked_predictions
-from agents.td import TDLambdaConfig, td_lambda
+from agents.rules.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.rules.q_learning import QLearningConfig, q_learning
+from agents.rules.td import TDLambdaConfig, td_lambda
 from agents.types import PredictionSpec
 from tests.trajectories import random_trajectory
 

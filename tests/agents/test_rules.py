@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.impala import A2CConfig, ImpalaConfig, a2c, impala
-from agents.q_learning import QLearningConfig, q_learning
 from agents.rule import masked_reduce
-from agents.td import TDLambdaConfig, td_lambda
+from agents.rules.impala import A2CConfig, ImpalaConfig, a2c, impala
+from agents.rules.q_learning import QLearningConfig, q_learning
+from agents.rules.td import TDLambdaConfig, td_lambda
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import frodo
-from agents.networks import NetworkConfig
+from agents.networks.agent import NetworkConfig
 from examples import frodo_in_one_file as page
-from frodo import presets
-from meta.outer import OuterConfig
+from frodo.settings import presets
+from meta.updates.outer import OuterConfig
 from tests.test_structure import LAYERS, imported
 
 NUM_ITERATIONS = 10

@@ -11,15 +11,15 @@ import pytest
 
 import experiments
 import frodo
-from agents.impala import ImpalaConfig
+from agents.rules.impala import ImpalaConfig
 from experiments.comparison import cells
 from experiments.comparison.comparison import check
 from experiments.comparison.protocol import Grid
 from experiments.runs import settings
-from frodo import population_presets, presets
-from frodo.config import OnlineConfig
-from frodo.rules import RuleConfig
 from frodo.runs.errors import UsageError
+from frodo.settings import population_presets, presets
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import RuleConfig
 from tests.experiments.comparison.small_comparison import ENVS, one
 from tests.trees import check_equal
 from toy_envs.base import DmEnv

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.analyses.loaded_agent import load
 from experiments.comparison import in_context
 from experiments.results import k_shot
-from frodo.adaptation import held_out_tasks, returns_by_trial
+from experiments.runs.loaded_agent import load
+from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
+from frodo.regimes.scores import normalised
 from frodo.runs.errors import UsageError
-from frodo.scores import normalised
 from toy_envs.bandit import Bandit
 from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from experiments import analyse
-from experiments.analyses import loaded_agent, probes
-from experiments.analyses.loaded_agent import LoadedAgent
-from frodo import files, presets
-from frodo.earlier_versions import FORMAT
-from frodo.learner import build_learner
+from experiments.analyses import probes
+from experiments.runs import loaded_agent
+from experiments.runs.loaded_agent import LoadedAgent
+from frodo import files
+from frodo.regimes.learner import build_learner
 from frodo.runs.errors import UsageError
+from frodo.settings import presets
+from frodo.settings.earlier_versions import FORMAT
 from tests.experiments.analyses.small_agents import experience, fresh, small
 
 

@@ -9,8 +9,8 @@ from agents.environments.atari57 import atari57_scores
 from experiments import atari57
 from experiments.results.plots import Series
 from experiments.runs import sweep, training
-from frodo import presets
 from frodo.runs.errors import UsageError
+from frodo.settings import presets
 
 
 def make_run(folder, score, is_finished=True):

@@ -15,7 +15,7 @@ from experiments.benchmarks.cases import STEPS, UPDATE, Benchmark
 from experiments.benchmarks.tables import OTHER, THIS
 from experiments.runs import compiled_programs
 from frodo import files
-from frodo.program_costs import costs_of
+from frodo.regimes.program_costs import costs_of
 from frodo.runs.errors import RunError, UsageError
 
 TINY = Benchmark(

@@ -13,10 +13,10 @@ from bsuite.logging import csv_load
 from experiments import bsuite_sweep
 from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_scores import EXPERIMENTS
-from frodo import population_presets
-from frodo.rule_files import Origin, Rule
+from frodo.rules.files import Origin, Rule
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.options import RunOptions
+from frodo.settings import population_presets
 
 
 def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tmp_path, monkeypatch):

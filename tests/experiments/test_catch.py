@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import catch
-from frodo import presets
+from frodo.settings import presets
 
 
 @pytest.mark.parametrize(

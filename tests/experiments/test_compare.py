@@ -16,7 +16,7 @@ from experiments.comparison import cells, methods
 from experiments.comparison.comparison import refuse_seen
 from experiments.comparison.protocol import FAMILIES
 from experiments.runs import settings
-from frodo.rule_files import SHIPPED
+from frodo.rules.files import SHIPPED
 from frodo.runs.errors import RunError, UsageError
 from tests.experiments.comparison.small_comparison import ENVS, one
 

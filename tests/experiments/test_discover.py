@@ -13,14 +13,14 @@ import jax
 import numpy as np
 import pytest
 
-from agents.replay import ReplayConfig
+from agents.acting.replay import ReplayConfig
 from experiments import discover
-from frodo.rule_files import ORIGIN, load_rule
-from frodo.rules import RuleConfig
+from frodo.rules.files import ORIGIN, load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
-from meta.outer import OuterConfig
-from meta.scalar import FrodoConfig
+from frodo.settings.registry import RuleConfig
+from meta.targets.scalar import FrodoConfig
+from meta.updates.outer import OuterConfig
 
 TINY = [
     "--config.batch_size=2",

@@ -17,13 +17,13 @@ import pytest
 from experiments import evolve
 from experiments.evolve import EvolveConfig
 from frodo.regimes import evolution
-from frodo.rule_files import load_rule
+from frodo.regimes.target_lanes import TargetLaneConfig
+from frodo.rules.files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
-from frodo.target_lanes import TargetLaneConfig
-from meta.lanes import LaneConfig
-from meta.program_evaluation import distance_from_td
-from meta.program_language import LOSSES, parse
+from meta.programs.evaluation import distance_from_td
+from meta.programs.lanes import LaneConfig
+from meta.programs.language import LOSSES, parse
 
 ROOT = Path(__file__).parents[2]
 LANE = LaneConfig(

@@ -8,7 +8,7 @@ import pytest
 
 import frodo
 from experiments import fit
-from frodo import presets
+from frodo.settings import presets
 
 ENV, STEPS = "toy/catch/5x5", 2_000
 

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from agents.replay import ReplayConfig
+from agents.acting.replay import ReplayConfig
 from experiments import reliance
 from experiments.runs import settings
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
-from meta.disco import HIDDEN
+from meta.targets.disco import HIDDEN
 
 
 def small(**disco):

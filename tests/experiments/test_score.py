@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from frodo.regimes.evolution import Evolution
-from frodo.scores import task_of
-from meta.program_evaluation import ENDS, distance_from_td
-from meta.program_language import FORMULAS, LOSSES, parse
+from frodo.regimes.scores import task_of
+from meta.programs.evaluation import ENDS, distance_from_td
+from meta.programs.language import FORMULAS, LOSSES, parse
 from tests.experiments.test_evolve import CONFIG
 
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.impala import ImpalaConfig, impala
-from agents.td import TDLambdaConfig, td_lambda
+from agents.rules.impala import ImpalaConfig, impala
+from agents.rules.td import TDLambdaConfig, td_lambda
 from experiments import sensitivity
-from frodo import presets
-from frodo.rules import RuleConfig
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
-from meta.scalar import FrodoConfig, frodo
+from frodo.settings import presets
+from frodo.settings.registry import RuleConfig
+from meta.targets.scalar import FrodoConfig, frodo
 from tests.trajectories import random_trajectory
 
 T, B = 6, 8

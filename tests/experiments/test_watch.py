@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from agents.categorical import to_scalars
 from agents.environments.names import make_environment
+from agents.rules.categorical import to_scalars
 from experiments import watch
-from experiments.analyses import loaded_agent
-from experiments.analyses.loaded_agent import LoadedAgent
-from frodo import presets
-from frodo.learner import build_learner
+from experiments.runs import loaded_agent
+from experiments.runs.loaded_agent import LoadedAgent
+from frodo.regimes.learner import build_learner
 from frodo.runs.errors import RunError, UsageError
+from frodo.settings import presets
 
 
 def untrained(env, rule, **network_settings):

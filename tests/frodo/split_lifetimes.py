@@ -15,17 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
+from agents.acting.on_host import HostActor
+from agents.acting.replay import ReplayConfig
 from agents.environments.host import HostEnvironment, first_step
-from agents.host_acting import HostActor
-from agents.networks import NetworkConfig
-from agents.replay import ReplayConfig
-from frodo import presets
+from agents.networks.agent import NetworkConfig
 from frodo.devices import gather, quick_to_compile
-from frodo.learner import build_learner, split
+from frodo.regimes.learner import build_learner, split
 from frodo.regimes.lifetimes import make_host_learn, make_online_program, of_all_actors
-from meta.curriculum import CurriculumConfig
-from meta.experience import jit_in_place
-from meta.optimizers import adam
+from frodo.settings import presets
+from meta.updates.curriculum import CurriculumConfig
+from meta.updates.experience import jit_in_place
+from meta.updates.optimizers import adam
 from tests.trees import leaves
 from toy_envs.base import host_time_step
 from toy_envs.catch import Catch

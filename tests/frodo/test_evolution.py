@@ -11,18 +11,18 @@ import jax
 import numpy as np
 import pytest
 
-from frodo.learner import build_learner
-from frodo.program_lanes import Evaluator, Job, Pool, Task
 from frodo.regimes import evolution
 from frodo.regimes.evolution import Evolution, make_evaluator
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
+from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task
 from frodo.regimes.search_settings import EvolutionConfig
-from frodo.target_lanes import TargetLaneConfig
-from meta.equivalence import SAME
-from meta.lanes import LaneConfig, make_lanes
-from meta.program_evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
-from meta.program_language import FORMULAS, LOSSES, parse, to_formula
-from meta.target_programs import TARGETS
+from frodo.regimes.target_lanes import TargetLaneConfig
+from meta.programs.equivalence import SAME
+from meta.programs.evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
+from meta.programs.lanes import LaneConfig, make_lanes
+from meta.programs.language import FORMULAS, LOSSES, parse, to_formula
+from meta.programs.targets import TARGETS
 from toy_envs.catch import Catch
 
 CATCH = Task(Catch(5, 5), -1.0, 1.0)

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 import frodo.regimes.online
-from agents.host_acting import HostActor
-from agents.impala import ImpalaConfig, impala
-from agents.muesli import MuesliConfig
-from agents.networks import NetworkConfig
-from agents.replay import ReplayConfig
-from frodo import presets
-from frodo.learner import build_learner
+from agents.acting.on_host import HostActor
+from agents.acting.replay import ReplayConfig
+from agents.networks.agent import NetworkConfig
+from agents.rules.impala import ImpalaConfig, impala
+from agents.rules.muesli import MuesliConfig
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.online import discover_online
-from frodo.rule_files import make_rule
-from frodo.rules import RuleConfig
-from meta.distillation import DistillationConfig
-from meta.experience import apart, jit_in_place
-from meta.optimizers import OptimizerConfig, adam
-from meta.scalar import FrodoConfig
+from frodo.rules.files import make_rule
+from frodo.settings import presets
+from frodo.settings.registry import RuleConfig
+from meta.targets.scalar import FrodoConfig
+from meta.updates.distillation import DistillationConfig
+from meta.updates.experience import apart, jit_in_place
+from meta.updates.optimizers import OptimizerConfig, adam
 from tests.trees import check_close, check_equal, differs, leaves
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch

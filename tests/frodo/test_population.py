@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from agents.environments.names import make_environment
-from frodo import population_presets
 from frodo.regimes.population import Population
+from frodo.settings import population_presets
 
 DEVICES = """
 import jax

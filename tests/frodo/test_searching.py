@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import frodo
-from meta.lanes import LaneConfig
-from meta.program_language import LOSSES, parse
-from meta.program_latex import to_latex
-from meta.target_programs import TARGETS
+from meta.programs.lanes import LaneConfig
+from meta.programs.language import LOSSES, parse
+from meta.programs.latex import to_latex
+from meta.programs.targets import TARGETS
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from agents.replay import ReplayConfig
+from agents.acting.replay import ReplayConfig
 from frodo.regimes.lifetimes import check_split
 from frodo.regimes.online import discover_online
 from tests.frodo.split_lifetimes import ADAPTING, TINY, config_of, lifetime, lifetime_on_host

@@ -11,10 +11,10 @@ import sys
 import jax
 
 from agents import splitting
-from frodo import program_costs
-from frodo.learner import build_learner
-from frodo.plan import plan_online
+from frodo.regimes import program_costs
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
+from frodo.regimes.plan import plan_online
 from tests.frodo.split_lifetimes import config_of
 from toy_envs.catch import Catch
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.networks import NetworkConfig
+from agents.networks.agent import NetworkConfig
 from experiments.runs import command_line, settings, training
 from frodo import files
 from frodo.runs.errors import UsageError

@@ -9,8 +9,8 @@ from dm_env import specs
 
 import frodo
 from agents.environments.dm_env import TINY, DmEnvBatch
-from agents.muesli import muesli
-from agents.returns import importance_ratios, retrace, vtrace
+from agents.rules.muesli import muesli
+from agents.rules.returns import importance_ratios, retrace, vtrace
 from tests.reference.agents import successors
 from tests.trajectories import random_trajectory
 

@@ -10,13 +10,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 import frodo
-from agents.acting import Actor, Schedule, init_actor, rollout
+from agents.acting.in_jax import Actor, Schedule, init_actor, rollout
+from agents.acting.on_host import HostActor
 from agents.environments.gymnasium import GymnasiumEnvironment
-from agents.host_acting import HostActor
-from agents.networks import NetworkConfig, make_agent
-from agents.returns import vtrace
+from agents.networks.agent import NetworkConfig, make_agent
+from agents.rules.returns import vtrace
 from agents.types import PredictionSpec, successors
-from frodo.rules import make_update_rule
+from frodo.settings.registry import make_update_rule
 from tests.toy_envs.test_base import Corridor
 from toy_envs.trials import Trials
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.networks import NetworkConfig, make_agent
+from agents.networks.agent import NetworkConfig, make_agent
 from agents.types import PredictionSpec
 
 B, A, UNITS = 32, 5, 16

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import frodo
-from agents import host_acting
+from agents.acting import on_host as host_acting
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.host import HostEnvironment, first_step
-from agents.networks import NetworkConfig
-from frodo.config import make_setup
+from agents.networks.agent import NetworkConfig
 from frodo.runs.folders import has_checkpoint
+from frodo.settings.config import make_setup
 
 pytestmark = pytest.mark.timeout(120)
 BSUITE = ("--env=bsuite/catch/0", "--rule=impala", "--config.batch_size=2", "--config.unroll=5", "--steps=400")

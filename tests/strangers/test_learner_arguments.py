@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import frodo
-from frodo.rule_files import make_rule
+from frodo.rules.files import make_rule
 
 KEY = jax.random.key(0)
 B, T, A = 3, 4, 2
@@ -199,7 +199,7 @@ def test_what_is_right_passes_and_a_compiled_program_is_that_without_checks(monk
     made, state = learner_and_state()
     whole = [str(jax.make_jaxpr(made.act)(*acting())), str(jax.make_jaxpr(made.targets)(state, experience()))]
     for name in ("check_is_first", "check_core_state", "check_experience"):
-        monkeypatch.setattr(f"frodo.learner.{name}", lambda *_: None)
+        monkeypatch.setattr(f"frodo.regimes.learner.{name}", lambda *_: None)
     assert [
         str(jax.make_jaxpr(made.act)(*acting())),
         str(jax.make_jaxpr(made.targets)(state, experience())),

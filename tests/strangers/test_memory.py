@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import frodo
-from agents.networks import NetworkConfig
-from agents.replay import ReplayConfig
-from frodo import memory, presets
-from frodo.learner import build_learner
+from agents.acting.replay import ReplayConfig
+from agents.networks.agent import NetworkConfig
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
+from frodo.runs import memory
+from frodo.settings import presets
 from toy_envs.catch import Catch
 
 SMALL = dict(num_steps=1e15, key=jax.random.key(0), batch_size=4, unroll=5, network=NetworkConfig("mlp", (8,)))

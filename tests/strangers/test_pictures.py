@@ -11,12 +11,12 @@ from gymnasium import spaces
 
 import frodo
 from agents.environments.adapt import as_environment
-from agents.networks import NetworkConfig, make_agent
-from agents.torsos import layout_of, to_patches
+from agents.networks.agent import NetworkConfig, make_agent
+from agents.networks.torsos import layout_of, to_patches
 from agents.types import PredictionSpec
-from frodo import presets
-from frodo.observations import note_sizes
 from frodo.regimes import discovery
+from frodo.settings import presets
+from frodo.settings.observations import note_sizes
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 from toy_envs.trials import Trials

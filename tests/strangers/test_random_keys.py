@@ -4,7 +4,7 @@ import jax
 import pytest
 
 import frodo
-from agents.networks import NetworkConfig
+from agents.networks.agent import NetworkConfig
 from toy_envs.bandit import Bandit
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from experiments.runs import command_line, settings
-from frodo import archives, disco103_weights, files, presets
-from frodo.config import AgentConfig
-from frodo.rule_files import CONFIG, ORIGIN, Origin, Rule, load_origin, load_rule
-from meta import disco103
+from frodo import archives, files
+from frodo.rules import disco103_weights
+from frodo.rules.files import CONFIG, ORIGIN, Origin, Rule, load_origin, load_rule
+from frodo.settings import presets
+from frodo.settings.config import AgentConfig
+from meta.targets import disco103
 
 MAX_MESSAGE = 300  # characters beside the path
 ETA = "target_network/lstm/b"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import frodo
+from agents.acting.replay import ReplayConfig
 from agents.environments.adapt import as_environment
-from agents.replay import ReplayConfig
 from tests.trees import check_close, check_equal
 from toy_envs.catch import Catch
 from toy_envs.random_walk import RandomWalk

@@ -6,8 +6,8 @@ import pytest
 
 import frodo
 from agents.environments.dm_env import DmEnvBatch
-from frodo import presets
 from frodo.regimes import online
+from frodo.settings import presets
 from toy_envs.bandit import Bandit
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import frodo
-import frodo.value_bins
-from agents.categorical import bin_shares
+import frodo.settings.value_bins
 from agents.environments.host import first_step
 from agents.environments.names import make_environment
+from agents.rules.categorical import bin_shares
 from experiments.runs import training
-from frodo import presets
 from frodo.runs.options import RunOptions
-from frodo.value_bins import STAYS, BinWatch, Seen, measure, with_bins
+from frodo.settings import presets
+from frodo.settings.value_bins import STAYS, BinWatch, Seen, measure, with_bins
 from toy_envs import names as toys
 from toy_envs.catch import Catch
 
@@ -80,7 +80,7 @@ def test_bins_are_as_many_as_the_rewards_ask_for(env, expected):
 def test_no_reward_is_beyond_the_range_that_an_environment_tells(name):
     environment = toys.make(name)
     low, high = environment.reward_range
-    rewards, *_ = frodo.value_bins._play(environment)
+    rewards, *_ = frodo.settings.value_bins._play(environment)
     assert low - 1e-6 <= rewards.min() and rewards.max() <= high + 1e-6 and low < high
     changing = make_environment(f"changing/rewards/50/toy/{name}", 1, 0).reward_range
     assert changing == (-max(-low, high), max(-low, high))
@@ -108,7 +108,7 @@ def test_what_an_environment_does_not_tell_is_measured_by_random_play(host, caps
 
 def test_measured_bins_go_no_farther_than_usual_unless_returns_do(monkeypatch):
     for seen, expected in ((Seen(100.0, 200.0, 50), 30), (Seen(100.0, 1000.0, 50), 67), (Seen(1.0, 0.0, 256), 10)):
-        monkeypatch.setattr(frodo.value_bins, "measure", lambda *_, seen=seen: seen)
+        monkeypatch.setattr(frodo.settings.value_bins, "measure", lambda *_, seen=seen: seen)
         assert max_value("toy/catch/5x5", Strange(5, 5)) == expected
 
 
@@ -127,7 +127,7 @@ def test_the_library_and_programs_write_what_was_found_and_resume_measures_nothi
     run(16)
     written = json.loads((tmp_path / "config.json").read_bytes())["config"]["rule"]["settings"]
     assert written["max_value"] == 2
-    monkeypatch.setattr(frodo.value_bins, "measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(frodo.settings.value_bins, "measure", lambda *_: pytest.fail("measured again"))
     run(32, resume=True)
 
 

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.replay import ReplayConfig
-from experiments.analyses import loaded_agent
-from frodo import presets
-from frodo.config import make_setup
-from frodo.learner import Learner
-from frodo.rules import RuleConfig
-from meta.disco import DiscoConfig
-from meta.lifetime import AgentState
-from meta.target_network import LifetimeLSTMState
+from agents.acting.replay import ReplayConfig
+from experiments.runs import loaded_agent
+from frodo.regimes.learner import Learner
+from frodo.settings import presets
+from frodo.settings.config import make_setup
+from frodo.settings.registry import RuleConfig
+from meta.targets.disco import DiscoConfig
+from meta.targets.target_network import LifetimeLSTMState
+from meta.updates.lifetime import AgentState
 from tests.trajectories import random_trajectory
 
 DISCO = DiscoConfig(prediction_size=8, max_value=6, lstm=8, lifetime_lstm=4)

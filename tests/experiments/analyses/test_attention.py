@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.analyses import loaded_agent
 from experiments.analyses.attention import attention
+from experiments.runs import loaded_agent
 from tests.experiments.test_watch import untrained
 
 

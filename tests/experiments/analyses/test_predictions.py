@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.analyses import loaded_agent, predictions
-from frodo.rule_files import load_rule
+from experiments.analyses import predictions
+from experiments.runs import loaded_agent
+from frodo.rules.files import load_rule
 from tests.experiments.analyses.small_agents import experience, fresh, small
 from tests.trajectories import random_trajectory
 

@@ -9,8 +9,9 @@ from experiments.comparison.comparison import Comparison
 from experiments.comparison.methods import RULE_FLAGS
 from experiments.comparison.protocol import FAMILIES, Grid, Point
 from experiments.runs.jobs import failure
-from frodo import files, population_presets
-from frodo.rule_files import Origin, Rule
+from frodo import files
+from frodo.rules.files import Origin, Rule
+from frodo.settings import population_presets
 
 ENVS = ("toy/catch/4x3", "toy/grid_world/46")
 GRID = Grid((1e-3, 1e-2), (0.01,), ((2, 20),))

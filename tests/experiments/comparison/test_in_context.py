@@ -7,8 +7,8 @@ import pytest
 
 from experiments.comparison import in_context, report
 from experiments.results import statistics
+from frodo.regimes.scores import reference_scores
 from frodo.runs.errors import UsageError
-from frodo.scores import reference_scores
 from tests.experiments.comparison.small_comparison import one, write_cell
 
 ENVS = ("toy/rule_room/main/held_out/0", "toy/rule_room/main/held_out/1")

@@ -7,17 +7,17 @@ import chex
 import jax
 import pytest
 
+from agents.acting.replay import ReplayConfig
 from agents.environments.names import make_environment
-from agents.replay import ReplayConfig
 from experiments.comparison import comparison, methods
 from experiments.comparison.methods import METHODS
 from experiments.comparison.protocol import Grid, Program
 from experiments.runs import settings
-from frodo import presets
-from frodo.learner import build_learner
+from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
-from frodo.rule_files import Origin, Rule, load_rule
+from frodo.rules.files import Origin, Rule, load_rule
 from frodo.runs.errors import UsageError
+from frodo.settings import presets
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
 # What a rule may differ in: what it is, how η is learned, and PPO's passes.

@@ -4,7 +4,7 @@ import matplotlib.image
 import pytest
 
 from experiments.results import program_plots
-from meta.program_language import FORMULAS, LOSSES, compact, parse
+from meta.programs.language import FORMULAS, LOSSES, compact, parse
 
 
 @pytest.mark.parametrize("name", list(FORMULAS))

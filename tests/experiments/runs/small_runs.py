@@ -2,9 +2,9 @@
 
 import csv
 
-from agents.networks import NetworkConfig
-from frodo import presets
+from agents.networks.agent import NetworkConfig
 from frodo.runs.options import RunOptions
+from frodo.settings import presets
 
 CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb", "learner_waiting", "actors_waiting")
 

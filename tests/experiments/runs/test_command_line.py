@@ -7,9 +7,9 @@ import pytest
 
 from experiments.runs import command_line
 from experiments.runs.command_line import parse_seeds, parse_steps
-from frodo import presets
-from frodo.rules import RULES
 from frodo.runs.errors import UsageError
+from frodo.settings import presets
+from frodo.settings.registry import RULES
 
 FLAGS_ONLY = """
 import dataclasses, sys

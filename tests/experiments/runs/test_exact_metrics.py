@@ -9,19 +9,19 @@ import pytest
 
 pytest.importorskip("gymnax")
 
+from agents.acting.replay import ReplayConfig  # noqa: E402
 from agents.environments.gymnax import make_gymnax  # noqa: E402
 from agents.environments.names import make_environment  # noqa: E402
-from agents.networks import NetworkConfig  # noqa: E402
-from agents.replay import ReplayConfig  # noqa: E402
-from experiments.analyses.loaded_agent import load_teacher  # noqa: E402
+from agents.networks.agent import NetworkConfig  # noqa: E402
 from experiments.runs import exact_metrics, settings, training  # noqa: E402
-from frodo import presets  # noqa: E402
-from frodo.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
-from frodo.learner import build_learner  # noqa: E402
+from experiments.runs.loaded_agent import load_teacher  # noqa: E402
+from frodo.regimes.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
+from frodo.regimes.learner import build_learner  # noqa: E402
 from frodo.regimes.lifetimes import make_online_program  # noqa: E402
 from frodo.runs.options import RunOptions  # noqa: E402
-from meta.curriculum import CurriculumConfig  # noqa: E402
-from meta.distillation import DistillationConfig  # noqa: E402
+from frodo.settings import presets  # noqa: E402
+from meta.updates.curriculum import CurriculumConfig  # noqa: E402
+from meta.updates.distillation import DistillationConfig  # noqa: E402
 from toy_envs.rule_room import RuleRoom  # noqa: E402
 
 

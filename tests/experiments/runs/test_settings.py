@@ -4,9 +4,9 @@ import jax
 import pytest
 
 from experiments.runs import settings
-from frodo import population_presets, presets
-from frodo.rule_files import Origin, Rule, load_rule, shipped_rules
+from frodo.rules.files import Origin, Rule, load_rule, shipped_rules
 from frodo.runs.errors import UsageError
+from frodo.settings import population_presets, presets
 
 
 def test_ranges_of_environments():

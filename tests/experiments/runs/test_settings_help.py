@@ -11,7 +11,7 @@ import pytest
 
 import frodo
 from agents.settings import descriptions
-from frodo.rules import RULES, RuleConfig
+from frodo.settings.registry import RULES, RuleConfig
 from tests.test_structure import LAYERS
 
 PROGRAMS = sorted(Path(__file__).parents[3].glob("experiments/*.py"))

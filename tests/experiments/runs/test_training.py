@@ -7,18 +7,17 @@ import signal
 import numpy as np
 import pytest
 
+from agents.acting.on_host import HostActor
+from agents.acting.replay import ReplayConfig
 from agents.environments.host import HostEnvironment, NotFiniteError, first_step
 from agents.environments.names import make_environment
-from agents.host_acting import HostActor
-from agents.networks import NetworkConfig
-from agents.replay import ReplayConfig
-from experiments.analyses import loaded_agent
-from experiments.runs import training
-from frodo import presets
-from frodo.config import make_setup
+from agents.networks.agent import NetworkConfig
+from experiments.runs import loaded_agent, training
 from frodo.regimes import in_jax, on_host
 from frodo.runs.errors import UsageError
 from frodo.runs.run import Run
+from frodo.settings import presets
+from frodo.settings.config import make_setup
 from tests.experiments.runs.small_runs import CLOCKS, options, rows, small_catch
 
 LONG = pytest.mark.long

@@ -1,0 +1,241 @@
+"""Lanes in which agents learn by programs side by side, and what waits for one of them (Co-Reyes et al. 2021).
+
+Agents of an environment learn in lanes (`meta.programs.lanes`), in chunks of steps, all in one compiled program; lanes
+that are done get the next programs, as data.
+"""
+
+import collections
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.types import Array
+from frodo.devices import gather, shared_out
+from frodo.regimes.target_lanes import TargetLaneConfig, make_target_lanes
+from frodo.runs import memory
+from meta.programs.evaluation import LISTS, Feature, Instructions, ListName, assemble, lists_of, registers_of
+from meta.programs.lanes import LaneConfig, Lanes, make_lanes
+from meta.programs.language import LOSSES, Language, Program, compact, parse
+from meta.programs.targets import TARGETS
+from toy_envs.base import Environment
+
+BASIC = (("Q", "s"), ("QTarget", "s_next"))  # outputs of networks that suffice for most programs from Q(s)[a]
+
+
+class Task(NamedTuple):
+    """An environment, and the returns between which those of agents are normalised."""
+
+    environment: Environment
+    lowest: float
+    highest: float
+
+
+class Outcome(NamedTuple):
+    """What an evaluation came to: the mean normalised return of all its episodes, 0 if parameters were not finite."""
+
+    score: float
+    num_steps: int
+    is_finite: bool
+
+
+class Job(NamedTuple):
+    """An evaluation to be done.
+
+    Attributes:
+      record: whose program.
+      task: in which environment.
+      seed: the first one takes the hurdle.
+      draw: the number of the random draws, of several with a seed: 0 for those that programs share.
+    """
+
+    record: int
+    task: int
+    seed: int
+    draw: int = 0
+
+
+class Pool:
+    """The lanes of one environment that share a compiled program."""
+
+    def __init__(
+        self,
+        task: Task,
+        functions: Lanes,
+        num: int,
+        language: Language,
+        registers: Mapping[Feature, int],
+        wanted: int = 0,
+        fits: Callable[[Program], bool] = lambda program: True,
+    ):
+        """Make idle lanes.
+
+        Args:
+          task, functions, num: where agents live, what they do, and how many.
+          language, registers: of programs, and what of their inputs is where.
+          wanted: episodes of an evaluation, 0 where it does not end by them.
+          fits: whether a program can be evaluated here.
+        """
+        self._task, self._num, self._wanted, self.fits = task, num, wanted, fits
+        self._assemble = lambda program: assemble(language, program, registers)
+        devices = jax.devices()
+        if jax.process_count() > 1 and num % len(devices):
+            expected = f"a multiple of the {len(devices)} devices of all processes"
+            raise ValueError(f"num_lanes or num_full_lanes is {num}, expected {expected}")
+        init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
+        of_key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        make = jax.jit(init)
+        shapes = jax.eval_shape(make, jax.ShapeDtypeStruct((num, *of_key.shape), of_key.dtype))
+        memory.check({"num_lanes, num_full_lanes or what a lane has": memory.num_bytes(shapes)})
+
+        def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
+            longest = jnp.broadcast_to(longest, (num,))
+
+            def of_share(given):
+                instructions, longest, lanes = given
+                step = lambda one, lane: functions.run(one, longest[0], lane, num_steps)
+                return jax.vmap(step)(instructions, lanes)
+
+            return shared_out(of_share, num, devices)((instructions, longest, lanes))
+
+        def renew(lanes: Any, key_data: Array, is_new: Array) -> Any:
+            choose = lambda new, old: jnp.where(jnp.reshape(is_new, (-1, *[1] * (old.ndim - 1))), new, old)
+            return jax.tree.map(choose, init(key_data), lanes)
+
+        self._run = jax.jit(run, static_argnums=3, donate_argnums=2)
+        self._renew = jax.jit(renew, donate_argnums=0)
+        self.jobs: list[Job | None] = [None] * num
+        nothing = parse(language, "r + r")
+        self.programs = [nothing] * num
+        self._new: dict[int, np.ndarray] = {}
+        rows = self._assemble(nothing)
+        self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
+        self.lanes: Any = make(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
+
+    @property
+    def free(self) -> list[int]:
+        return [i for i, job in enumerate(self.jobs) if job is None]
+
+    def assign(self, i: int, job: Job, program: Program, key: Array) -> None:
+        """Begin an evaluation in a free lane."""
+        self.jobs[i], self._new[i] = job, np.asarray(jax.random.key_data(key))
+        self._set(i, program)
+
+    def restore(self, lanes: Any, jobs: list[Job | None], programs: Sequence[Program]) -> None:
+        """Go on with the lanes, jobs and programs of another pool."""
+        self.lanes, self.jobs = lanes, list(jobs)
+        for i, program in enumerate(programs):
+            self._set(i, program)
+
+    def _set(self, i: int, program: Program) -> None:
+        self.programs[i] = program
+        one = self._assemble(program)
+        for rows, row in zip(self._instructions, one, strict=True):
+            np.asarray(rows)[i] = row
+
+    def run(self, num_steps: int, hurdle: float = -np.inf) -> list[tuple[Job, Outcome]]:
+        """Run all lanes, and return the evaluations that ended, in order.
+
+        With the first seed, one that could not reach the hurdle any more with returns of `highest` from now on ends
+        with what it has.
+        """
+        if all(job is None for job in self.jobs):
+            return []
+        if self._new:
+            is_new = np.isin(np.arange(self._num), list(self._new))
+            some = next(iter(self._new.values()))
+            key_data = np.stack([self._new.get(i, some) for i in range(self._num)])
+            self.lanes = self._renew(self.lanes, key_data, is_new)
+            self._new = {}
+        longest = max(int(self._instructions.num[i]) for i, job in enumerate(self.jobs) if job)
+        self.lanes = self._run(self._instructions, longest, self.lanes, num_steps)
+        names = ("num_episodes", "return_sum", "num_steps", "is_over", "is_finite")
+        num, total, steps, is_over, is_finite = jax.device_get(gather([getattr(self.lanes, x) for x in names]))
+        lowest, highest, wanted = self._task.lowest, self._task.highest, self._wanted
+        ended = []
+        for i, job in enumerate(self.jobs):
+            if job is None:
+                continue
+            scores = (total[i] - num[i] * lowest) / (highest - lowest)  # a sum
+            is_hopeless = job.seed == 0 and wanted > 0 and (scores + wanted - num[i]) / wanted < hurdle
+            if is_over[i] or is_hopeless:
+                score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
+                ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
+                self.jobs[i] = None
+        return ended
+
+
+def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool:
+    """Whether lanes with these outputs of networks, and with or without random numbers, can evaluate a loss."""
+    is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
+    return set(lists_of(LOSSES, program)) <= set(lists) and (has_draws or not is_random)
+
+
+def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Pool]:
+    """Lanes for programs that need two outputs of networks and no random numbers, and lanes for all programs."""
+    shown = math.prod(task.environment.observation_shape)
+    memory.check({"lane.batch_size": 8 * num * lane.batch_size * shown})  # states of what is replayed, S and S'
+
+    def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
+        functions = make_lanes(task.environment, lane, lists, has_draws)
+        suits = lambda program: fits(program, lists, has_draws)
+        return Pool(task, functions, num, LOSSES, registers_of(lists), lane.num_episodes, suits)
+
+    return [pool(num, BASIC, has_draws=False), pool(num_full, LISTS, has_draws=True)]
+
+
+def target_pools(task: Task, lane: TargetLaneConfig, num: int) -> list[Pool]:
+    shown = math.prod(task.environment.observation_shape)
+    memory.check({"target_lane.batch_size or unroll": 4 * num * lane.batch_size * lane.unroll * shown})
+    functions = make_target_lanes(task.environment, lane)
+    return [Pool(task, functions, num, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
+
+
+class Evaluator:
+    """Evaluations of programs in several tasks, as many at once as there are lanes.
+
+    Args:
+      pools: the lanes of each task, of which the first is the hurdle.
+      chunk: steps of all lanes between two looks at them.
+      max_waiting: evaluations of a task that may wait for a lane, before no more are asked for.
+      seed: of all randomness: the same job gets the same draws, whatever its program.
+    """
+
+    def __init__(self, pools: Sequence[Sequence[Pool]], chunk: int, max_waiting: int, seed: int):
+        self.pools, self._chunk, self._max_waiting, self._seed = pools, chunk, max_waiting, seed
+        self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in pools]
+
+    def submit(self, job: Job, program: Program) -> None:
+        self.queues[job.task].append((job, program))
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(self.queues) and all(job is None for own in self.pools for pool in own for job in pool.jobs)
+
+    def has_room(self, task: int) -> bool:
+        """Give lanes what waits for one; say whether a lane is left, and no more waits than may."""
+        self._fill(self.queues[task], self.pools[task])
+        return any(pool.free for pool in self.pools[task]) and len(self.queues[task]) < self._max_waiting
+
+    def run(self, hurdle: float) -> list[tuple[Job, Outcome]]:
+        """Fill the lanes, run a chunk, and return the evaluations that ended."""
+        ended = []
+        for task, (queue, pools) in enumerate(zip(self.queues, self.pools, strict=True)):
+            self._fill(queue, pools)
+            for pool in pools:
+                ended += pool.run(self._chunk, hurdle if task == 0 else -np.inf)
+        return ended
+
+    def _fill(self, queue: collections.deque[tuple[Job, Program]], pools: Sequence[Pool]) -> None:
+        for _ in range(len(queue)):
+            job, program = queue.popleft()
+            pool = next((pool for pool in pools if pool.free and pool.fits(program)), None)
+            if pool is None:
+                queue.append((job, program))
+            else:
+                key = jax.random.fold_in(jax.random.key(self._seed), job.task * 2**16 + job.seed)
+                key = jax.random.fold_in(key, job.draw) if job.draw else key
+                pool.assign(pool.free[0], job, program, key)

@@ -1,0 +1,256 @@
+"""The result of a life: an agent and its objective, which act, go on, and are kept in a file.
+
+The file is an .npz archive without pickle. `result.json` says what the agent is, its settings and what it sees;
+`learner…` is all that learning changed, leaf by leaf; `actor…` is where acting goes on: in a pure environment its whole
+state, on the host a random key; and `metrics…` are those of every iteration.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.types import Array, CoreState, Params
+from agents.validation import as_array, check_shape, check_type
+from frodo import archives, files, states
+from frodo.regimes.arguments import check_is_batch
+from frodo.regimes.learner import Learner, LearnerState, build_learner
+from frodo.rules.files import CONFIG, RESULT, Origin, Rule
+from frodo.settings.config import AgentConfig
+from frodo.settings.earlier_versions import FORMAT
+from meta.updates.distillation import DistillationConfig, Teacher
+
+LEARNER, ACTOR, METRICS = "learner", "actor", "metrics."  # with these begin the names of what is in a file
+
+
+class Life(NamedTuple):
+    """Where a life goes on, beside the learner's state.
+
+    Attributes:
+      num_actions: of the environment.
+      observation: the shape and dtype of one observation, as the environment gives it.
+      is_on_host: whether the environment is one on the host.
+      key: a random key, for its type.
+      actor: leaves by their path: of the actor's state in a pure environment, of its random key on the host.
+      parts: metrics as they came, one part after the other, [iterations] each.
+    """
+
+    num_actions: int
+    observation: jax.ShapeDtypeStruct
+    is_on_host: bool
+    key: Array
+    actor: dict[str, Any]
+    parts: list[dict[str, np.ndarray]]
+
+
+class OnlineResult:
+    """An agent and its objective at the end of a run. `save` keeps it, `frodo.load` reads it; it does not pickle.
+
+    Attributes:
+      learner: the agent's functions.
+      state: all that learning changed; `state.params` is θ, `state.meta_params` η.
+      metrics: of every iteration, [iterations] each: env_steps, return (the mean of the episodes that ended, nan if
+        none did), and what rule and outer objective report.
+      rule: the rule with its η as it is now, to save, or to learn by elsewhere.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        state: LearnerState,
+        life: Life,
+        go_on: Callable[..., "OnlineResult"],
+        is_loaded: bool = False,
+    ):
+        self.learner, self.state, self.life, self._go_on, self._is_loaded = learner, state, life, go_on, is_loaded
+        self.metrics = _metrics(life.parts, learner.config.num_env_steps(learner.is_meta))
+
+    @property
+    def params(self) -> Params:
+        """θ of the agent that acts."""
+        return self.state.params
+
+    @property
+    def meta_params(self) -> Params:
+        """η."""
+        return self.state.meta_params
+
+    @property
+    def teacher(self) -> Teacher:
+        """The agent that acts, to teach another one."""
+        return self.learner.setup.teacher(self.state.agent)
+
+    @property
+    def rule(self) -> Rule:
+        steps = int(self.metrics["env_steps"][-1])
+        config = self.learner.config.replace(distillation=DistillationConfig())
+        return Rule(config.rule.name, config, self.meta_params, Origin((), steps, None))
+
+    def act(
+        self,
+        observation: Array,
+        key: Array | None = None,
+        is_first: Array | None = None,
+        core_state: CoreState | None = None,
+    ) -> tuple[Array, CoreState]:
+        """Choose actions by the policy that was learned, in B environments, as many as there are.
+
+        Args:
+          observation: [B, ...], as the environment gives it: a batch, also of one.
+          key: of the draw; None for the most probable action of each, which is that of the highest value for
+            value-based agents.
+          is_first: [B] bool, whether an observation begins an episode, where the memory is emptied. None is all of
+            them without a core state, and none of them with one.
+          core_state: what the last call returned; None for an empty memory, and always for an agent without one.
+        Returns:
+          actions [B] int32, core state.
+        Raises:
+          ValueError: naming what has another shape or dtype than it should.
+        """
+        observation = self._checked(observation)
+        batch_size = len(observation)
+        is_first = (
+            jnp.full(batch_size, core_state is None)
+            if is_first is None
+            else as_array("is_first", is_first).astype(bool)
+        )
+        check_shape("is_first", is_first, (batch_size,))
+        if core_state is None:
+            core_state = self.learner.setup.agent.initial_state(batch_size)
+        for leaf in jax.tree.leaves(core_state):
+            check_shape("core_state", leaf, (batch_size, *leaf.shape[1:]))
+        draw = jax.random.key(0) if key is None else key
+        actions, logits, core_state = self._act(self.state, draw, observation, is_first, core_state)
+        return (jnp.argmax(logits, axis=-1).astype(jnp.int32) if key is None else actions), core_state
+
+    @functools.cached_property
+    def _act(self) -> Callable[..., Any]:
+        return jax.jit(self.learner.act)
+
+    def _checked(self, observation: Any) -> Array:
+        seen, array = self.life.observation, as_array("observation", observation)
+        check_shape("observation", array, (None, *seen.shape))
+        check_is_batch(array)
+        if seen.dtype == np.uint8 and array.dtype != np.uint8:  # pictures, whose numbers mean something else as floats
+            raise ValueError(f"observation is {array.dtype}, expected uint8, as the agent has learned from")
+        return array.astype(seen.dtype)
+
+    def go_on(self, num_steps: float, environment: Any = None) -> "OnlineResult":
+        """Go on with the same lifetime for so many environment steps; metrics are those of all of it.
+
+        In a pure environment it is as if it had never stopped, bit for bit, also where the result was loaded. On the
+        host, episodes begin anew.
+
+        Args:
+          num_steps: environment steps, all environments of the batch counted.
+          environment: of a result that was loaded, that in which it goes on, of the kinds that `discover_online` takes;
+            None for any other.
+        Raises:
+          ValueError: naming what does not fit the life that goes on.
+        """
+        if self._is_loaded == (environment is None):
+            expected = "that to go on in: a file holds none" if self._is_loaded else "None: the life has its own"
+            raise ValueError(f"environment is {type(environment).__name__}, expected {expected}")
+        return self._go_on(num_steps, environment) if self._is_loaded else self._go_on(num_steps)
+
+    def save(self, path: Path | str) -> None:
+        """Write all of it to an .npz file, whole or not at all; `frodo.load(path)` reads it. For η alone: `rule.save`.
+
+        Raises:
+          ValueError: where several processes have parts of it.
+          OSError: naming the path and the reason, where the disk refuses.
+        """
+        check_type("path", path, str | Path, "that of the file to write")
+        if jax.process_count() > 1:
+            raise ValueError(f"a result of {jax.process_count()} processes, expected that of one: no file holds parts")
+        life, config = self.life, self.learner.config
+        is_typed = states.is_key(life.key)
+        facts = _Facts(
+            config=config,
+            num_actions=int(life.num_actions),
+            is_frozen=config.rule.entry.is_learned and not self.learner.is_meta,
+            is_on_host=life.is_on_host,
+            observation_shape=tuple(map(int, life.observation.shape)),
+            observation_dtype=str(life.observation.dtype),
+            key_type=str(jax.random.key_impl(life.key)) if is_typed else "",
+        )
+        record = {"format": FORMAT} | facts._asdict() | {"config": dataclasses.asdict(config)}
+        arrays = {RESULT: np.frombuffer(json.dumps(files.plain(record)).encode(), np.uint8)}
+        for kind, own in ((LEARNER, states.leaves(self.state)), (ACTOR, life.actor), (METRICS, joined(life.parts))):
+            arrays |= {f"{kind}{name}": states.as_array(leaf) for name, leaf in own.items()}
+        files.write_arrays(Path(path), arrays)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a result does not pickle: result.save(path) keeps it, and frodo.load(path) reads it")
+
+
+class _Facts(NamedTuple):
+    """What `result.json` says, beside its format."""
+
+    config: AgentConfig
+    num_actions: int
+    is_frozen: bool
+    is_on_host: bool
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    key_type: str  # of random keys; "" for those that are plain numbers
+
+
+def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) -> OnlineResult:
+    """Read what `OnlineResult.save` wrote; `go_on` goes on with it: the result, steps, an environment.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming the file, and what is wrong with it, in one short line.
+    """
+    with archives.opened(path) as archive:
+        if RESULT not in archive:
+            what = ": it is that of a rule, which load_rule reads" if CONFIG in archive else ""
+            raise ValueError(f"{path} is not the file of a result{what or f': it has no key {RESULT!r}'}")
+        record = archive.json(RESULT)
+        with files.refusing(f"{path} is a result that this version does not know"):
+            if (written := record.pop("format")) != FORMAT:
+                raise ValueError(f"format is {written!r}, expected {FORMAT}")
+            facts = files.from_plain(_Facts, record)
+            observation = jax.ShapeDtypeStruct(facts.observation_shape, np.dtype(facts.observation_dtype))
+            learner = build_learner(facts.config, facts.num_actions, facts.is_frozen)
+            key = jax.random.key(0, impl=facts.key_type) if facts.key_type else jax.random.PRNGKey(0)
+            batch = jax.ShapeDtypeStruct((facts.config.batch_size, *observation.shape), observation.dtype)
+            template = jax.eval_shape(learner.init, key, batch)
+        expected = {f"{LEARNER}{name}": states.described(leaf) for name, leaf in states.leaves(template).items()}
+        others = tuple(name for name in archive if name.startswith((ACTOR, METRICS)))
+        arrays = archive.read_all(expected, "the result", (RESULT, *others))
+        size = path.stat().st_size  # which they cannot exceed, as they are written without compression
+        arrays |= {name: archive.read(name, size) for name in others}
+    own = lambda kind: {name[len(kind) :]: x for name, x in arrays.items() if name.startswith(kind)}
+    part = own(METRICS)
+    if len({len(x) if x.ndim else -1 for x in part.values()}) != 1 or not {"episodes", "return_sum"} <= set(part):
+        raise ValueError(f"{path} has no good metrics, expected those of as many iterations each")
+    life = Life(facts.num_actions, observation, facts.is_on_host, key, own(ACTOR), [part])
+    state = states.restored(template, own(LEARNER), LEARNER)
+    result = OnlineResult(learner, state, life, lambda *of: go_on(result, *of), is_loaded=True)
+    return result
+
+
+def num_done(parts: Sequence[dict[str, np.ndarray]]) -> int:
+    """Return the number of iterations whose metrics these are."""
+    return sum(len(part["episodes"]) for part in parts)
+
+
+def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Join metrics [iterations] that came one part after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _metrics(parts: list[dict[str, np.ndarray]], env_steps: int) -> dict[str, np.ndarray]:
+    """Join the metrics of all iterations, with the mean return of each, and the environment steps up to it."""
+    metrics = joined(parts)
+    with np.errstate(invalid="ignore"):
+        metrics["return"] = metrics.pop("return_sum") / metrics["episodes"]
+    return metrics | {"env_steps": env_steps * np.arange(1, 1 + len(metrics["return"]))}

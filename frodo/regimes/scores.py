@@ -1,0 +1,202 @@
+"""Normalised scores: 0 is random play; 1 is the best that can be done on Catch, grid worlds and CartPole, and in a rule
+room by who knows its rules, human play on Atari, and elsewhere a published result, which can be exceeded.
+
+Catch and the grid worlds with fixed objects are known exactly, by dynamic programming. CartPole-v1 ends after 500 steps
+at most; 10,000 episodes of random play had a mean length of 22.1 (standard deviation 11.6). Acrobot and MountainCar
+count as solved at the rewards that gym registers as their thresholds. For MinAtar 1 is the greedy policy of
+DiscoBench's PPO after 10 M steps (Goldie et al. 2026, arXiv 2603.17863), at the best of ten learning rates. Random play
+of gymnax's environments: means of 2,000 episodes. On MiniGrid and LunarLander 0 and 1 are the bounds of the public code
+of Co-Reyes et al. 2021, not random play and a best result. In an environment that changes, 1 is the best that can be
+done by who knows the period.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.environments.atari57 import atari_scores
+from agents.environments.names import is_pure, make_environment
+from agents.types import Array
+from frodo.regimes.program_lanes import Task
+from frodo.runs.errors import UsageError
+from toy_envs import names
+from toy_envs.base import Environment
+from toy_envs.catch import Catch
+from toy_envs.grid_worlds import ABSENT, MOVES, GridWorld, World, make_world
+from toy_envs.rule_room import RuleRoom
+from toy_envs.rule_room_optimum import oracle_return
+
+CART_POLE = (22.1, 500.0)
+GYMNAX = {
+    "CartPole-v1": CART_POLE,
+    "Acrobot-v1": (-499.1, -100.0),
+    "MountainCar-v0": (-200.0, -110.0),
+    "Asterix-MinAtar": (0.49, 17.0),
+    "Breakout-MinAtar": (0.38, 69.9),
+    "Freeway-MinAtar": (0.39, 61.8),
+    "SpaceInvaders-MinAtar": (4.18, 180.9),
+}
+OF_EVOLUTION = {
+    "CartPole": (0.0, 500.0),  # of v1; the code has v0
+    "Acrobot": (-500.0, -50.0),
+    "MountainCar": (-200.0, -110.0),
+    "LunarLander": (-500.0, 250.0),
+    "MiniGrid-Dynamic-Obstacles": (-1.0, 1.0),
+    "MiniGrid": (0.0, 1.0),
+    "Navix": (0.0, 1.0),  # without a reward for what is hit
+}
+BSUITE_CATCH = Catch(rows=10, columns=5)
+
+
+def normalised(env: str, returns: np.ndarray) -> np.ndarray:
+    """Return (return − random) / (reference − random).
+
+    Raises:
+      UsageError: if no scores of the environment are known.
+    """
+    random, best = reference_scores(env)
+    return (np.asarray(returns) - random) / (best - random)
+
+
+def bounds(env: str) -> tuple[float, float]:
+    """Return the returns that count as 0 and as 1 in a search for programs.
+
+    They are those of the public code of Co-Reyes et al. 2021 (for CartPole-v1 500 as the best, where the code has
+    CartPole-v0 and 200), elsewhere `reference_scores`.
+
+    Raises:
+      UsageError: if there are neither.
+    """
+    name = env.partition("/")[2]
+    own = [found for prefix, found in OF_EVOLUTION.items() if name.startswith(prefix)]
+    return own[0] if own else reference_scores(env)
+
+
+def task_of(env: str) -> Task:
+    """Return an environment in JAX with these bounds.
+
+    Raises:
+      UsageError: if it is none in JAX, or its bounds are not known.
+    """
+    environment = make_environment(env, 1, 0) if is_pure(env) else None
+    if not isinstance(environment, Environment):
+        raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
+    return Task(environment, *bounds(env))
+
+
+@functools.cache
+def reference_scores(env: str) -> tuple[float, float]:
+    """Return the expected return of random play, and that which counts as 1.
+
+    Raises:
+      UsageError: if they are not known.
+    """
+    suite, _, name = env.partition("/")
+    if suite == "changing":
+        change, _, changed = name.split("/", 2)
+        if change == "actions":
+            return reference_scores(changed)
+        toy = names.make(changed.removeprefix("toy/"))
+        if isinstance(toy, Catch) and toy.columns > 1 and toy.look_ahead_bound(toy.rows - 1) == 1:
+            return 0.0, 1.0  # what pays, a catch or a miss, is always to be had
+    if suite == "atari":
+        return atari_scores(name)
+    if env == "envpool/CartPole-v1":
+        return CART_POLE
+    if suite == "gymnax" and name in GYMNAX:
+        return GYMNAX[name]
+    if suite in ("envpool", "navix") and name.startswith(("LunarLander", "MiniGrid", "Navix")):
+        return bounds(env)
+    toy = (
+        BSUITE_CATCH
+        if name.startswith("catch/") and suite == "bsuite"
+        else names.make(name)
+        if suite == "toy"
+        else None
+    )
+    if isinstance(toy, Catch):
+        grid = (toy.rows - 1, toy.columns, toy.columns, 3)
+        return float(toy.expected_return(jnp.full(grid, 1 / 3))), toy.look_ahead_bound(toy.rows - 1)
+    if isinstance(toy, GridWorld) and not make_world(toy.index).is_random.any():
+        world = make_world(toy.index)
+        return expected_return(world, np.mean), expected_return(world, np.max)
+    if isinstance(toy, RuleRoom) and toy.number is not None:
+        return _of_room(env, toy)
+    raise UsageError(
+        f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
+        "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
+        "envpool/CartPole-v1, envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, or gymnax/ "
+        f"and one of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or "
+        "changing/rewards/<steps>/toy/catch"
+    )
+
+
+def _of_room(env: str, room: RuleRoom) -> tuple[float, float]:
+    of_kind = RuleRoom(room.kind)  # one compiled program serves all of them
+    task, random = jax.device_get(_random_play(of_kind, np.uint32(room.task_ids.start)))
+    if not (best := oracle_return(task)):
+        raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
+    return float(random), best
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _random_play(room: RuleRoom, task_id: Array) -> tuple[Any, Array]:
+    """Return the task of that number, and the mean return of 10,000 trials of it with random play."""
+    start = room.numbered_state(task_id)
+
+    def step(carry, key):
+        state, is_over = carry
+        action = jax.random.randint(key, (), 0, room.num_actions)
+        state, reward, terminated, truncated = room.transition(state, action)
+        return (state, is_over | terminated | truncated), jnp.where(is_over, 0.0, reward)
+
+    def trial(key):
+        return jax.lax.scan(step, (start, False), jax.random.split(key, room.horizon))[1].sum()
+
+    return start.task, jnp.mean(jax.vmap(trial)(jax.random.split(jax.random.key(0), 10_000)))
+
+
+def expected_return(world: World, over_actions) -> float:
+    """Return the expected return of an episode in a grid world with fixed cells, by dynamic programming.
+
+    A state is the agent's cell and which objects are there; `over_actions` of their values is the policy: np.mean the
+    random one, np.max the best.
+    """
+    free = world.free[: world.num_free]
+    start, *cells = world.cells
+    slots = [j for j, cell in enumerate(cells) if cell != ABSENT]
+    subsets = list(itertools.product((False, True), repeat=len(slots)))
+    after = {}  # arriving at a cell, of the objects there -> reward, probability to go on, [(objects, probability)]
+    for agent, present in itertools.product(free.tolist(), subsets):
+        reward, goes_on, left = 0.0, 1.0, []
+        for j, is_there in zip(slots, present, strict=True):
+            if is_there and cells[j] == agent:
+                reward, goes_on, is_there = float(world.rewards[j]), 1.0 - float(world.termination[j]), False
+            comes = 0.0 if is_there or cells[j] == agent else float(world.respawn[j])
+            left.append(1.0 if is_there else comes)
+        odds = [
+            (then, float(np.prod([p if x else 1 - p for x, p in zip(then, left, strict=True)]))) for then in subsets
+        ]
+        after[agent, present] = reward, goes_on, [(then, p) for then, p in odds if p]
+    value = dict.fromkeys(after, 0.0)
+    for _ in range(int(world.horizon)):
+        of_arrival = {
+            key: reward + goes_on * sum(p * value[key[0], then] for then, p in odds)
+            for key, (reward, goes_on, odds) in after.items()
+        }
+        value = {
+            (agent, present): float(
+                over_actions(
+                    [
+                        of_arrival[agent if world.walls[agent + move] else agent + move, present]
+                        for move in MOVES.tolist()
+                    ]
+                )
+            )
+            for agent, present in value
+        }
+    return value[int(start), (True,) * len(slots)]

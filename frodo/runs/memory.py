@@ -1,0 +1,143 @@
+"""Memory: what a run needs at least, known from shapes before anything is allocated, and what the machine has."""
+
+import collections
+import contextlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from agents.acting import in_jax as acting
+from agents.environments.host import HostEnvironment
+from agents.environments.suites import Seen
+from agents.networks.agent import Agent
+from agents.types import Trajectory
+from frodo.logs import quantity
+from frodo.settings.config import AgentConfig
+from toy_envs.base import Environment
+
+Shown = Environment | HostEnvironment | Seen  # what says what it shows
+
+
+def import_psutil() -> Any:
+    """Import psutil, which comes with Orbax, where it is used alone; None where it is not installed."""
+    with contextlib.suppress(ImportError):
+        import psutil
+
+        return psutil
+    return None
+
+
+def available() -> int | None:
+    """Return the bytes that the devices of this process may still take; None where the platform does not say.
+
+    Of accelerators it is all their memory that JAX may use. Of CPUs it is what is free, and no more than a container's
+    limit, or all of the machine's where nothing says what is free.
+    """
+    limits = [stats.get("bytes_limit") for device in jax.local_devices() if (stats := device.memory_stats())]
+    if limits and all(limits):
+        return sum(limits)
+    if psutil := import_psutil():
+        of_machine = psutil.virtual_memory().available + psutil.swap_memory().free
+    else:
+        try:
+            of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):
+            return None
+    return min([of_machine, *_limits_of_container()])
+
+
+def _limits_of_container() -> list[int]:
+    """Return the limits of the control groups that this process is in, where there are any (Linux)."""
+    root, limits = Path("/sys/fs/cgroup"), []
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds not in ("", "memory"):
+                continue
+            group = (root / "memory" if kinds else root) / path.lstrip("/")
+            for folder in (group, *group.parents):
+                with contextlib.suppress(OSError, ValueError):  # "max"
+                    name = "memory.limit_in_bytes" if kinds else "memory.max"
+                    limits.append(int((folder / name).read_text(encoding="utf-8")))
+    return limits
+
+
+def num_bytes(tree: Any) -> int:
+    """Return the bytes of a pytree of arrays, or of their shapes."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def check(parts: Mapping[str, int]) -> None:
+    """Raise a ValueError where these bytes, each under the name of a setting that they grow with, are not there."""
+    needed, found = sum(parts.values()), available()
+    if found is not None and needed > (found := found * jax.process_count()):
+        largest = max(parts, key=lambda name: parts[name])
+        raise ValueError(
+            f"at least {quantity(needed)} bytes of memory are needed, and {quantity(found)} are there: make {largest} "
+            "smaller"
+        )
+
+
+def check_agents(
+    config: AgentConfig, agent: Agent, environment: Shown, is_meta: bool, state: Any, num: int = 1
+) -> None:
+    """Raise a ValueError where agents need more memory than there is: for their states, and what they act.
+
+    Args:
+      is_meta: whether they learn η: then an iteration acts a trajectory of the outer loss.
+      state: shapes of what all agents keep from iteration to iteration, or as much of it as is known.
+      num: how many agents act at a time.
+    """
+    check(needs(config, agent, environment, is_meta, state, num))
+
+
+def needs(
+    config: AgentConfig, agent: Agent, environment: Shown, is_meta: bool, state: Any, num: int = 1
+) -> dict[str, int]:
+    """Return what `check_agents` asks for: bytes by the settings that they grow with."""
+    sizes = {name: getattr(config, name) for name in ("batch_size", "unroll", "num_updates")}
+    of_experience = max(sizes, key=lambda name: sizes[name])
+    trajectories, validation = trajectory_shapes(config, agent, environment, is_meta)
+    if config.is_acting_interleaved:  # one after the other
+        trajectories = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), trajectories)
+    parts = collections.Counter({of_experience: num * num_bytes((trajectories, validation))})
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        name = jax.tree_util.keystr(path)
+        if ".replay" in name:
+            grows_with = "replay.capacity"
+        elif ".meta_params" in name or ".meta_opt_state" in name:
+            grows_with = "the networks of the rule"
+        elif ".agent" in name or ".newest" in name:
+            grows_with = "the network (network.hidden, core, channels or action_model)"
+        else:
+            grows_with = of_experience
+        parts[grows_with] += num_bytes(leaf)
+    return parts
+
+
+def trajectory_shapes(
+    config: AgentConfig, agent: Agent, environment: Shown, is_meta: bool
+) -> tuple[Trajectory, Trajectory | None]:
+    """Return the shapes of what an actor hands over for a step."""
+    schedule, observation = config.schedule(is_meta), batch_shape(config, environment)
+    of_length = lambda length, *num: trajectory_shape(agent, observation, length, environment.num_actions, num)
+    validation = of_length(schedule.num_validation_steps) if schedule.num_validation_steps else None
+    return of_length(schedule.num_steps, schedule.num_trajectories), validation
+
+
+def trajectory_shape(agent: Agent, observation: Any, length: int, num_actions: int, leading: tuple[int, ...]) -> Any:
+    """Return the shapes of trajectories [*leading, T, B, ...]."""
+    empty = lambda x: acting.empty_trajectory(agent, agent.prepare(x), length, num_actions)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), jax.eval_shape(empty, observation)
+    )
+
+
+def batch_shape(config: AgentConfig, environment: Shown, size: int = 0) -> jax.ShapeDtypeStruct:
+    """Return the shape of observations of a batch, as the environment shows them."""
+    shape = (size or config.batch_size, *environment.observation_shape)
+    return jax.ShapeDtypeStruct(shape, environment.observation_dtype)

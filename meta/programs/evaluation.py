@@ -1,0 +1,426 @@
+"""Two evaluations of programs: straight code for one, and an interpreter that runs many in one compiled program.
+
+What is no number in a program is a network's output, or made of one: the lists are Q and its slow copy at two states,
+the actions are the one that was taken and the best of a list, the probabilities the softmax of a list. So the numbers
+that are made of lists are a fixed set of *features*, the same for all programs, and what is left of a program is
+arithmetic on registers. `assemble` turns a program into `Instructions`: arrays, which are data of a compiled program,
+and can be mapped over. The interpreter has a reverse pass of its own, whose tape is the registers.
+
+Operators are total: results and derivatives are finite for all arguments whose squares are. Results of arithmetic are
+clipped to ±1e10, and so is what each argument of an operator gets of the gradient, so that no product of them
+overflows.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.lazy import rlax
+from agents.types import Array
+from meta.programs.language import FORMULAS, LIMIT, LOSSES, OPERATORS, Language, Program, compact, parse
+
+TD = (FORMULAS["dqn"], "(Q(s)[a] - (r + max(Q_targ(s_next))))**2")  # δ² with γ and without
+_TINY = 1e-10  # the least magnitude of a divisor
+_TINY_LOG = 1e-12
+
+# Arithmetic on numbers, by the names of `program_language.OPERATORS`; of one argument, the second is ignored.
+ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {
+    "Add": lambda x, y: x + y,
+    "Subtract": lambda x, y: x - y,
+    "DotProduct": lambda x, y: x * y,
+    "Div": lambda x, y: x / jnp.where(y < 0, jnp.minimum(y, -_TINY), jnp.maximum(y, _TINY)),
+    "L2Distance": lambda x, y: (x - y) ** 2,
+    "Max": lambda x, y: jnp.maximum(x, y),
+    "Min": lambda x, y: jnp.minimum(x, y),
+    "Log": lambda x, _: jnp.log(jnp.abs(x) + _TINY_LOG),
+    "Exp": lambda x, _: jnp.exp(jnp.minimum(x, np.log(LIMIT))),
+    "Abs": lambda x, _: jnp.abs(x),
+    "MultiplyTenth": lambda x, _: 0.1 * x,
+}
+_CODES = {name: i for i, name in enumerate(("Load", *ARITHMETIC))}
+
+
+def _arithmetic(name: str, x: Array, y: Array) -> Array:
+    return jnp.clip(ARITHMETIC[name](x, y), -LIMIT, LIMIT)
+
+
+ListName = tuple[str, str]  # a network and the state that it sees
+NETWORKS = ("Q", "QTarget")
+ENDS = ("gamma", "values")  # what tells a loss of a terminal step, by being 0
+LISTS: tuple[ListName, ...] = (("Q", "s"), ("Q", "s_next"), ("QTarget", "s"), ("QTarget", "s_next"))
+Feature = Any  # an expression: a name of an input, or an operator and its arguments
+
+
+class Draws(NamedTuple):
+    """Random numbers of one evaluation, one for each node of a program: [max_nodes] each."""
+
+    normal: Array
+    uniform: Array
+
+
+def draw(key: Array, num: int) -> Draws:
+    normal_key, uniform_key = jax.random.split(key)
+    return Draws(jax.random.normal(normal_key, (num,)), jax.random.uniform(uniform_key, (num,)))
+
+
+class Transition(NamedTuple):
+    """What a loss is computed from, for N transitions.
+
+    Attributes:
+      lists: Q and its slow copy at the states where programs use them, [N, A] each.
+      action: [N] int32.
+      reward: [N].
+      gamma: the discount, 0 after a terminal step, [N].
+      state, next_state: [N, F].
+    """
+
+    lists: Mapping[ListName, Array]
+    action: Array
+    reward: Array
+    gamma: Array
+    state: Array
+    next_state: Array
+
+    def told_ends(self, ends: str, discount: float, is_end: Array) -> "Transition":
+        """Return it with terminal steps, [N] bool, told as `ends` says, of ENDS; by "gamma" γ is 0 there.
+
+        By "values" Q and Q_targ at s_next are 0 after a terminal step, and γ is `discount` there.
+        """
+        if ends == "gamma":
+            return self
+        lists = {name: jnp.where(is_end[:, None] & (name[1] == "s_next"), 0.0, x) for name, x in self.lists.items()}
+        return self._replace(lists=lists, gamma=jnp.where(is_end, jnp.full_like(self.gamma, discount), self.gamma))
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """The inputs of a program of `program_language.LOSSES`."""
+        return dict(zip(LOSSES.inputs, (self.state, *self[1:4], self.next_state), strict=True))
+
+
+def lists_of(language: Language, program: Program) -> tuple[ListName, ...]:
+    """Return the networks' outputs that a program uses, in the order of `LISTS`."""
+    names = list(language.inputs)
+    used = {
+        (node.operator, *(names[x] for x in node.arguments))
+        for node in compact(language, program)
+        if node.operator in NETWORKS
+    }
+    return tuple(x for x in LISTS if x in used)
+
+
+@functools.cache
+def _expressions(lists: tuple[ListName, ...]) -> dict[str, list[Feature]]:
+    """Return all numbers that can be made of these lists, by the operator that makes them, in order."""
+    actions = ["a", *(("ArgMaxList", x) for x in lists)]
+    soft = [("Softmax", x) for x in lists]
+    states = ("s", "s_next")
+    return {
+        "given": ["r", "gamma"],
+        **{name: [(name, x) for x in lists] for name in ("MaxList", "MinList", "MeanList", "VarianceList")},
+        "Entropy": [("Entropy", p) for p in soft],
+        "SelectList": [("SelectList", x, z) for x in lists for z in actions],
+        "KLDiv": [("KLDiv", p, q) for p in soft for q in soft],
+        **{name: [(name, x, y) for x in states for y in states] for name in ("StateDotProduct", "StateL2Distance")},
+    }
+
+
+def registers_of(lists: tuple[ListName, ...]) -> dict[Feature, int]:
+    """Return the register of each feature, where these lists are known."""
+    return {x: i for i, x in enumerate(itertools.chain(*_expressions(lists).values()))}
+
+
+def features(transition: Transition) -> Array:
+    """Return all numbers that programs make of lists and states, [features, N]."""
+    lists = jnp.stack(list(transition.lists.values()))  # [L, N, A]
+    actions = jax.nn.one_hot(jnp.concatenate([transition.action[None], jnp.argmax(lists, axis=-1)]), lists.shape[-1])
+    log_p = jax.nn.log_softmax(lists)
+    p = jnp.exp(log_p)
+    states = jnp.stack([transition.state, transition.next_state])
+    values = {
+        "given": jnp.stack([transition.reward, transition.gamma]),
+        "MaxList": jnp.max(lists, axis=-1),
+        "MinList": jnp.min(lists, axis=-1),
+        "MeanList": jnp.mean(lists, axis=-1),
+        "VarianceList": jnp.var(lists, axis=-1),
+        "Entropy": -jnp.sum(p * log_p, axis=-1),
+        "SelectList": jnp.sum(lists[:, None] * actions, axis=-1),
+        "KLDiv": jnp.sum(p[:, None] * (log_p[:, None] - log_p), axis=-1),
+        "StateDotProduct": jnp.sum(states[:, None] * states, axis=-1),
+        "StateL2Distance": jnp.sum((states[:, None] - states) ** 2, axis=-1),
+    }
+    kinds = _expressions(tuple(transition.lists))
+    return jnp.concatenate([jnp.reshape(values[kind], (len(own), -1)) for kind, own in kinds.items()])
+
+
+class Instructions(NamedTuple):
+    """A program as arrays: after the features' registers, instruction i writes the next one.
+
+    Attributes:
+      code: what it does, [max_nodes] int32.
+      first, second: registers of its arguments, [max_nodes] int32.
+      load: what kind of number it loads, [max_nodes] int32: a constant, a normal or a uniform draw.
+      node: of the compact program, which says which draw it is, [max_nodes] int32.
+      constant: the constant that it loads, [max_nodes].
+      num: instructions that count, int32; the last of them, or the register `result`, is the loss.
+      result: register, int32.
+    """
+
+    code: Array
+    first: Array
+    second: Array
+    load: Array
+    node: Array
+    constant: Array
+    num: Array
+    result: Array
+
+
+_LOADS = {"Constant": 0, "Normal": 1, "Uniform": 2}
+
+
+def assemble(language: Language, program: Program, known: Mapping[Feature, int]) -> Instructions:
+    """Turn a program into arrays; what is made of lists is in the registers of features, `registers_of`."""
+    program = compact(language, program)
+    expressions: list[Feature] = list(language.inputs)
+    registers = {i: known[x] for i, x in enumerate(expressions) if x in known}
+    rows: list[tuple[Any, ...]] = []
+    for i, node in enumerate(program, start=len(expressions)):
+        expression = (node.operator, *(expressions[x] for x in node.arguments))
+        expressions.append(i if OPERATORS[node.operator].result == "R" else expression)
+        if expression in known:
+            registers[i] = known[expression]
+        elif node.operator in _LOADS:
+            registers[i] = len(known) + len(rows)
+            rows.append((_CODES["Load"], 0, 0, _LOADS[node.operator], i - len(language.inputs), node.value))
+        elif node.operator in ARITHMETIC:
+            arguments = [registers[x] for x in node.arguments]
+            registers[i] = len(known) + len(rows)
+            rows.append((_CODES[node.operator], arguments[0], arguments[-1], 0, 0, 0.0))
+    padded = rows + [(_CODES["Load"], 0, 0, 0, 0, 0.0)] * (language.max_nodes - len(rows))
+    *whole, constant = (np.array(x) for x in zip(*padded, strict=True))
+    columns: list[Any] = [x.astype(np.int32) for x in whole]
+    num, result = np.int32(len(rows)), np.int32(registers[len(expressions) - 1])
+    return Instructions(*columns, constant, num, result)  # type: ignore[call-arg]
+
+
+def interpret(instructions: Instructions, draws: Draws, given: Array, num: Array | int | None = None) -> Array:
+    """Run a program on its features, [features, N] -> [N].
+
+    Gradients flow to the features alone. Mapped over programs, `num`, the most instructions of any of them, which is
+    not mapped over, ends the loop there.
+    """
+    instructions = jax.tree.map(jnp.asarray, instructions)
+    numbers = jnp.stack([instructions.constant, draws.normal[instructions.node], draws.uniform[instructions.node]])
+    loads = jnp.take_along_axis(numbers, instructions.load[None], axis=0)[0].astype(given.dtype)
+    return _interpret(instructions, loads, instructions.num if num is None else num, given)
+
+
+def _cases(code: Array, cases: list[Array]) -> Array:
+    return jax.lax.select_n(jnp.broadcast_to(code, cases[0].shape), *cases)
+
+
+def _registers(instructions: Instructions, loads: Array, num: Array, given: Array) -> Array:
+    first = len(given)
+    registers = jnp.concatenate([given, jnp.zeros((len(loads), *given.shape[1:]), given.dtype)])
+
+    def body(i, registers):
+        x, y = registers[instructions.first[i]], registers[instructions.second[i]]
+        results = [_arithmetic(name, x, y) for name in ARITHMETIC]
+        result = _cases(instructions.code[i], [jnp.broadcast_to(loads[i], x.shape), *results])
+        return jax.lax.dynamic_update_index_in_dim(registers, result, first + i, axis=0)
+
+    return jax.lax.fori_loop(0, num, body, registers)
+
+
+@jax.custom_vjp
+def _interpret(instructions: Instructions, loads: Array, num: Array, given: Array) -> Array:
+    return _registers(instructions, loads, num, given)[instructions.result]
+
+
+def _forward(instructions, loads, num, given):
+    registers = _registers(instructions, loads, num, given)
+    return registers[instructions.result], (instructions, loads, num, registers, given)
+
+
+def _backward(kept, cotangent):
+    instructions, loads, num, registers, given = kept
+    first = len(given)
+    adjoint = jnp.zeros_like(registers).at[instructions.result].set(cotangent)
+
+    def body(j, adjoint):
+        i = num - 1 - j
+        x, y, g = registers[instructions.first[i]], registers[instructions.second[i]], adjoint[first + i]
+        pairs = [jax.vjp(lambda x, y, name=name: _arithmetic(name, x, y), x, y)[1](g) for name in ARITHMETIC]
+        zero = jnp.zeros_like(g)
+        dx, dy = (_cases(instructions.code[i], [zero, *own]) for own in zip(*pairs, strict=True))
+        adjoint = adjoint.at[instructions.first[i]].add(jnp.clip(dx, -LIMIT, LIMIT))
+        return adjoint.at[instructions.second[i]].add(jnp.clip(dy, -LIMIT, LIMIT))
+
+    return None, None, None, jax.lax.fori_loop(0, num, body, adjoint)[:first]
+
+
+_interpret.defvjp(_forward, _backward)
+
+
+NUM_PROBES, PROBED_ACTIONS, PROBED_DISCOUNT = 30, 3, 0.99
+
+
+def _probe() -> tuple[Transition, Draws, Array]:
+    """Return fixed transitions of the size that agents see, fixed draws for each of them, and which are terminal.
+
+    A third has values around -4, a third around 0 and a third around 4, and of each three one is terminal. Were draws
+    the same for all, a factor that is drawn would count as a constant.
+    """
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
+    number = np.arange(NUM_PROBES)
+    is_end, level = number % 3 == 0, jnp.asarray(4.0 * (3 * number[:, None] // NUM_PROBES - 1))
+    transition = Transition(
+        lists={name: level + 3 * normal(NUM_PROBES, PROBED_ACTIONS) for name in LISTS},
+        action=jnp.asarray(rng.integers(PROBED_ACTIONS, size=NUM_PROBES)),
+        reward=normal(NUM_PROBES),
+        gamma=jnp.where(is_end, 0.0, PROBED_DISCOUNT),
+        state=normal(NUM_PROBES, 4),
+        next_state=normal(NUM_PROBES, 4),
+    )
+    num = (NUM_PROBES, LOSSES.max_nodes)
+    return transition, Draws(normal(*num), jnp.asarray(rng.uniform(size=num))), jnp.asarray(is_end)
+
+
+def _on_probes(instructions: Instructions, given: Array, draws: Draws) -> Array:
+    """Run a program on the fixed transitions, each with draws of its own: [features, NUM_PROBES] -> [NUM_PROBES]."""
+    one = lambda given, draws: interpret(instructions, draws, given[:, None])[0]
+    return jax.vmap(one, (1, 0))(given, draws)
+
+
+@functools.partial(jax.jit, static_argnames="ends")
+def fingerprint(instructions: Instructions, ends: str = "gamma") -> Array:
+    """Return the gradient of a program's loss to Q(s) and Q(s_next) on fixed transitions, in units of its length.
+
+    Programs whose losses differ by a constant, or by a positive factor, have the same: an optimiser that divides by the
+    size of gradients cannot tell them apart. 0 for a program without a gradient.
+
+    Args:
+      instructions: with the registers of all lists, `registers_of(LISTS)`.
+      ends: what the loss is told of ends by, of ENDS.
+    Returns:
+      [2 * NUM_PROBES * PROBED_ACTIONS].
+    """
+    transition, draws, is_end = _probe()
+
+    def loss(lists):
+        told = transition._replace(lists=lists).told_ends(ends, PROBED_DISCOUNT, is_end)
+        return jnp.sum(_on_probes(instructions, features(told), draws))
+
+    gradient = jax.grad(loss)(transition.lists)
+    flat = jnp.concatenate([gradient[name].ravel() for name in LISTS if name[0] == "Q"])
+    largest = jnp.max(jnp.abs(flat))
+    scaled = flat / jnp.where(largest > 0, largest, 1.0)
+    return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
+
+
+def distance_from_td(program: Program, ends: str = "gamma") -> float:
+    """Return the distance between the directions of a loss's gradient and of δ²'s, with γ or without, the nearer one.
+
+    Directions are those of `fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
+    """
+    own = _direction(program, ends)
+    return min(float(np.linalg.norm(own - other)) for other in _directions_of_td(ends))
+
+
+@functools.cache
+def _directions_of_td(ends: str) -> list[np.ndarray]:
+    return [_direction(parse(LOSSES, formula), ends) for formula in TD]
+
+
+def _direction(program: Program, ends: str) -> np.ndarray:
+    return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS)), ends))
+
+
+@functools.partial(jax.jit, static_argnames="ends")
+def outputs(instructions: Instructions, ends: str = "gamma") -> Array:
+    """Return a program's losses on fixed transitions, in units of the largest, and the logarithm of that unit.
+
+    What the paper tells programs apart by (Co-Reyes et al. 2021, section 3.3: a hash of outputs); a tolerance is thus
+    relative. 0 where all losses are.
+
+    Returns:
+      [NUM_PROBES + 1].
+    """
+    transition, draws, is_end = _probe()
+    losses = _on_probes(instructions, features(transition.told_ends(ends, PROBED_DISCOUNT, is_end)), draws)
+    largest = jnp.max(jnp.abs(losses))
+    unit = jnp.where(largest > 0, largest, 1.0)
+    return jnp.append(losses / unit, jnp.log(unit))
+
+
+def has_gradient(program: Program, ends: str = "gamma") -> bool:
+    """Say whether a loss moves Q at all."""
+    return bool(np.any(_direction(program, ends)))
+
+
+_OF_LISTS: dict[str, Callable[..., Any]] = {
+    "MaxList": lambda x: jnp.max(x, axis=-1),
+    "MinList": lambda x: jnp.min(x, axis=-1),
+    "MeanList": lambda x: jnp.mean(x, axis=-1),
+    "VarianceList": lambda x: jnp.var(x, axis=-1),
+    "SelectList": lambda x, action: jnp.take_along_axis(x, action[:, None], axis=-1)[:, 0],
+    "ArgMaxList": lambda x: jnp.argmax(x, axis=-1),
+    "Softmax": lambda x: jax.nn.log_softmax(x),
+    "Entropy": lambda log_p: -jnp.sum(jnp.exp(log_p) * log_p, axis=-1),
+    "KLDiv": lambda log_p, log_q: jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1),
+    "StateDotProduct": lambda x, y: jnp.sum(x * y, axis=-1),
+    "StateL2Distance": lambda x, y: jnp.sum((x - y) ** 2, axis=-1),
+}
+
+
+def constants_of(language: Language, program: Program) -> list[float]:
+    """Return the constants of a program, in the order in which `evaluate` takes them."""
+    return [node.value for node in compact(language, program) if node.operator == "Constant"]
+
+
+class Given(Protocol):
+    """What a program is computed from: its inputs by their names, [N] where they are numbers, and networks' outputs."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]: ...
+    @property
+    def lists(self) -> Mapping[ListName, Array]: ...
+
+
+def evaluate(language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None) -> Array:
+    """Compute a program: straight code, for one; returns [N].
+
+    Gradients flow to lists and constants; those that are given, [constants], take the place of the program's.
+    """
+    return evaluate_nodes(language, compact(language, program), given, draws, constants)[-1]
+
+
+def evaluate_nodes(
+    language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None
+) -> list[Array]:
+    """Compute all of a compact program: its inputs, then node by node."""
+    own = iter(constants_of(language, program) if constants is None else constants)
+    names, values = list(language.inputs), [given.inputs[name] for name in language.inputs]
+    like = given.inputs["r"]
+    for i, node in enumerate(program):
+        arguments = [values[x] for x in node.arguments]
+        match node.operator:
+            case "Q" | "QTarget":
+                values.append(given.lists[node.operator, names[node.arguments[0]]])
+            case "Constant":
+                values.append(jnp.full_like(like, next(own)))
+            case "Normal" | "Uniform":
+                drawn = draws.normal if node.operator == "Normal" else draws.uniform
+                values.append(jnp.broadcast_to(drawn[i], like.shape).astype(like.dtype))
+            case operator if operator in ARITHMETIC:
+                x, y = (rlax.clip_gradient(x, -LIMIT, LIMIT) for x in (arguments[0], arguments[-1]))
+                values.append(_arithmetic(operator, x, y))
+            case operator:
+                values.append(_OF_LISTS[operator](*arguments))
+    return values

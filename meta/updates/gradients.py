@@ -1,0 +1,139 @@
+"""The gradient of an outer loss with respect to η through M updates of θ: one entry point, three ways to compute it.
+
+`reverse` keeps every activation of every update. `remat` keeps only what each update starts from, and its gradient.
+`mixed` keeps the same and computes an update's vector-Jacobian product as the forward-mode derivative of its gradient
+(`mixed_mode.py`), which needs the least memory and, on CPU, the least time. All three give the same numbers.
+
+One update's gradient is g = N′(θ)ᵀ ∂L/∂P: P = N(θ) are the network's predictions, L(T(P, η), P) is the rule's loss.
+Where targets are constants for θ, ∂/∂P does not reach the P inside of T; the derivative of g itself always does.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from agents.networks.agent import Agent
+from agents.rule import RuleState, UpdateRule, masked_reduce
+from agents.types import Array, Params, Predictions, Trajectory
+from agents.validation import check_choice
+from meta.updates.mixed_mode import held, with_mixed_derivative
+
+MODES = ("reverse", "remat", "mixed")
+
+
+class UpdateContext(NamedTuple):
+    """What an update's gradient depends on besides θ and the trajectory."""
+
+    meta_params: Params
+    rule_state: RuleState
+    target_params: Params  # slowly moving copy of θ, () where the rule has none
+
+
+class InnerOutput(NamedTuple):
+    """What an update computes besides its gradient."""
+
+    rule_state: RuleState
+    regulariser: Array  # what it adds to the outer loss
+    metrics: dict[str, Array]
+
+
+def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
+    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what is kept for the backward pass.
+
+    The first update runs before the scan: nothing that it starts from depends on η, so the compiler can leave out the
+    derivatives with respect to that.
+    """
+    check_choice("gradient_mode", mode, MODES)
+
+    def indexed(carry, i):
+        # Indexed inside, so that rematerialisation keeps no copy of the trajectories.
+        return body(carry, jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), trajectories))
+
+    if mode != "reverse":
+        policy = jax.checkpoint_policies.save_only_these_names("inner_gradient")
+        indexed = jax.checkpoint(indexed, policy=policy, prevent_cse=False)
+    carry, first = indexed(carry, 0)
+    carry, others = jax.lax.scan(indexed, carry, jnp.arange(1, len(trajectories.action)))
+    return carry, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, others)
+
+
+def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
+    """Return the predictions that the rule's losses take, and those that its targets are made from."""
+    if rule.model_steps:
+        return agent.unroll_model(params, trajectory, rule.model_steps)
+    if rule.is_loss_of_taken:
+        return agent.unroll_taken(params, trajectory)
+    predictions = agent.unroll(params, trajectory)
+    return predictions, predictions
+
+
+def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
+    """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss, InnerOutput.
+
+    It is differentiable with respect to θ and the context. Losses of `rule.loss_without_meta` are in the gradient,
+    but not in its derivative.
+    """
+
+    def reduced(loss: Array, trajectory: Trajectory) -> Array:
+        return masked_reduce(loss, trajectory.valid, rule.reduction)
+
+    def losses(predictions, known, context: UpdateContext, trajectory: Trajectory):
+        """Return the loss of `predictions` with targets computed from `known`, and the other outputs."""
+        target_predictions = known if context.target_params == () else agent.unroll(context.target_params, trajectory)
+        targets, rule_state = rule.apply(context.meta_params, context.rule_state, trajectory, known, target_predictions)
+        regulariser = jnp.zeros(())
+        if rule.regulariser:
+            regulariser = reduced(rule.regulariser(targets, target_predictions, trajectory), trajectory)
+        metrics = jax.lax.stop_gradient(rule.metrics(targets, known, trajectory))
+        loss = reduced(rule.loss(targets, predictions, trajectory), trajectory)
+        return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
+
+    def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
+        predictions, pull, known = jax.vjp(
+            lambda params: predict(agent, rule, params, trajectory), params, has_aux=True
+        )
+        if rule.is_target_constant:
+            of_loss = jax.grad(lambda p: losses(p, known, context, trajectory), has_aux=True)
+        else:
+            of_loss = jax.grad(lambda p: losses(p, p, context, trajectory), has_aux=True)
+        cotangent, (output, targets) = of_loss(predictions)
+        (grads,) = pull(cotangent)
+        if rule.loss_without_meta:
+            loss_without_meta = rule.loss_without_meta
+            fixed = jax.grad(lambda p: reduced(loss_without_meta(targets, p, trajectory), trajectory))(predictions)
+            grads = _with_derivative_of(pull(jax.tree.map(jnp.add, cotangent, fixed))[0], grads)
+        return grads, output
+
+    if mode != "mixed":
+        return gradient
+
+    def objective(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Array, InnerOutput]:
+        predictions, known = predict(agent, rule, params, trajectory)
+        known = held(known) if rule.is_target_constant else known
+        loss, (output, _) = losses(predictions, known, context, trajectory)
+        return loss, output._replace(metrics={})
+
+    return with_mixed_derivative(gradient, objective)
+
+
+@jax.custom_jvp
+def _with_derivative_of(value: Any, other: Any) -> Any:
+    """Return `value` with the derivative of `other`.
+
+    The compiler leaves out what only the value of `other` needs: one backward pass serves both losses.
+    """
+    del other
+    return value
+
+
+@_with_derivative_of.defjvp
+def _(primals, tangents):
+    return _with_derivative_of(*primals), tangents[1]
+
+
+def named_gradient(grads: Params) -> Params:
+    """Mark an update's gradient as what the rematerialising modes keep."""
+    return checkpoint_name(grads, "inner_gradient")

@@ -1,0 +1,249 @@
+"""One step of an agent's lifetime, the same in both regimes: M updates of θ, then the outer loss's gradient to η.
+
+The online regime takes it with the one agent there is, a population with each of its agents.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents.acting.in_jax import Schedule
+from agents.acting.replay import ReplayConfig
+from agents.networks.agent import Agent
+from agents.rule import RuleState, UpdateRule, masked_reduce
+from agents.settings import Settings
+from agents.types import Array, Params, Trajectory
+from agents.validation import check_choice
+from meta.updates import gradients, passes
+from meta.updates.distillation import Teacher
+from meta.updates.outer import Outer
+from meta.updates.passes import Passes
+
+
+@dataclasses.dataclass
+class LifetimeConfig(Settings):
+    """How an agent gathers experience and learns from it; the defaults are Table 1 of Xu et al. 2020 (Atari).
+
+    Attributes:
+      batch_size: Environments side by side, each with a trajectory of its own, at least 1.
+      unroll: Steps of a trajectory, at least 1.
+      validation_unroll: Steps of the trajectory of the outer loss, at least 1; of learned rules.
+      num_updates: M, the updates of an iteration, through which η's gradient goes, at least 1.
+      is_validation_kept: Whether the trajectory of the outer loss is the next iteration's first one of updates.
+      stride: Updates from one window of M to the next, at most M; 0 for M.
+      epochs: Passes over each trajectory, by targets that are made once, before, at least 1; of hand-made rules.
+      minibatches: Updates of a pass, each on steps of its own (with an LSTM core, on environments of its own), a
+        divisor of their number; of hand-made rules.
+      annealing: Environment steps over which the learning rate falls to 0; 0 where it stays.
+      is_acting_interleaved: Whether the θ of each update acts its trajectory, in JAX; else the first θ acts all.
+      exploration: Environment steps over which the share of random actions falls from 1 to 0; 0 for none.
+      max_abs_reward: What rewards are clipped to for learning, infinite ones included, positive; inf for no clipping.
+      gradient_mode: How η's gradient is computed, always to the same numbers: 'mixed', with the least memory, 'remat',
+        or 'reverse', the fastest where an update is small (measured).
+      replay: The replay of trajectories.
+    """
+
+    batch_size: int = 30
+    unroll: int = 30
+    validation_unroll: int = 30
+    num_updates: int = 5
+    is_validation_kept: bool = False
+    stride: int = 0
+    epochs: int = 1
+    minibatches: int = 1
+    annealing: int = 0
+    is_acting_interleaved: bool = False
+    exploration: int = 0
+    max_abs_reward: float = float("inf")
+    gradient_mode: str = "mixed"
+    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        for name in ("batch_size", "unroll", "validation_unroll", "num_updates", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        for name in ("annealing", "exploration"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected environment steps, or 0 for none")
+        if not self.max_abs_reward > 0:
+            raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
+        check_choice("gradient_mode", self.gradient_mode, gradients.MODES)
+        if not 0 <= self.stride <= self.num_updates:
+            raise ValueError(
+                f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
+            )
+        if self.is_validation_kept and self.validation_unroll != self.unroll:
+            raise ValueError(
+                f"validation_unroll is {self.validation_unroll} and unroll {self.unroll}, expected the same where "
+                "is_validation_kept is True"
+            )
+        if self.is_validation_kept and self.replay.capacity:
+            raise ValueError(
+                f"is_validation_kept is True and replay.capacity is {self.replay.capacity}, expected one of the two"
+            )
+        self.replay.validate(self.batch_size)
+        if self.is_acting_interleaved and self.replay.capacity:
+            raise ValueError(
+                f"is_acting_interleaved is True and replay.capacity is {self.replay.capacity}, expected one of the "
+                "two: what is replayed was acted by older parameters anyway"
+            )
+
+    def num_new_updates(self, is_meta: bool) -> int:
+        """Updates of θ that an iteration adds: all M, or those of a stride."""
+        return self.stride if is_meta and self.stride else self.num_updates
+
+    def schedule(self, is_meta: bool) -> Schedule:
+        """Return how much an iteration acts; without an η to learn there is no window and no validation trajectory."""
+        num_trajectories = self.num_new_updates(is_meta) - (is_meta and self.is_validation_kept)
+        return Schedule(num_trajectories, self.unroll, self.validation_unroll if is_meta else 0)
+
+    def num_env_steps(self, is_meta: bool) -> int:
+        """Environment steps of one iteration, all environments of the batch counted."""
+        schedule = self.schedule(is_meta)
+        return self.batch_size * (schedule.num_trajectories * schedule.num_steps + schedule.num_validation_steps)
+
+    def num_trajectories(self, env_steps: int, is_meta: bool) -> float:
+        """Trajectories that θ has been updated on after so many environment steps."""
+        return env_steps / self.num_env_steps(is_meta) * self.num_new_updates(is_meta)
+
+    def num_annealed_updates(self, is_meta: bool) -> int:
+        """Updates of θ over which the learning rate falls to 0; 0 where it stays."""
+        num = round(self.num_trajectories(self.annealing, is_meta) * self.epochs * self.minibatches)
+        return max(1, num) if self.annealing else 0
+
+
+class Setup(NamedTuple):
+    """The parts of an agent: network, rule, optimiser and outer objective, and how it uses a trajectory."""
+
+    agent: Agent
+    rule: UpdateRule
+    optimizer: optax.GradientTransformation
+    outer: Outer
+    passes: Passes = Passes(1, 1)
+
+    def acting_params(self, state: "AgentState") -> Params:
+        """Return the parameters that act: θ, or its slowly moving copy where the rule says so."""
+        return state.target_params if self.rule.is_target_acting else state.params
+
+    def teacher(self, state: "AgentState") -> Teacher:
+        """Return the agent as it acts now, to teach another one."""
+        return Teacher(self.agent, self.rule.policy, self.acting_params(state))
+
+
+class AgentState(NamedTuple):
+    """All that an agent's updates change."""
+
+    params: Params
+    opt_state: optax.OptState
+    rule_state: RuleState
+    target_params: Params  # the slowly moving copy, () without one
+    outer_state: Any  # of the outer objective, () for those without one
+    key: Array | tuple[()] = ()  # what minibatches are drawn by, () without them
+    num_updates: Array | tuple[()] = ()  # int32, of θ so far, where every so many a copy of it is made
+
+
+AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]]
+
+
+def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState:
+    """Start a lifetime; `observation` [B, ...] is a prepared one."""
+    params = setup.agent.init(key, observation)
+    target_params = params if setup.rule.has_copy else ()
+    outer_key = jax.random.fold_in(key, 2)  # the agent's network takes split(key), which is fold_in(key, 0 and 1)
+    outer_state = setup.outer.init(outer_key, observation)
+    draw_key = () if setup.passes == (1, 1) else jax.random.fold_in(key, 3)
+    num_updates = jnp.zeros((), jnp.int32) if setup.rule.is_copy_hard else ()
+    opt_state = setup.optimizer.init(params)
+    return AgentState(params, opt_state, setup.rule.init(), target_params, outer_state, draw_key, num_updates)
+
+
+def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
+    """Make the function (η, agent state, trajectories, validation) -> new agent state, meta-gradient, metrics.
+
+    Args:
+      setup: the agent. Losses of the outer objective, and what the rule adds to them, are reduced as the rule says.
+      mode: how to differentiate through the updates, one of `gradients.MODES`.
+    Returns:
+      a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where there is no η
+      to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
+    """
+    agent, rule, optimizer, outer, _ = setup
+    gradient = gradients.inner_gradient(agent, rule, mode)
+    over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
+
+    def update(carry, trajectory):
+        meta_params, state = carry
+        context = gradients.UpdateContext(meta_params, state.rule_state, state.target_params)
+        grads, output = gradient(state.params, context, trajectory)
+        state = moved(state, gradients.named_gradient(grads))._replace(rule_state=output.rule_state)
+        return (meta_params, state), (output.regulariser, output.metrics)
+
+    def moved(state: AgentState, grads: Params) -> AgentState:
+        """Take a step of θ, and of its slowly moving copy."""
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        target_params, num_updates = state.target_params, state.num_updates
+        if rule.is_copy_hard:
+            assert isinstance(num_updates, Array)
+            num_updates = num_updates + 1
+            target_params = optax.periodic_update(params, target_params, num_updates, rule.target_period)
+        elif rule.target_decay is not None:
+            target_params = optax.incremental_update(state.params, target_params, 1 - rule.target_decay)
+        return state._replace(params=params, opt_state=opt_state, target_params=target_params, num_updates=num_updates)
+
+    def update_in_passes(carry, trajectory):
+        meta_params, state = carry
+        _, known = gradients.predict(agent, rule, state.params, trajectory)
+        target_known = known if state.target_params == () else agent.unroll(state.target_params, trajectory)
+        targets, rule_state = rule.apply(meta_params, state.rule_state, trajectory, known, target_known)
+
+        def on_minibatch(state: AgentState, indices: Array) -> tuple[AgentState, None]:
+            part, of_part = passes.take(trajectory, targets, indices)
+
+            def loss(params: Params) -> Array:
+                predictions, _ = gradients.predict(agent, rule, params, part)
+                return masked_reduce(rule.loss(of_part, predictions, part), part.valid, rule.reduction)
+
+            return moved(state, jax.grad(loss)(state.params)), None
+
+        key, draw_key = jax.random.split(state.key)
+        state = state._replace(rule_state=rule_state, key=key)
+        state, _ = jax.lax.scan(on_minibatch, state, passes.draw(draw_key, trajectory, setup.passes))
+        return (meta_params, state), (jnp.zeros(()), rule.metrics(targets, known, trajectory))
+
+    one_update = update if setup.passes == (1, 1) else update_in_passes
+
+    def objective(meta_params, state, trajectories, validation):
+        (_, state), (regulariser, metrics) = gradients.through_updates(
+            one_update, (meta_params, state), trajectories, mode if jax.tree.leaves(meta_params) else "reverse"
+        )
+        metrics = jax.tree.map(jnp.mean, metrics)
+        if validation is None:
+            return jnp.zeros(()), (state, metrics)
+        predictions, _ = gradients.predict(agent, rule, state.params, validation)
+        losses, outer_state = outer.loss(state.outer_state, predictions, validation)
+        loss = masked_reduce(losses, validation.valid, rule.reduction)
+        metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
+        state = state._replace(outer_state=jax.lax.stop_gradient(outer_state))
+        return loss + over_updates(regulariser), (state, metrics)
+
+    def step(meta_params, state, trajectories, validation):
+        if validation is None:
+            _, (state, metrics) = objective(meta_params, state, trajectories, None)
+            return state, jax.tree.map(jnp.zeros_like, meta_params), metrics
+        meta_gradient, (state, metrics) = jax.grad(objective, has_aux=True)(
+            meta_params, state, trajectories, validation
+        )
+        return state, meta_gradient, metrics
+
+    return step
+
+
+def clip_rewards(trajectory: Trajectory, max_abs_reward: float) -> Trajectory:
+    """Clip rewards to ± `max_abs_reward`, for learning."""
+    return trajectory._replace(reward=jnp.clip(trajectory.reward, -max_abs_reward, max_abs_reward))

@@ -1,0 +1,187 @@
+"""Outer objectives: the losses of the updated agent on a fresh trajectory, by the kind of its predictions.
+
+They may have a state (`Outer`): a meta-value function, and a moving average of advantages.
+
+Source: Xu et al. 2020, Eq. 9 (prediction), section 3.4 (value-based), Eq. 11 and section 5.1 (actor-critic, V-trace).
+The return G(τ′) is a constant here: the gradient is that of the canonical update.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents.networks.agent import Agent, NetworkConfig, make_agent
+from agents.rule import UpdateRule
+from agents.rules.action_values import expected_values, squared_error, taken_vectors
+from agents.rules.categorical import entropy
+from agents.rules.impala import actor_critic_loss, vtrace_targets
+from agents.rules.moving_average import MovingAverage, initial_average, normalise, update_average
+from agents.rules.returns import lambda_returns
+from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory
+from agents.validation import check_fractions, check_not_negative, check_positive
+from meta.updates.optimizers import OptimizerConfig, adam
+
+
+@dataclasses.dataclass
+class OuterConfig:
+    """The outer objective; per-step losses are reduced as the rule's are.
+
+    `settings_of` says which of these settings the objective of an agent has; the others must keep their defaults.
+
+    Attributes:
+      discount: γ of the return, from 0 to 1.
+      lambda_: λ of the return, from 0 to 1.
+      value_cost: Weight of the value's loss, at least 0 (Xu et al. 2020, Table 1).
+      entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
+      prediction_entropy_cost: Weight of the entropy of y and z, at least 0 (the public code of Oh et al. 2025).
+      temperature: What the policy's logits are divided by, positive.
+      is_advantage_normalised: Whether advantages are divided by their moving deviation, less their moving mean.
+      value_hidden: Units of the layers of the meta-value function, of agents without values, at least 1 each.
+      value_optimizer: The optimiser of the meta-value function (Oh et al. 2025, Methods, and their public code).
+    """
+
+    discount: float = 0.99
+    lambda_: float = 1.0
+    value_cost: float = 0.5
+    entropy_cost: float = 0.01
+    prediction_entropy_cost: float = 1e-3
+    temperature: float = 1.0
+    is_advantage_normalised: bool = False
+    value_hidden: tuple[int, ...] = (256, 256)
+    value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
+
+    def validate(self) -> None:
+        check_fractions(self, "discount", "lambda_")
+        check_not_negative(self, "value_cost", "entropy_cost", "prediction_entropy_cost")
+        check_positive(self, "temperature")
+        if not isinstance(self.value_hidden, tuple) or any(size < 1 for size in self.value_hidden):
+            raise ValueError(f"value_hidden is {self.value_hidden}, expected a tuple of positive layer sizes")
+        self.value_optimizer.validate("value_optimizer")
+
+
+class Outer(NamedTuple):
+    """An outer objective; its state holds what it learns itself, if anything.
+
+    Attributes:
+      init: key, prepared observation [B, ...] -> state.
+      loss: state, predictions, validation trajectory -> [T, B], new state. Gradients flow to the predictions.
+    """
+
+    init: Callable[[Array, Array], Any]
+    loss: Callable[[Any, Predictions, Trajectory], tuple[Array, Any]]
+
+
+class ValueState(NamedTuple):
+    """The meta-value function, and the moving average that advantages are normalised by."""
+
+    params: Params
+    opt_state: optax.OptState
+    advantage: MovingAverage
+
+
+def settings_of(predictions: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the settings that the objective of agents with these predictions has."""
+    of_return = ("discount", "lambda_")
+    if "policy" not in predictions:
+        return of_return
+    of_policy = (*of_return, "entropy_cost", "is_advantage_normalised")
+    if "value" in predictions:
+        return (*of_policy, "value_cost", "temperature")
+    of_value_function = (*of_policy, "value_hidden", "value_optimizer")
+    return (*of_value_function, "prediction_entropy_cost") if "y" in predictions else of_value_function
+
+
+def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, num_actions: int) -> Outer:
+    """Make the objective that fits the predictions of a rule's agents: a policy, action values, or values alone.
+
+    For agents with a policy and no values, the objective has a value function of its own, with the torso of the agent's
+    network.
+    """
+    spec = rule.spec(num_actions)
+    if "policy" in spec:
+        return actor_critic(config) if "value" in spec else with_value_function(config, network)
+    loss = value_based if "q" in spec else prediction
+    return Outer(
+        lambda key, observation: (),
+        lambda state, predictions, trajectory: (loss(config, rule, predictions, trajectory), state),
+    )
+
+
+def prediction(config: OuterConfig, rule: UpdateRule, predictions: Predictions, trajectory: Trajectory) -> Array:
+    """(G − v(S))², [T, B], with the λ-return; λ = 1 is TD(1)."""
+    values = predictions["value"]
+    returns, _ = lambda_returns(trajectory, values, config.discount, config.lambda_)
+    return jnp.square(returns - values[:-1])
+
+
+def value_based(config: OuterConfig, rule: UpdateRule, predictions: Predictions, trajectory: Trajectory) -> Array:
+    """½ (G − q(S, A))², [T, B]: Expected Sarsa(λ) under the rule's policy."""
+    values = expected_values(predictions["q"], rule.policy(predictions))
+    returns, _ = lambda_returns(trajectory, values, config.discount, config.lambda_)
+    return squared_error(returns, predictions["q"], trajectory)
+
+
+def actor_critic(config: OuterConfig) -> Outer:
+    """The V-trace actor-critic loss of the policy with its logits divided by the temperature.
+
+    With `is_advantage_normalised`, advantages are normalised by their moving mean and deviation over the lifetime.
+    """
+
+    def loss(average: MovingAverage | tuple[()], predictions: Predictions, trajectory: Trajectory):
+        targets = vtrace_targets(predictions, trajectory, config.discount, config.lambda_, config.temperature)
+        if isinstance(average, MovingAverage):
+            average = update_average(average, targets.advantage, trajectory.valid)
+            targets = targets._replace(advantage=normalise(average, targets.advantage))
+        losses = actor_critic_loss(
+            targets, predictions, trajectory, config.value_cost, config.entropy_cost, config.temperature
+        )
+        return losses, average
+
+    return Outer(lambda key, observation: initial_average() if config.is_advantage_normalised else (), loss)
+
+
+def make_value_agent(config: OuterConfig, network: NetworkConfig) -> Agent:
+    """Make the meta-value function: the agent's torso, and layers of its own."""
+    value_network = dataclasses.replace(
+        network, hidden=config.value_hidden, core=0, core_kind="lstm", action_model=0, head_stddev=0.01
+    )
+    return make_agent(value_network, {"value": PredictionSpec()}, num_actions=1)
+
+
+def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
+    """The outer objective of an agent that predicts no values: a meta-value function learns them beside it.
+
+    −advantage · log π(A|S) − entropy_cost H(π(·|S)) − prediction_entropy_cost (H(y) + H(z_A)), where the agent has y
+    and z. The value function moves to V-trace targets on the same trajectory, after it was used.
+    Source: Oh et al. 2025, Methods, "Meta-optimization".
+    """
+    value_agent, optimizer = make_value_agent(config, network), config.value_optimizer.make()
+
+    def init(key: Array, observation: Array) -> ValueState:
+        params = value_agent.init(key, observation)
+        return ValueState(params, optimizer.init(params), initial_average())
+
+    def loss(state: ValueState, predictions: Predictions, trajectory: Trajectory):
+        values, pull = jax.vjp(lambda params: value_agent.unroll(params, trajectory)["value"], state.params)
+        known = {"policy": jax.lax.stop_gradient(predictions["policy"]), "value": values}
+        targets = vtrace_targets(known, trajectory, config.discount, config.lambda_)
+        average = update_average(state.advantage, targets.advantage, trajectory.valid)
+        error = jnp.where(trajectory.valid, values[:-1] - targets.value, 0.0) / jnp.maximum(1, trajectory.valid.sum())
+        (grads,) = pull(jnp.concatenate([error, jnp.zeros_like(error[:1])]))
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        new_state = ValueState(optax.apply_updates(state.params, updates), opt_state, average)
+
+        if config.is_advantage_normalised:
+            targets = targets._replace(advantage=normalise(average, targets.advantage))
+        predictions = {**predictions, "value": jax.lax.stop_gradient(values)}
+        losses = actor_critic_loss(targets, predictions, trajectory, 0.0, config.entropy_cost)
+        if "y" in predictions:
+            entropies = entropy(predictions["y"][:-1]) + entropy(taken_vectors(predictions["z"], trajectory))
+            losses = losses - config.prediction_entropy_cost * entropies
+        return losses, new_state
+
+    return Outer(init, loss)
