@@ -31,6 +31,7 @@ from frodo.settings import presets
 from frodo.settings.config import AgentConfig
 from frodo.settings.observations import note_layout
 from frodo.settings.registry import RULES
+from frodo.settings.unused import paths, refuse_unused
 from frodo.settings.value_bins import with_bins
 from meta.updates.distillation import Teacher
 from toy_envs.base import Environment
@@ -100,7 +101,9 @@ def discover_online(
         given = settings.setdefault("batch_size", num_envs)
         if given != num_envs:
             raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
-    config = with_bins(config.replace(**settings), environment)
+    config = config.replace(**settings)
+    refuse_unused(config, paths(settings), is_frozen, host is None)
+    config = with_bins(config, environment)
     note_layout(config.network, environment.observation_shape)
     check_teacher(config, teacher)
     check_split(config, num_devices)
