@@ -235,19 +235,3 @@ def rule_flags() -> dict[str, str]:
     """Return `RULE_FLAGS`, and a flag for each other rule that is learned."""
     others = [name for name, entry in RULES.items() if entry.is_learned and name not in RULE_FLAGS.values()]
     return RULE_FLAGS | {f"{name}_rule": name for name in others}
-
-
-class Discovery(NamedTuple):
-    """How --discover makes the rule of a flag: by `experiments.discover` with a preset, in environments of its own."""
-
-    rule: str
-    envs: str
-    meta_steps: int
-
-
-DISCOVERIES = {
-    "scalar_rule": Discovery(
-        "frodo", "toy/catch/5x5,toy/catch/5x5,toy/catch/9x9,toy/catch/9x9,toy/grid_world/0-3", 3000
-    ),
-    "disco_rule": Discovery("disco", "toy/catch/5x5,toy/catch/5x5", 1600),
-}

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.validation import did_you_mean
+from experiments.runs import command_line
 from frodo.runs.errors import UsageError
 
 ALL = "all"  # environments
@@ -164,6 +166,18 @@ def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
         return tuple((num_envs, num_steps) for num_envs, num_steps in pairs)
     except ValueError:
         raise UsageError(f"--batches={text}: give environments x steps of trajectories, such as 16x16,64x32") from None
+
+
+def parse_budgets(text: str) -> dict[str, int]:
+    """Return the environment steps of each family: the defaults, but for those of "minatar=5e6,catch=1e5"."""
+    budgets = {name: one.budget for name, one in FAMILIES.items()}
+    for part in text.split(",") if text else []:
+        name, _, steps = part.partition("=")
+        if name not in FAMILIES:
+            hint = did_you_mean(name, FAMILIES) or f": give some of {', '.join(FAMILIES)}"
+            raise UsageError(f"--budgets={text}: {name!r} is no family{hint}")
+        budgets[name] = command_line.parse_steps(steps, "budgets")
+    return budgets
 
 
 def parse_numbers(flag: str, texts: Sequence[str]) -> tuple[float, ...]:
