@@ -25,38 +25,25 @@ from absl import flags
 from agents.validation import did_you_mean
 from experiments.comparison import cells, running
 from experiments.comparison.comparison import Comparison
-from experiments.comparison.methods import all_methods, rule_flags
-from experiments.comparison.protocol import FAMILIES, Grid, parse_batches, parse_budgets, parse_numbers
+from experiments.comparison.methods import BY_DEFAULT, all_methods, parse_methods, rule_flags
+from experiments.comparison.protocol import FAMILIES, Grid, parse_budgets, parse_grid
 from experiments.runs import command_line, settings
 from experiments.runs.jobs import own_arguments
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
 
 ENVS = "toy/catch,toy/catch/8x8,toy/grid_world/46,toy/grid_world/48,gymnax/CartPole-v1,gymnax/Acrobot-v1"
-# Without what takes too long for most: Disco103, and DQN's update for each step.
-BY_DEFAULT = (
-    "impala,ppo,a2c,frodo,fitted_frozen,fitted_online,scalar_frozen,scalar_adapted,disco,disco_frozen,disco_adapted"
-)
 
 
 def parse_comparison(given: flags.FlagValues) -> Comparison:
-    methods, those = tuple(given.methods.split(",")), all_methods()
-    for name in methods:
-        if name not in those:
-            hint = did_you_mean(name, those) or f": give some of {', '.join(those)}"
-            raise UsageError(f"--methods={given.methods}: {name!r} is no method{hint}")
     return Comparison(
         settings.parse_envs(given.envs),
         parse_budgets(given.budgets),
         command_line.parse_seeds(given.seeds),
         command_line.parse_seeds(given.tuning_seeds, "tuning_seeds"),
-        methods,
+        parse_methods(given.methods),
         {name: str(given[name].value) for name in rule_flags()},
-        Grid(
-            parse_numbers("learning_rates", given.learning_rates),
-            parse_numbers("entropy_costs", given.entropy_costs),
-            parse_batches(given.batches),
-        ),
+        parse_grid(given.learning_rates, given.entropy_costs, given.batches),
         given.discount,
         getattr(given, "lambda"),
         given.stale,
@@ -69,11 +56,10 @@ def main(argv: list[str]) -> None:
     comparison, out = parse_comparison(FLAGS), Path(FLAGS.out)
     check_out(out)
     if FLAGS.only:
-        of_phases = (cells.TUNING, comparison.tuned_cells()), (cells.CELLS, comparison.cells())
-        known = {f"{phase}:{env}:{method}": (phase, env, method) for phase, own in of_phases for env, method in own}
+        known = [":".join((phase, *cell)) for phase in (cells.TUNING, cells.CELLS) for cell in comparison.cells()]
         if FLAGS.only not in known:
             raise UsageError(f"--only={FLAGS.only} is no run of this{did_you_mean(FLAGS.only, known)}")
-        cells.run(comparison, out, *known[FLAGS.only])
+        cells.run(comparison, out, *FLAGS.only.split(":"))
     elif FLAGS.show_settings:
         print(running.show(comparison))
     else:

@@ -154,8 +154,8 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
             seen[method] = refuse_seen(comparison, rule, load_origin(rule).envs, allow_seen)
             if row_of(method).is_tuned and len(comparison.envs) == 1:
                 raise UsageError(
-                    f"{method}: the settings of a discovered rule are chosen in other environments than the one that it "
-                    "is shown in: give --envs at least two"
+                    f"{method}: the settings of a discovered rule are chosen in other environments than the one that "
+                    "it is shown in: give --envs at least two"
                 )
     for env, method in comparison.cells():
         for program in comparison.programs(env, method):

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from agents.environments.names import make_environment
-from experiments.comparison.page import Findings
+from experiments.comparison.findings import Findings
 from experiments.results import k_shot, plots, reading
 from experiments.runs import loaded_agent
 from frodo import files

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agents.rules.impala import ImpalaConfig
+from agents.validation import did_you_mean
 from experiments.runs import settings
 from frodo.rules.files import load_rule
+from frodo.runs.errors import UsageError
 from frodo.settings import population_presets, presets
 from frodo.settings.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.settings.registry import RULES, Origin, RuleConfig
@@ -200,6 +202,10 @@ METHODS = {
     "evolved": Method("evolved program", PROGRAM, EVOLVED, "program_rule", _evolved),
     "evolved_targets": Method("evolved targets", SCALAR, EVOLVED, "target_rule", _evolved_targets),
 }
+# Without what takes too long for most: Disco103, and DQN's update for each step.
+BY_DEFAULT = (
+    "impala,ppo,a2c,frodo,fitted_frozen,fitted_online,scalar_frozen,scalar_adapted,disco,disco_frozen,disco_adapted"
+)
 RULE_FLAGS = {  # a rule's file, what it holds
     "scalar_rule": "frodo",
     "disco_rule": "disco",
@@ -224,6 +230,16 @@ def all_methods() -> dict[str, Method]:
             found[name] = Method(f"{name}, online", name, OWN_ONLINE, flag, _own(name), frozen)
             found[frozen] = Method(f"{name}, frozen", name, OWN_FROZEN, flag, _frozen(_own(name)))
     return found
+
+
+def parse_methods(text: str) -> tuple[str, ...]:
+    """Return the methods of "impala,ppo"."""
+    methods, known = tuple(text.split(",")), all_methods()
+    for name in methods:
+        if name not in known:
+            hint = did_you_mean(name, known) or f": give some of {', '.join(known)}"
+            raise UsageError(f"--methods={text}: {name!r} is no method{hint}")
+    return methods
 
 
 def row_of(name: str) -> Method:

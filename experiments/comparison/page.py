@@ -7,16 +7,16 @@ import base64
 import html
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.comparison import cells
-from experiments.comparison.cells import Cell, Choice
 from experiments.comparison.comparison import Comparison
+from experiments.comparison.findings import Findings, interval, pivot, signed
 from experiments.comparison.methods import all_methods, row_of
 from experiments.comparison.protocol import ALL, Point, family, groups_of
 from experiments.results import reading
@@ -53,26 +53,6 @@ pre { overflow-x: auto; font-size: .8rem }
   figure, tr { break-inside: avoid }
 }
 """
-
-
-class Findings(NamedTuple):
-    """The numbers of a comparison.
-
-    Attributes:
-      choices: cell -> settings, of the cells whose tuning is finished.
-      runs: cell -> its run at its best settings, of the finished ones.
-      statistics: the rows of `report.ESTIMATES`; "environments" is an environment, a family or ALL.
-      costs: a row for each cell at its best settings.
-      seen: method -> environments that its rule was discovered in.
-      labels: method -> its name, marked where its rule has seen an environment.
-    """
-
-    choices: Mapping[Cell, Choice]
-    runs: Mapping[Cell, reading.Results]
-    statistics: pd.DataFrame
-    costs: Sequence[Mapping[str, Any]]
-    seen: Mapping[str, Sequence[str]]
-    labels: Mapping[str, str]
 
 
 def page(
@@ -172,25 +152,6 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{TITLE}</title><style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
-
-
-def pivot(found: Findings, columns: str, values: Sequence[str], text: Callable[[Any], Any], **of: str) -> pd.DataFrame:
-    """Return a table of statistics: a row for each method that has one, under its label, None where there is none.
-
-    Args:
-      columns: what stands beside each other, one of the columns of the statistics.
-      values: which of them, in order.
-      text: makes an entry of a row.
-      of: what the others are.
-    """
-    own = found.statistics
-    for name, value in of.items():
-        own = own[own[name] == value]
-    own = own[own[columns].isin(values)]
-    wide = own.assign(text=[text(row) for row in own.itertuples()]).pivot(
-        index="method", columns=columns, values="text"
-    )
-    return wide.reindex([m for m in found.labels if m in wide.index], columns=values).rename(index=found.labels)
 
 
 def _table(frame: pd.DataFrame, corner: str = "method", kind: str = "wide") -> str:
@@ -298,17 +259,6 @@ def _in_room(row: Mapping[str, Any]) -> dict[str, str]:
         elif not name.startswith("± "):
             texts[name] = _quantity(value)
     return texts
-
-
-def interval(estimate: Any) -> str:
-    """Return the text of what has a value, from low to high."""
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
-def signed(estimate: Any) -> str:
-    """Return the text of a difference, marked where its interval excludes 0."""
-    text = f"{estimate.value:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}]"
-    return text + (" ▲" if estimate.low > 0 else " ▼" if estimate.high < 0 else "")
 
 
 def _quantity(value: float) -> str:

@@ -5,6 +5,7 @@ docs/protocol.md says why.
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -159,13 +160,19 @@ def _best(scores: Scores, envs: Iterable[str]) -> Point:
     return max(points, key=rank)
 
 
-def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the batches of "16x16,64x32": environments and steps of a trajectory."""
-    try:
-        pairs = [tuple(map(int, part.split("x"))) for part in text.split(",")]
-        return tuple((num_envs, num_steps) for num_envs, num_steps in pairs)
-    except ValueError:
-        raise UsageError(f"--batches={text}: give environments x steps of trajectories, such as 16x16,64x32") from None
+def parse_grid(learning_rates: Sequence[str], entropy_costs: Sequence[str], batches: str) -> Grid:
+    """Return the grid of numbers, and of batches, environments x steps of a trajectory, as in "16x16,64x32"."""
+    numbers = {}
+    for flag, texts in (("learning_rates", learning_rates), ("entropy_costs", entropy_costs)):
+        try:
+            numbers[flag] = tuple(map(float, texts))
+        except ValueError:
+            raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None
+    pairs = [re.fullmatch(r"(\d+)x(\d+)", part) for part in batches.split(",")]
+    found = tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair)
+    if len(found) < len(pairs):
+        raise UsageError(f"--batches={batches}: give environments x steps of trajectories, such as 16x16,64x32")
+    return Grid(**numbers, batches=found)
 
 
 def parse_budgets(text: str) -> dict[str, int]:
@@ -178,10 +185,3 @@ def parse_budgets(text: str) -> dict[str, int]:
             raise UsageError(f"--budgets={text}: {name!r} is no family{hint}")
         budgets[name] = command_line.parse_steps(steps, "budgets")
     return budgets
-
-
-def parse_numbers(flag: str, texts: Sequence[str]) -> tuple[float, ...]:
-    try:
-        return tuple(map(float, texts))
-    except ValueError:
-        raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None

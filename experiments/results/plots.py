@@ -198,9 +198,8 @@ def radar(path: Path, by_sweep: "pd.DataFrame", title: str) -> None:
             x, y = (np.append(of[known], of[known[:1]]) for of in (angles, scores.to_numpy()))
             axes.plot(x, y, marker="o", label=label, clip_on=False, **look(number, linewidth=1.8))
             axes.fill(x, y, color=COLOURS[number % len(COLOURS)], alpha=0.12)
-        is_missing = by_sweep.isna().all(axis=1)
-        names = [tag.replace("_", "\n") + "\n(no score)" * is_missing[tag] for tag in by_sweep.index]
-        axes.set_xticks(angles, names)
+        texts = by_sweep.isna().all(axis=1).map({True: "\n(no score)", False: ""})
+        axes.set_xticks(angles, [tag.replace("_", "\n") + text for tag, text in texts.items()])
         for text, side in zip(axes.get_xticklabels(), np.sin(angles), strict=True):
             text.set_horizontalalignment("center" if abs(side) < 0.3 else "left" if side > 0 else "right")
         axes.set(ylim=(0, 1), yticks=(0.25, 0.5, 0.75, 1), title=title)

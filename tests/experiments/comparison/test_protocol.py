@@ -90,10 +90,10 @@ def test_a_bad_grid_is_refused(settings, message):
 
 
 def test_the_grid_is_read_from_flags():
-    assert protocol.parse_batches("16x16,64x32") == ((16, 16), (64, 32))
-    assert protocol.parse_numbers("learning_rates", ["1e-3", "0.01"]) == (0.001, 0.01)
+    found = protocol.parse_grid(["1e-3", "0.01"], ["0.1"], "16x16,64x32")
+    assert found == Grid((0.001, 0.01), (0.1,), ((16, 16), (64, 32)))
     for text in ("16", "16x16x2", "axb"):
         with pytest.raises(UsageError, match=f"--batches={text}: give environments x steps"):
-            protocol.parse_batches(text)
+            protocol.parse_grid(["1"], ["1"], text)
     with pytest.raises(UsageError, match="--entropy_costs=0.1,many: give numbers"):
-        protocol.parse_numbers("entropy_costs", ["0.1", "many"])
+        protocol.parse_grid(["1"], ["0.1", "many"], "1x1")
