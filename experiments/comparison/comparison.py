@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from experiments.comparison.methods import FITTED_METHODS, RULE_FLAGS, row_of, rule_flags
-from experiments.comparison.protocol import Grid, Point, Program, family
+from experiments.comparison.protocol import Grid, Program, family
 from frodo.regimes.scores import BSUITE_CATCH, reference_scores
 from frodo.rules.files import Origin, load_origin, load_rule
 from frodo.runs.errors import UsageError, caused_by
@@ -80,11 +80,6 @@ class Comparison:
         """Return the part of the grid that a method has, without learning rates."""
         config = self.configure(env, method)
         return self.grid_of(config).programs(bool(_entropy_costs(config)))
-
-    def points(self, env: str, method: str) -> list[Point]:
-        """Return the grid that a method has."""
-        config = self.configure(env, method)
-        return self.grid_of(config).points(bool(_entropy_costs(config)))
 
     def grid_of(self, config: OnlineConfig) -> Grid:
         """Return the grid that a method with these settings has: of its rule's axes, those that are its own."""

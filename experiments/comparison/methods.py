@@ -90,8 +90,30 @@ def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
     return agent.replace(rule=rule, outer=OUTER, num_updates=NUM_UPDATES)
 
 
-def _fitted(agent: OnlineConfig, _: str) -> OnlineConfig:
-    return _learned(agent, presets.fitted(agent.env)).replace(init_meta_params="vtrace", is_validation_kept=True)
+def _learned(of: Callable[[str, str], AgentConfig], start: str = "") -> Configure:
+    """The common agent with a learned rule, and the predictions and the outer objective that go with it.
+
+    What is of the agent, not of the targets, is common to all: the weight of the critic's loss, and the outer objective
+    of scalar rules that begin with an η which is known to be good. η begins with `start`, or with the method's rule.
+    """
+
+    def configure(agent: OnlineConfig, rule: str) -> OnlineConfig:
+        own = of(agent.env, rule)
+        network = dataclasses.replace(agent.network, action_model=own.network.action_model)
+        if own.rule.has_critic:
+            of_rule, outer = own.rule.replace(value_cost=VALUE_COST), presets.fitted(agent.env).outer
+        else:
+            of_rule, outer = own.rule, own.outer
+        config = agent.replace(rule=of_rule, outer=outer, network=network, num_updates=NUM_UPDATES)
+        return config.replace(init_meta_params=start or rule, is_validation_kept=bool(start or rule))
+
+    return configure
+
+
+_fitted = _learned(lambda env, _: presets.fitted(env), "vtrace")
+_cmpo = _learned(lambda *_: population_presets.small("disco"), "cmpo")
+_disco_from_random = _learned(lambda *_: population_presets.small("disco"))
+_adapted = _learned(lambda _, rule: load_rule(rule).config)
 
 
 def _fitted_fast(agent: OnlineConfig, rule: str) -> OnlineConfig:
@@ -105,31 +127,6 @@ def _corrected(agent: OnlineConfig, rule: str) -> OnlineConfig:
     """V-trace itself, and what a meta-network adds, which is nothing at first: with η frozen it is IMPALA."""
     config = _fitted(agent, rule)
     return config.replace(rule=config.rule.replace(base="vtrace"), init_meta_params="")
-
-
-def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
-    """The common agent with a learned rule, and the predictions and the outer objective that go with it.
-
-    What is of the agent, not of the targets, is common to all: the weight of the critic's loss, and the outer objective
-    of scalar rules that begin with an η which is known to be good.
-    """
-    network = dataclasses.replace(agent.network, action_model=of.network.action_model)
-    rule, outer = of.rule, of.outer
-    if rule.has_critic:
-        rule, outer = rule.replace(value_cost=VALUE_COST), presets.fitted(agent.env).outer
-    return agent.replace(rule=rule, outer=outer, network=network, num_updates=NUM_UPDATES)
-
-
-def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
-    return _learned(agent, population_presets.small("disco"))
-
-
-def _cmpo(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _disco_from_random(agent, rule).replace(init_meta_params="cmpo", is_validation_kept=True)
-
-
-def _adapted(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule, is_validation_kept=True)
 
 
 def _frozen(configure: Configure) -> Configure:
@@ -221,14 +218,15 @@ def all_methods() -> dict[str, Method]:
     What such a rule learns begins with its file, --<rule>_rule, or else at random; <rule>_frozen leaves it so.
     """
     found = dict(METHODS)
+    flags = {rule: flag for flag, rule in rule_flags().items()}
     for name in RULES:
         if name in METHODS or RuleConfig(name).kind == "prediction":
             continue
         found[name] = Method(name, HAND_MADE, NONE, "", _own(name))
-        if flag := {rule: flag for flag, rule in rule_flags().items()}.get(name):
+        if name in flags:
             frozen = f"{name}_frozen"
-            found[name] = Method(f"{name}, online", name, OWN_ONLINE, flag, _own(name), frozen)
-            found[frozen] = Method(f"{name}, frozen", name, OWN_FROZEN, flag, _frozen(_own(name)))
+            found[name] = Method(f"{name}, online", name, OWN_ONLINE, flags[name], _own(name), frozen)
+            found[frozen] = Method(f"{name}, frozen", name, OWN_FROZEN, flags[name], _frozen(_own(name)))
     return found
 
 

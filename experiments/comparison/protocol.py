@@ -98,33 +98,25 @@ class Grid:
 
     def validate(self) -> None:
         """Raise a UsageError where a value is twice there, or is none."""
-        for name in ("learning_rates", "entropy_costs", "batches"):
-            values = getattr(self, name)
+        for name, values in vars(self).items():
+            texts = ["{}x{}".format(*x) if isinstance(x, tuple) else f"{x:g}" for x in values]
+            given = f"--{name}={','.join(texts)}"
             if not values:
-                raise UsageError(f"--{name}=: give at least one value")
-            texts = ["{}x{}".format(*x) if name == "batches" else f"{x:g}" for x in values]
+                raise UsageError(f"{given}: give at least one value")
             if repeated := [text for text in texts if texts.count(text) > 1]:
-                raise UsageError(f"--{name}={','.join(texts)}: {repeated[0]} is given more than once; give it once")
-            numbers = [x for pair in values for x in pair] if name == "batches" else values
-            if not all(x < 3.4e38 and (x > 0 or (x == 0 and name == "entropy_costs")) for x in numbers):
-                raise UsageError(f"--{name}={','.join(texts)}: give positive numbers")
+                raise UsageError(f"{given}: {repeated[0]} is given more than once; give it once")
+            may_be_none = name == "entropy_costs"
+            if not all(x < 3.4e38 and (x > 0 or (x == 0 and may_be_none)) for x in np.ravel(values).tolist()):
+                raise UsageError(f"{given}: give positive numbers")
 
     def programs(self, has_entropy: bool) -> list[Program]:
         costs = self.entropy_costs if has_entropy else (None,)
         return [Program(cost, batch) for cost in costs for batch in self.batches]
 
-    def points(self, has_entropy: bool) -> list[Point]:
-        return [Point(rate, *program) for program in self.programs(has_entropy) for rate in self.learning_rates]
-
     def edges(self, point: Point) -> list[str]:
         """Say which numbers of a point are the largest or the smallest of three or more."""
-        rates, costs = self.learning_rates, self.entropy_costs
-        is_edge = lambda x, all_: len(all_) > 2 and x in (min(all_), max(all_))
-        return [
-            name
-            for name, x, all_ in (("rate", point.learning_rate, rates), ("entropy", point.entropy_cost, costs))
-            if is_edge(x, all_)
-        ]
+        axes = ("rate", point.learning_rate, self.learning_rates), ("entropy", point.entropy_cost, self.entropy_costs)
+        return [name for name, x, values in axes if len(values) > 2 and x in (min(values), max(values))]
 
 
 Scores = Mapping[tuple[str, Point], float]  # of one rule: environment and point -> mean normalised score
