@@ -6,7 +6,7 @@ A cell is a method in an environment.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from experiments.comparison.methods import FITTED_METHODS, RULE_FLAGS, row_of, rule_flags
+from experiments.comparison.methods import METHODS, RULE_FLAGS, row_of, rule_flags
 from experiments.comparison.protocol import Grid, Program, family
 from frodo.regimes.scores import BSUITE_CATCH, reference_scores
 from frodo.rules.files import Origin, load_origin, load_rule
@@ -136,9 +136,10 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
         reference_scores(env)
     for flag, expected in rule_flags().items():
         if path := comparison.files.get(flag, ""):
-            if found := starts(is_fitted=True).get(path):
-                having = FITTED_METHODS.get(found[0])
-                raise UsageError(f"--{flag}={path} was not discovered: --methods={having} have it")
+            if path in starts(is_fitted=True):
+                agent, own = presets.common_agent(comparison.envs[0]), {m: x for m, x in METHODS.items() if not x.rule}
+                having = [name for name, x in own.items() if x.configure(agent, "").init_meta_params == path]
+                raise UsageError(f"--{flag}={path} was not discovered: --methods={','.join(having)} have it")
             with caused_by(f"--{flag}"):
                 name = load_rule(path).config.rule.name
             if name != expected:

@@ -209,7 +209,6 @@ RULE_FLAGS = {  # a rule's file, what it holds
     "program_rule": "program",
     "target_rule": "target_program",
 }
-FITTED_METHODS = {"frodo": "fitted_frozen,fitted_online", "disco": "cmpo_frozen,cmpo_online"}  # of a rule
 
 
 def all_methods() -> dict[str, Method]:

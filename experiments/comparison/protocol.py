@@ -81,11 +81,8 @@ class Program(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return "_".join([*([] if self.entropy_cost is None else [f"entropy_{self.entropy_cost:g}"]), batch_name(self)])
-
-
-def batch_name(program: Program) -> str:
-    return "batch_{}x{}".format(*program.batch)
+        text = "" if self.entropy_cost is None else f"entropy_{self.entropy_cost:g}_"
+        return f"{text}batch_{self.batch[0]}x{self.batch[1]}"
 
 
 @dataclasses.dataclass(frozen=True)
