@@ -19,10 +19,10 @@ from frodo.regimes.scores import normalised
 from frodo.settings.registry import RULES
 
 AGGREGATES = ["IQM", "median", "optimality gap"]
+SCORES = ("environment", "family", "method", "settings", "seed", "return", "score", "is_seen")
 ESTIMATES = ("settings", "environments", "method", "statistic", *statistics.Estimate._fields, "is_seen")
-
-Finals = Mapping[str, Mapping[Cell, np.ndarray]]  # "tuned" or "one" -> cell -> return of each seed, as `cells.finals`
-Rows = Sequence[Mapping[str, Any]]
+SETTINGS = ("learning_rate", "entropy_cost", "environments", "steps")
+GRID = ("environment", "method", *SETTINGS, "seed", "return", "score", "is_tuned", "is_one")
 
 
 class Findings(NamedTuple):
@@ -31,22 +31,20 @@ class Findings(NamedTuple):
     Attributes:
       choices: cell -> settings, of the cells whose tuning is finished.
       runs: cell -> its run at its best settings, of the finished ones.
-      scores: method -> normalised scores [num_seeds, num_envs] at its best settings, of methods with all cells.
-      seeds: a row for each seed of each cell.
-      statistics: a row for each estimate; "environments" is an environment, a family or ALL.
+      scores: a row of `SCORES` for each seed; the return is random play's where parameters were not finite at the end.
+      statistics: a row of `ESTIMATES` for each; "environments" is an environment, a family or ALL.
       costs: a row for each cell at its best settings.
-      grid: a row for each run that settings were chosen by.
+      grid: a row of `GRID` for each run that settings were chosen by.
       seen: method -> environments that its rule was discovered in.
       labels: method -> its name, marked where its rule has seen an environment.
     """
 
     choices: Mapping[Cell, Choice]
     runs: Mapping[Cell, reading.Results]
-    scores: Mapping[str, np.ndarray]
-    seeds: Rows
+    scores: pd.DataFrame
     statistics: pd.DataFrame
-    costs: Rows
-    grid: Rows
+    costs: pd.DataFrame
+    grid: pd.DataFrame
     seen: Mapping[str, Sequence[str]]
     labels: Mapping[str, str]
 
@@ -62,18 +60,38 @@ def find(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -
         }
         for which in Choice._fields
     }
-    finals = {which: {cell: cells.finals(cell[0], run) for cell, run in own.items()} for which, own in runs.items()}
+    rows = [
+        (env, family(env), method, which, seed, value, float(normalised(env, value)), env in seen.get(method, ()))
+        for which, own in runs.items()
+        for (env, method), run in own.items()
+        for seed, value in zip(comparison.seeds, cells.finals(env, run).tolist(), strict=True)
+    ]
+    grid = [
+        (env, method, point.learning_rate, point.entropy_cost, *point.batch, seed, value)
+        + (float(cells.scores_of(env, np.array(value))), point == choice.tuned, point == choice.one)
+        for (env, method), choice in choices.items()
+        if choice.tuned
+        for point, values in cells.tuning_returns(comparison, out, env, method).items()
+        for seed, value in zip(comparison.tuning_seeds, values.tolist(), strict=True)
+    ]
+    scores = pd.DataFrame(rows, columns=SCORES)
     return Findings(
         choices,
         runs["tuned"],
-        _scores(comparison, finals["tuned"], comparison.envs),
-        _seeds(comparison, finals, seen),
-        pd.DataFrame(_statistics(comparison, finals, seen), columns=ESTIMATES),
-        _costs(comparison, runs["tuned"]),
-        _grid(comparison, out, choices),
+        scores,
+        pd.DataFrame(_statistics(comparison, scores, seen), columns=ESTIMATES),
+        pd.DataFrame(_costs(comparison, runs["tuned"])),
+        pd.DataFrame(grid, columns=GRID),
         seen,
         {method: row_of(method).label + " *" * (method in seen) for method in comparison.methods},
     )
+
+
+def by_method(scores: pd.DataFrame, methods: Sequence[str], envs: Sequence[str], which: str) -> dict[str, np.ndarray]:
+    """Return "score" or "return" [num_seeds, len(envs)] of the methods that have all cells of these environments."""
+    wide = scores.pivot(index=["method", "seed"], columns="environment", values=which).reindex(columns=envs)
+    arrays = {m: np.array(wide.loc[m], float, order="C") for m in methods if m in wide.index}
+    return {method: values for method, values in arrays.items() if np.isfinite(values).all()}
 
 
 def pivot(found: Findings, columns: str, values: Sequence[str], text: Callable[[Any], Any], **of: str) -> pd.DataFrame:
@@ -106,35 +124,17 @@ def signed(estimate: Any) -> str:
     return text + (" ▲" if estimate.low > 0 else " ▼" if estimate.high < 0 else "")
 
 
-def _seeds(comparison: Comparison, finals: Finals, seen: Mapping) -> Rows:
-    return [
-        {
-            "environment": env,
-            "family": family(env),
-            "method": method,
-            "settings": which,
-            "seed": seed,
-            "return": value,
-            "score": float(normalised(env, value)),
-            "is_seen": env in seen.get(method, ()),
-        }
-        for which, own in finals.items()
-        for (env, method), values in own.items()
-        for seed, value in zip(comparison.seeds, values.tolist(), strict=True)
-    ]
-
-
-def _statistics(comparison: Comparison, finals: Finals, seen: Mapping) -> Iterable[tuple]:
+def _statistics(comparison: Comparison, all_scores: pd.DataFrame, seen: Mapping) -> Iterable[tuple]:
     """Return the rows of `ESTIMATES`: of returns by environment, of scores by family and over all, of differences."""
     groups = {name: [comparison.envs[i] for i in own] for name, own in groups_of(comparison.envs).items()}
-    for which, own in finals.items():
+    for which, own in all_scores.groupby("settings", sort=False):
         for place, envs in ({env: [env] for env in comparison.envs} | groups).items():
-            scores = _scores(comparison, own, envs)
+            scores = by_method(own, comparison.methods, envs, "score")
             found: dict[str, Mapping[str, statistics.Estimate]] = {}
             if place in groups:
                 found["IQM"] = statistics.iqms(scores)
             elif which == "tuned":
-                found["mean return"] = statistics.means({m: own[place, m][:, None] for m in scores})
+                found["mean return"] = statistics.means(by_method(own, comparison.methods, envs, "return"))
             if (which, place) == ("tuned", ALL):
                 of_methods = statistics.aggregates(scores)
                 found |= {name: {m: x[name] for m, x in of_methods.items()} for name in AGGREGATES}
@@ -143,8 +143,8 @@ def _statistics(comparison: Comparison, finals: Finals, seen: Mapping) -> Iterab
             for over, pairs in _pairs(scores).items():
                 differences = {m: statistics.mean_difference(scores[m] - scores[over]) for m in pairs}
                 found[f"difference to {over}"] = differences
-            for name, by_method in found.items():
-                for method, estimate in by_method.items():
+            for name, estimates in found.items():
+                for method, estimate in estimates.items():
                     yield which, place, method, name, *map(float, estimate), method in seen
 
 
@@ -158,44 +158,13 @@ def _pairs(methods: Collection[str]) -> dict[str, list[str]]:
     return {over: own for over, own in pairs.items() if own}
 
 
-def _scores(comparison: Comparison, finals: Mapping[Cell, np.ndarray], envs: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return normalised scores [num_seeds, len(envs)] of the methods that have all cells of these environments."""
-    return {
-        method: np.stack([normalised(env, finals[env, method]) for env in envs], axis=1)
-        for method in comparison.methods
-        if all((env, method) in finals and np.isfinite(finals[env, method]).all() for env in envs)
-    }
-
-
-def _grid(comparison: Comparison, out: Path, choices: Mapping[Cell, Choice]) -> Rows:
-    """Return a row for each run that settings were chosen by."""
-    return [
-        {
-            "environment": env,
-            "method": method,
-            "learning_rate": point.learning_rate,
-            "entropy_cost": point.entropy_cost,
-            "environments": point.batch[0],
-            "steps": point.batch[1],
-            "seed": seed,
-            "return": value,
-            "score": float(cells.scores_of(env, np.array(value))),
-            "is_tuned": point == choice.tuned,
-            "is_one": point == choice.one,
-        }
-        for (env, method), choice in choices.items()
-        if choice.tuned
-        for point, values in cells.tuning_returns(comparison, out, env, method).items()
-        for seed, value in zip(comparison.tuning_seeds, values.tolist(), strict=True)
-    ]
-
-
-def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> Rows:
+def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list[dict[str, Any]]:
     """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation.
 
     Of a lifetime's CPU time, that for η is what its other steps leave, each at the cost of a step of the method that
     has the same agent and does not learn η; nan without such a cell, or if a run has a single row.
     """
+    known = lambda x: math.nan if x is None else x
     rows: dict[Cell, dict[str, Any]] = {}
     for (env, method), results in runs.items():
         config, where = results.config["config"], comparison.origin(method)
@@ -208,8 +177,8 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> Rows
         rows[env, method] = {
             "environment": env,
             "method": method,
-            "env steps before": where.env_steps if where else 0,
-            "CPU s before": where.cpu_seconds if where else 0,
+            "env steps before": known(where.env_steps) if where else 0,
+            "CPU s before": known(where.cpu_seconds) if where else 0,
             "note": where.note if where else "",
             "env steps": env_steps,
             "env steps for η": share * env_steps,

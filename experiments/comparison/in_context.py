@@ -98,7 +98,7 @@ def _trained(folder: Path) -> tuple[str, list[int], float]:
 def lines(envs: Sequence[str], found: Findings, adapted_agents: Sequence[str]) -> list[Line]:
     """Return what is had in the rooms among environments: by methods with all of a kind, and by adapted agents."""
     by_kind = rooms(envs)
-    before = {(row["environment"], row["method"]): row for row in found.costs}
+    before = {(row["environment"], row["method"]): row for row in found.costs.to_dict("records")}
     return [
         learned(label, kind, {env: found.runs[env, method] for env in own}, before[next(iter(own)), method])
         for kind, own in by_kind.items()
@@ -137,8 +137,8 @@ def learned(label: str, kind: str, runs: Mapping[str, reading.Results], before: 
     scores = [
         normalised(env, np.array([np.interp(steps, middles[env], y) for y in one.y])) for env, one in curves.items()
     ]
-    spent = [np.nan if before[name] is None else before[name] for name in ("env steps before", "CPU s before")]
-    return Line(kind, label, steps, np.mean(scores, axis=0), float(spent[0]), float(spent[1]), False)
+    spent, seconds = float(before["env steps before"]), float(before["CPU s before"])
+    return Line(kind, label, steps, np.mean(scores, axis=0), spent, seconds, False)
 
 
 def optimum(kind: str, envs: Mapping[str, RuleRoom]) -> np.ndarray:

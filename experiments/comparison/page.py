@@ -209,14 +209,14 @@ def _choices(comparison: Comparison, found: Findings) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _mean_costs(costs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _mean_costs(costs: pd.DataFrame) -> pd.DataFrame:
     """Return texts of the mean over environments of every cost, "unknown" where one is, by method."""
-    if not costs:
-        return pd.DataFrame()
-    by_method = pd.DataFrame(costs).drop(columns="environment").set_index("method").groupby("method", sort=False)
-    notes = by_method.note.last()
-    means = by_method.agg(lambda x: x.astype(float).mean(skipna=False) if x.name != "note" else 0).drop(columns="note")
-    return means.map(_quantity).assign(**{"": notes})
+    if costs.empty:
+        return costs
+    by_method = costs.drop(columns="environment").groupby("method", sort=False)
+    mean = lambda x: _quantity(x.astype(float).mean(skipna=False))
+    means = by_method.agg(lambda x: x.iloc[-1] if x.name == "note" else mean(x))
+    return means[[name for name in means if name != "note"] + ["note"]].rename(columns={"note": ""})
 
 
 def _rules(comparison: Comparison) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from experiments.comparison import in_context
 from experiments.comparison.comparison import Comparison
-from experiments.comparison.findings import AGGREGATES, Findings, find, interval, pivot, steps_per_cpu_second
+from experiments.comparison.findings import AGGREGATES, Findings, by_method, find, interval, pivot, steps_per_cpu_second
 from experiments.comparison.methods import row_of
 from experiments.comparison.page import page
 from experiments.comparison.protocol import ALL, Program, groups_of
@@ -35,10 +35,8 @@ def write(
     lines = in_context.lines(comparison.envs, found, adapted_agents)
     in_rooms = in_context.rows(lines)
     figures = _draw(comparison, folder, found) | in_context.draw(folder, lines, comparison.envs)
-    files.write_csv(folder / "scores.csv", found.seeds)
-    files.write_csv(folder / "statistics.csv", found.statistics.to_dict("records"))
-    files.write_csv(folder / "costs.csv", found.costs)
-    files.write_csv(folder / "grid.csv", found.grid)
+    for name in ("scores", "statistics", "costs", "grid"):
+        files.write_csv(folder / f"{name}.csv", getattr(found, name).to_dict("records"))
     if in_rooms:
         files.write_csv(folder / "rooms.csv", in_rooms)
     files.write(folder / "index.html", page(comparison, out, found, figures, in_rooms).encode())
@@ -71,18 +69,19 @@ def _draw(comparison: Comparison, folder: Path, found: Findings) -> dict[str, st
                 for own in axes.values():
                     plots.levels(own, levels)
             figures[file] = f"Return in {env} over {over}, mean of {num_seeds} seeds without smoothing; {band}."
-    if found.scores:
+    tuned = found.scores[found.scores.settings == "tuned"]
+    if scores := by_method(tuned, comparison.methods, comparison.envs, "score"):
         rows = found.statistics.query("settings == 'tuned' and environments == @ALL and statistic in @AGGREGATES")
         names = {"optimality gap": "optimality gap\n(less is better)"}
         rows = rows.assign(label=rows.method.map(found.labels), statistic=rows.statistic.replace(names))
         plots.intervals(folder / "aggregates.png", rows, "normalised score")
         figures["aggregates.png"] = "Normalised scores over all environments. Line: 95 % stratified bootstrap interval."
         texts = ("Performance profiles", "normalised score τ", "fraction of runs with score > τ")
-        with plots.panels(folder / "profiles.png", targets_of(found.scores), *texts) as axes:
-            for method, estimate in statistics.profiles(found.scores, THRESHOLDS).items():
+        with plots.panels(folder / "profiles.png", targets_of(scores), *texts) as axes:
+            for method, estimate in statistics.profiles(scores, THRESHOLDS).items():
                 plots.band(axes[row_of(method).targets], THRESHOLDS, *estimate, **looks[method])
         figures["profiles.png"] = "Fraction of runs with a score above τ. Band: 95 % stratified bootstrap interval."
-    if found.grid:
+    if len(found.grid):
         plots.sensitivity(folder / "sensitivity.png", _by_family(comparison, found))
         figures["sensitivity.png"] = (
             f"The whole grid: mean normalised score of the {len(comparison.tuning_seeds)} tuning seeds over the "
@@ -94,9 +93,9 @@ def _draw(comparison: Comparison, folder: Path, found: Findings) -> dict[str, st
 
 def _by_family(comparison: Comparison, found: Findings) -> pd.DataFrame:
     """Return the mean scores of all settings: rows with method, family, program, learning_rate and score."""
-    program = lambda row: str(Program(row["entropy_cost"], (row["environments"], row["steps"])))
-    rows = pd.DataFrame([{**row, "program": program(row)} for row in found.grid])
-    rows = rows.assign(method=rows.method.map(found.labels))
+    of = found.grid[["entropy_cost", "environments", "steps"]].astype(object)
+    programs = [str(Program(None if pd.isna(cost) else cost, batch)) for cost, *batch in of.itertuples(index=False)]
+    rows = found.grid.assign(method=found.grid.method.map(found.labels), program=programs)
     by_family = {
         name: rows[rows.environment.isin([comparison.envs[i] for i in columns])]
         .groupby(["method", "program", "learning_rate"], sort=False)
