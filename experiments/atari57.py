@@ -13,8 +13,6 @@ games of the human-normalised score.
 """
 
 import dataclasses
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +29,6 @@ from frodo.settings.config import OnlineConfig
 SCORE = "human_normalised"
 
 
-def shard(text: str, num: int) -> slice:
-    """Return which of so many runs are those of "3/57"; UsageError if there are none."""
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    i, of = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= i <= of <= num:
-        raise UsageError(f"--shard={text}: give i/n with i from 1 to n and n at most the {num} runs, such as 1/{num}")
-    return slice(i - 1, None, of)
-
-
 def report(folder: Path) -> list[dict[str, str | float]]:
     """Draw the median over the games that are finished; return the rows of the table.
 
@@ -49,25 +38,18 @@ def report(folder: Path) -> list[dict[str, str | float]]:
     runs = [reading.read(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not runs:
         raise UsageError(f"--report: no run in {folder} is finished")
+    median = reading.median([reading.curve(run, SCORE) for run in runs], f"median of {len(runs)} games")
+    title = f"Atari, {len(runs)} of {len(presets.frodo_atari57())} games"
+    path = folder / "median.png"
+    plots.curves(path, [median], title=title, xlabel="environment steps", ylabel="human-normalised score")
     rows: list[dict[str, str | float]] = [
         {"game": run.folder.name}
         | {reading.X: run.columns[reading.X].max()}
         | {name: float(np.mean(reading.final_values(run, name))) for name in ("return", SCORE)}
         for run in runs
     ]
-    median = median_curve([reading.curve(run, SCORE) for run in runs])
-    title = f"Atari, {len(runs)} of {len(presets.frodo_atari57())} games"
-    path = folder / "median.png"
-    plots.curves(path, [median], title=title, xlabel="environment steps", ylabel="human-normalised score")
-    medians = {name: float(np.median([row[name] for row in rows])) for name in rows[0] if name != "game"}
+    medians = {name: float(np.median([row[name] for row in rows])) for name in (reading.X, "return", SCORE)}
     return [*rows, {"game": "median"} | medians]
-
-
-def median_curve(series: Sequence[plots.Series]) -> plots.Series:
-    """Return the median over games of their means over seeds, as far as all of them have come."""
-    x = np.linspace(max(one.x[0] for one in series), min(one.x[-1] for one in series), 200)
-    scores = [np.interp(x, one.x, np.nanmean(one.y, axis=0)) for one in series]
-    return plots.Series(f"median of {len(series)} games", x, np.nanmedian(scores, axis=0)[None])
 
 
 def presets_of_games() -> dict[str, OnlineConfig]:
@@ -85,17 +67,15 @@ def main(argv: list[str]) -> None:
         print(logs.table(report(folder)))
         logs.note(f"median over games: {folder / 'median.png'}")
         return
-    chosen = list(configs)[shard(FLAGS.shard, len(configs))]
+    chosen = list(configs)[sweep.shard(FLAGS.shard, len(configs))]
     is_begun = any((folder / name / "config.json").exists() for name in chosen)
-    resume = options.resume and is_begun
-    options = dataclasses.replace(options, out=str(folder), resume=resume, num_devices=FLAGS.num_devices)
-    summary_name = f"shard_{FLAGS.shard.replace('/', '_of_')}.json"
+    how = dict(out=str(folder), resume=options.resume and is_begun, num_devices=FLAGS.num_devices)
     _, summary = sweep.run_all(
         {name: configs[name] for name in chosen},
-        options,
+        dataclasses.replace(options, **how),
         experiment="atari57",
         metrics=(SCORE, "return"),
-        summary_name=summary_name,
+        summary_name=f"shard_{FLAGS.shard.replace('/', '_of_')}.json",
     )
     sweep.print_table(summary, (SCORE, "return"))
 

@@ -22,130 +22,22 @@ Writes scores.csv, of each experiment, radar.png, by bsuite's tags, and bars.png
 """
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
-from bsuite import sweep
-from bsuite.utils import datasets, wrappers
+from bsuite.utils import datasets
 
-from agents.environments.bsuite import make_bsuite
-from agents.environments.dm_env import DmEnvBatch
 from agents.environments.names import make_environment
-from agents.validation import did_you_mean
 from experiments.analyses import bsuite_scores
-from experiments.analyses.bsuite_scores import EXPERIMENTS, Recorder, record_path
-from experiments.results import plots
+from experiments.analyses.bsuite_runs import configure, id_folder, parse_ids, run_id
 from experiments.runs import command_line, settings, training
-from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
-from frodo.logs import note, table
+from experiments.runs.jobs import Job, open_folder, own_arguments, run_all
+from frodo.logs import note
 from frodo.regimes.learner import build_learner
-from frodo.runs.errors import RunError, UsageError, caused_by
+from frodo.runs.errors import UsageError
 from frodo.runs.folders import folder_of
-from frodo.runs.options import RunOptions
 from frodo.settings.config import OnlineConfig
-from frodo.settings.registry import RULES
-
-# One id of each experiment, neither the easiest nor out of reach: noise of 1, rewards times 30, the smallest deep sea,
-# a best horizon of 10, memory of 2 steps and of 2 bits, umbrella chains of 5 steps and with 5 distractors.
-INDEX = {
-    "discounting_chain": 2,
-    "memory_len": 1,
-    "memory_size": 1,
-    "umbrella_distract": 4,
-    "umbrella_length": 4,
-    **{name: 8 for name in EXPERIMENTS if name.endswith("_noise")},
-    **{name: 12 for name in EXPERIMENTS if name.endswith("_scale")},
-}
-FEW = tuple(f"{name}/{INDEX.get(name, 0)}" for name in EXPERIMENTS)
-
-
-class RecordedBsuite(DmEnvBatch):
-    """One environment of bsuite, recorded as bsuite does; complete when as many episodes ended as bsuite asks for."""
-
-    def __init__(self, bsuite_id: str, seed: int, path: Path):
-        self._recorder, self._num_episodes = Recorder(path), sweep.EPISODES[bsuite_id]
-        environment = wrappers.Logging(make_bsuite(bsuite_id, seed), self._recorder)
-        super().__init__([environment], f"bsuite/{bsuite_id}")
-
-    @property
-    def is_complete(self) -> bool:  # type: ignore[override]
-        rows = self._recorder.rows
-        return bool(rows) and rows[-1]["episode"] >= self._num_episodes
-
-
-def parse_ids(text: str) -> tuple[str, ...]:
-    """Return the ids of "few", "all", or of a list of ids and experiments; UsageError if one is not bsuite's."""
-    named = {"few": FEW, "all": sweep.SWEEP, **{bsuite_id: (bsuite_id,) for bsuite_id in sweep.SWEEP}}
-    named |= {name: tuple(x for x in sweep.SWEEP if x.split("/")[0] == name) for name in EXPERIMENTS}
-    parts = [part.strip() for part in text.split(",")]
-    for part in parts:
-        if part not in named:
-            hint = did_you_mean(part, named) or ": give few, all, or such as catch or catch/0"
-            raise UsageError(f"--ids={text}: {part!r} is no id and no experiment of bsuite{hint}")
-    return tuple(dict.fromkeys(bsuite_id for part in parts for bsuite_id in named[part]))
-
-
-def configure(bsuite_id: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
-    """Return the settings of the agent, with one environment; a UsageError for a rule that does not act."""
-    is_online = init_meta_params or rule in RULES
-    env = f"bsuite/{bsuite_id}"
-    with caused_by("--init_meta_params" if init_meta_params else "--rule"):
-        config = settings.configure(env, rule, init_meta_params) if is_online else settings.configure_frozen(env, rule)
-    if config.rule.kind == "prediction":
-        raise UsageError(f"--rule={rule}: it predicts values and does not act")
-    return config.replace(batch_size=1)
-
-
-def id_folder(out: Path, bsuite_id: str) -> Path:
-    return out / "ids" / bsuite_id.replace("/", "_")
-
-
-def run_id(bsuite_id: str, config: OnlineConfig, options: RunOptions, out: Path) -> None:
-    """Run one id in this process, from its beginning."""
-    path = record_path(out / "records", bsuite_id)
-    path.unlink(missing_ok=True)
-    options = dataclasses.replace(options, out=str(id_folder(out, bsuite_id)), resume=False, overwrite=True)
-    make = lambda name, num_envs, seed: RecordedBsuite(bsuite_id, seed, path)
-    training.train(config, options, experiment="bsuite", name=bsuite_id, make=make)
-
-
-def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:
-    """Write scores and figures of all ids in the folder that are finished; returns a table, and notes what has none.
-
-    Args:
-      out: the sweep's folder.
-      label: its name in the figures.
-      ids: the ids that should be there.
-      beside: the folders of other sweeps, which are drawn too.
-    Raises:
-      RunError: if there is no score at all.
-    """
-    finished = [x for x in sweep.SWEEP if not failure(id_folder(out, x))]
-    for bsuite_id in ids:
-        folder = id_folder(out, bsuite_id)
-        if reason := failure(folder) or (
-            "" if record_path(out / "records", bsuite_id).exists() else "no episode ended"
-        ):
-            note(f"no score of {bsuite_id}: {reason}")
-    own = bsuite_scores.scores(bsuite_scores.read_records(out / "records", finished))
-    if not own:
-        raise RunError(f"no id has a score; what the runs said is in {out}/ids/*/log.txt")
-    labels = [label, *(folder.name for folder in beside)]
-    if len(set(labels)) < len(labels):
-        labels = [label, *map(str, beside)]
-    others = [bsuite_scores.read(folder / "scores.csv") for folder in beside]
-    sweeps = dict(zip(labels, [own, *others], strict=True))
-    bsuite_scores.write(out / "scores.csv", own)
-    is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.part for x in scores) for scores in sweeps.values())
-    title = "bsuite: mean score by tag" + "\nnot over all experiments, ids and episodes" * (not is_whole)
-    plots.radar(out / "radar.png", {name: bsuite_scores.by_tag(one) for name, one in sweeps.items()}, title)
-    names = [name for name in EXPERIMENTS if any(x.experiment == name for scores in sweeps.values() for x in scores)]
-    by_name = {name: {x.experiment: (x.score, x.part) for x in scores} for name, scores in sweeps.items()}
-    plots.bars(out / "bars.png", names, by_name)
-    return table([{"experiment": one.experiment, "score": one.score, "part": one.part or "-"} for one in own])
 
 
 def preset() -> OnlineConfig:
@@ -183,7 +75,7 @@ def main(argv: list[str]) -> None:
     arguments = (*own_arguments(), f"--out={out}")
     jobs = [Job(x, id_folder(out, x), "experiments.bsuite_sweep", (*arguments, f"--only={x}")) for x in ids]
     run_all(jobs, FLAGS.processes, out)
-    print(report(out, label, ids, beside))
+    print(bsuite_scores.report(out, label, ids, beside))
     note(f"scores and figures: {out}/scores.csv, radar.png, bars.png")
 
 

@@ -13,25 +13,13 @@ from absl import flags
 
 from agents.validation import did_you_mean
 from experiments.results.plots import curves
-from experiments.results.reading import DIFFERENCE, Results, X, curve, final_values, pool, read
+from experiments.results.reading import DIFFERENCE, X, curve, final_values, pool, read
 from experiments.runs.command_line import start
 from frodo.logs import note, table
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
 
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
-
-
-def final_numbers(results: Results, metric: str) -> dict[str, str | int | float]:
-    """Return a row of the table: the metric's final mean and standard deviation over seeds."""
-    finals = final_values(results, metric)
-    return {
-        "run": str(results.folder),
-        "seeds": len(finals),
-        X: int(results.columns[X].max()),
-        metric: float(np.mean(finals)),
-        "std": float(np.std(finals, ddof=1)) if len(finals) > 1 else float("nan"),
-    }
 
 
 def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
@@ -56,7 +44,13 @@ def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
     title = ", ".join(sorted({str(results.config.get("experiment", "")) for results in having}))
     log = metric == DIFFERENCE
     curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric, log=log)
-    return [final_numbers(results, metric) for results in having]
+    rows = []
+    for results in having:
+        finals = final_values(results, metric)
+        std = float(np.std(finals, ddof=1)) if len(finals) > 1 else float("nan")
+        row = {"run": str(results.folder), "seeds": len(finals), X: int(results.columns[X].max())}
+        rows.append(row | {metric: float(np.mean(finals)), "std": std})
+    return rows
 
 
 def main(argv: list[str]) -> None:

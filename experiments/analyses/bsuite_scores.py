@@ -4,22 +4,25 @@ An experiment is scored from the episodes that every one of its runs has recorde
 With all ids and all their episodes it is bsuite's score of the experiment; anything less is marked.
 """
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from bsuite import sweep
-from bsuite.logging import base, csv_logging, logging_utils
+from bsuite.logging import logging_utils
 
+from experiments.analyses.bsuite_runs import EXPERIMENTS, id_folder, record_path
+from experiments.results import plots
+from experiments.runs.jobs import failure
 from frodo import files
-from frodo.files import from_plain
-from frodo.runs.errors import UsageError
+from frodo.logs import note, table
+from frodo.runs.errors import RunError, UsageError
 
 TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "memory", "generalization")
-EXPERIMENTS = tuple(dict.fromkeys(bsuite_id.split(sweep.SEPARATOR)[0] for bsuite_id in sweep.SWEEP))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,24 +44,6 @@ class Score:
         return ", ".join(filter(None, (ids, f"{share:.3g} % of episodes" if share < 100 else "")))
 
 
-class Recorder(base.Logger):
-    """Writes the rows of bsuite's logger to a file that bsuite reads, each time the whole file or nothing."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.rows: list[Mapping] = []
-
-    def write(self, data: Mapping) -> None:
-        self.rows.append(data)
-        files.write_csv(self.path, self.rows)
-
-
-def record_path(folder: Path, bsuite_id: str) -> Path:
-    """Return the path of a record, with the name by which bsuite's `csv_load` finds it."""
-    name = bsuite_id.replace(sweep.SEPARATOR, csv_logging.SAFE_SEPARATOR)
-    return folder / f"{csv_logging.BSUITE_PREFIX}{name}.csv"
-
-
 def read_records(folder: Path, ids: Sequence[str]) -> pd.DataFrame:
     """Return the records of those ids in which an episode ended, with bsuite's settings of each."""
     paths = {bsuite_id: record_path(folder, bsuite_id) for bsuite_id in ids}
@@ -78,7 +63,7 @@ def scores(records: pd.DataFrame) -> list[Score]:
         by_name = _summary_analysis().bsuite_score(common).set_index("bsuite_env")
     finally:
         del pd.Series.append
-    all_ids = {name: sum(x.split(sweep.SEPARATOR)[0] == name for x in sweep.SWEEP) for name in EXPERIMENTS}
+    all_ids = collections.Counter(bsuite_id.split(sweep.SEPARATOR)[0] for bsuite_id in sweep.SWEEP)
     return [
         Score(
             experiment=name,
@@ -97,25 +82,53 @@ def by_tag(own: Sequence[Score]) -> dict[str, float]:
     """Return the mean score over the experiments of each of bsuite's tags; nan for a tag of which none has a score."""
     info = _summary_analysis().BSUITE_INFO
     values = {tag: [one.score for one in own if tag in info[one.experiment].tags] for tag in TAGS}
-    return {tag: float(np.mean(known)) if (known := [x for x in values[tag] if x == x]) else np.nan for tag in TAGS}
-
-
-def write(path: Path, own: Sequence[Score]) -> None:
-    """Write scores.csv."""
-    files.write_csv(path, [dataclasses.asdict(one) | {"part": one.part} for one in own])
+    return {tag: float(pd.Series(known, dtype=float).mean()) for tag, known in values.items()}
 
 
 def read(path: Path) -> list[Score]:
     """Read scores.csv.
 
     Raises:
-      UsageError: naming the file, if there is none or it is not what `write` writes.
+      UsageError: naming the file, if there is none or it is not what `report` writes.
     """
     try:
         rows = pd.read_csv(path).drop(columns="part").to_dict("records")
-        return [from_plain(Score, row) for row in rows]
+        return [files.from_plain(Score, row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is no file of scores: name the folder of a finished sweep") from None
+
+
+def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:
+    """Write scores and figures of all ids in the folder that are finished; returns a table, and notes what has none.
+
+    Args:
+      out: the sweep's folder.
+      label: its name in the figures.
+      ids: the ids that should be there.
+      beside: the folders of other sweeps, which are drawn too.
+    Raises:
+      RunError: if there is no score at all.
+    """
+    for bsuite_id in ids:
+        has_record = record_path(out / "records", bsuite_id).exists()
+        if reason := failure(id_folder(out, bsuite_id)) or "no episode ended" * (not has_record):
+            note(f"no score of {bsuite_id}: {reason}")
+    own = scores(read_records(out / "records", [x for x in sweep.SWEEP if not failure(id_folder(out, x))]))
+    if not own:
+        raise RunError(f"no id has a score; what the runs said is in {out}/ids/*/log.txt")
+    files.write_csv(out / "scores.csv", [dataclasses.asdict(one) | {"part": one.part} for one in own])
+    labels = [label, *(folder.name for folder in beside)]
+    if len(set(labels)) < len(labels):
+        labels = [label, *map(str, beside)]
+    sweeps = dict(zip(labels, [own, *(read(folder / "scores.csv") for folder in beside)], strict=True))
+    is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.part for x in scores) for scores in sweeps.values())
+    title = "bsuite: mean score by tag" + "\nnot over all experiments, ids and episodes" * (not is_whole)
+    plots.radar(out / "radar.png", pd.DataFrame({name: by_tag(one) for name, one in sweeps.items()}), title)
+    rows = [{"sweep": name, "part": x.part, **vars(x)} for name, scores in sweeps.items() for x in scores]
+    wide = pd.DataFrame(rows).pivot(index="experiment", columns="sweep", values=["score", "part"])
+    wide = wide.reindex([name for name in EXPERIMENTS if name in wide.index])
+    plots.bars(out / "bars.png", wide.score[labels].astype(float), wide.part[labels])
+    return table([{"experiment": one.experiment, "score": one.score, "part": one.part or "-"} for one in own])
 
 
 def _summary_analysis():

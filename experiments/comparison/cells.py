@@ -6,7 +6,7 @@ a method in an environment has a summary.json when all its runs are done.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,19 +14,20 @@ import numpy as np
 
 from experiments.comparison.comparison import Comparison
 from experiments.comparison.methods import row_of
-from experiments.comparison.protocol import Point, choose, choose_one
+from experiments.comparison.protocol import Point, Program, choose, choose_one
 from experiments.results import reading
 from experiments.runs import training
 from experiments.runs.jobs import failure
 from frodo import files
 from frodo.logs import note
-from frodo.regimes.scores import normalised
+from frodo.regimes.scores import normalised, reference_scores
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import has_checkpoint
 from frodo.runs.options import RunOptions
 from frodo.settings.config import OnlineConfig
 from frodo.settings.value_bins import with_bins_of
 
+Cell = tuple[str, str]  # environment, method
 TUNING, CELLS = "tuning", "cells"
 OWN = "own_settings"  # the folder of a run that is not tuned
 
@@ -43,72 +44,80 @@ class Choice(NamedTuple):
     one: Point | None
 
 
+class Run(NamedTuple):
+    """A run of a comparison: where it lies, the agent's settings, seeds and learning rates."""
+
+    folder: Path
+    config: OnlineConfig
+    seeds: tuple[int, ...]
+    learning_rates: tuple[float, ...]
+
+
 def folder_of(out: Path, phase: str, env: str, method: str) -> Path:
     return out / phase / env.replace("/", "_") / method
-
-
-def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) -> None:
-    """Do the runs of one phase of a method in an environment, in this process, going on where it stopped."""
-    folder = folder_of(out, phase, env, method)
-    runs: dict[str, tuple[OnlineConfig, Sequence[int], tuple[float, ...]]] = {}
-    if phase == CELLS and row_of(method).is_tuned and (why := untuned(comparison, out).get(method)):
-        raise UsageError(f"{method} has no settings yet: {why}")
-    if phase == TUNING:
-        for program in comparison.programs(env, method):
-            config = comparison.configure(env, method, program)
-            runs[program.folder] = config, comparison.tuning_seeds, comparison.grid_of(config).learning_rates
-    else:
-        for point in dict.fromkeys(choices(comparison, out)[env, method]):
-            config = comparison.configure(env, method, point and point.program)
-            runs[run_name(point)] = config, comparison.seeds, (point.learning_rate,) if point else ()
-    for name, (config, seeds, rates) in runs.items():
-        if not failure(folder / name):
-            continue
-        note(f"{method} on {env}: {name}")
-        can_go_on = has_checkpoint(folder / name)
-        options = RunOptions(
-            tuple(seeds),
-            comparison.budget(env),
-            str(folder / name),
-            resume=can_go_on,
-            overwrite=not can_go_on,
-            learning_rates=rates,
-        )
-        training.train(config, options, experiment="compare", name=method)
-    files.write_json(folder / "summary.json", {"runs": list(runs)})
 
 
 def run_name(point: Point | None) -> str:
     return f"rate_{point.learning_rate:g}_{point.program.folder}" if point else OWN
 
 
+def tuning_run(comparison: Comparison, out: Path, env: str, method: str, program: Program) -> Run:
+    config = comparison.configure(env, method, program)
+    folder = folder_of(out, TUNING, env, method) / program.folder
+    return Run(folder, config, comparison.tuning_seeds, comparison.grid_of(config).learning_rates)
+
+
+def shown_run(comparison: Comparison, out: Path, env: str, method: str, point: Point | None) -> Run:
+    config = comparison.configure(env, method, point and point.program)
+    folder = folder_of(out, CELLS, env, method) / run_name(point)
+    return Run(folder, config, comparison.seeds, (point.learning_rate,) if point else ())
+
+
+def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) -> None:
+    """Do the runs of one phase of a method in an environment, in this process, going on where it stopped."""
+    if phase == TUNING:
+        runs = [tuning_run(comparison, out, env, method, x) for x in comparison.programs(env, method)]
+    else:
+        if row_of(method).is_tuned and (why := untuned(comparison, out).get(method)):
+            raise UsageError(f"{method} has no settings yet: {why}")
+        points = dict.fromkeys(choices(comparison, out)[env, method])
+        runs = [shown_run(comparison, out, env, method, point) for point in points]
+    for one in runs:
+        if failure(one.folder):
+            note(f"{method} on {env}: {one.folder.name}")
+            can_go_on = has_checkpoint(one.folder)
+            options = RunOptions(
+                one.seeds,
+                comparison.budget(env),
+                str(one.folder),
+                resume=can_go_on,
+                overwrite=not can_go_on,
+                learning_rates=one.learning_rates,
+            )
+            training.train(one.config, options, experiment="compare", name=method)
+    files.write_json(folder_of(out, phase, env, method) / "summary.json", {"runs": [one.folder.name for one in runs]})
+
+
 def read(comparison: Comparison, out: Path, env: str, method: str, point: Point | None) -> reading.Results:
     """Read a finished run that is shown."""
-    folder = folder_of(out, CELLS, env, method) / run_name(point)
-    config = comparison.configure(env, method, point and point.program)
-    return _read(folder, config, comparison.budget(env), comparison.seeds, (point.learning_rate,) if point else ())
+    return _read(shown_run(comparison, out, env, method, point), comparison.budget(env))
 
 
-def _read(
-    folder: Path, config: OnlineConfig, budget: int, seeds: Sequence[int], rates: Sequence[float]
-) -> reading.Results:
+def _read(run: Run, budget: int) -> reading.Results:
     """Read a run, and check that it is of this comparison and was made with these settings."""
-    results = reading.read(folder)
-    config = with_bins_of(config, results.config.get("config", {}))
-    expected = {
-        "steps": budget,
-        "seeds": list(seeds),
-        "learning_rates": list(rates),
-        "config": dataclasses.asdict(config),
-    }
+    results = reading.read(run.folder)
+    config = dataclasses.asdict(with_bins_of(run.config, results.config.get("config", {})))
     try:
         record = results.config | {"config": files.with_new_settings(OnlineConfig, results.config["config"])}
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{folder} has a setting that this version does not know: {error}") from None
+        raise UsageError(f"{run.folder} has a setting that this version does not know: {error}") from None
     written = flat(record)
+    expected = {"steps": budget, "seeds": run.seeds, "learning_rates": run.learning_rates, "config": config}
     for name, value in flat(files.as_written(expected)).items():
         if (found := written.get(name)) != value:
-            raise UsageError(f"{folder}: its {name} is {found}, expected {value}: runs of one comparison must agree")
+            raise UsageError(
+                f"{run.folder}: its {name} is {found}, expected {value}: runs of one comparison must agree"
+            )
     return results._replace(config=record)
 
 
@@ -135,6 +144,12 @@ def returns_of(results: reading.Results) -> np.ndarray:
     return np.where(is_finite, finals, -np.inf)
 
 
+def finals(env: str, results: reading.Results) -> np.ndarray:
+    """Return the return of each life; random play's where parameters were not finite at the end."""
+    returns = returns_of(results)
+    return np.where(np.isneginf(returns), reference_scores(env)[0], returns)
+
+
 def scores_of(env: str, returns: np.ndarray) -> np.ndarray:
     """Normalise returns; a life whose parameters were not finite at the end has the score of random play."""
     return np.where(np.isneginf(returns), 0.0, normalised(env, returns))
@@ -153,11 +168,9 @@ def tuning_returns(comparison: Comparison, out: Path, env: str, method: str) -> 
     """Return for each point of a method's grid the return of each tuning seed, as `returns_of`."""
     found = {}
     for program in comparison.programs(env, method):
-        folder = folder_of(out, TUNING, env, method) / program.folder
-        config = comparison.configure(env, method, program)
-        rates = comparison.grid_of(config).learning_rates
-        results = _read(folder, config, comparison.budget(env), comparison.tuning_seeds, rates)
-        for rate in rates:
+        run = tuning_run(comparison, out, env, method, program)
+        results = _read(run, comparison.budget(env))
+        for rate in run.learning_rates:
             found[Point(rate, *program)] = returns_of(reading.with_rate(results, rate))
     return found
 

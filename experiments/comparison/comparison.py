@@ -6,8 +6,8 @@ A cell is a method in an environment.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from experiments.comparison.methods import DISCOVERIES, FITTED_METHODS, RULE_FLAGS, row_of, rule_flags
-from experiments.comparison.protocol import FAMILIES, Grid, Point, Program, family
+from experiments.comparison.methods import METHODS, RULE_FLAGS, row_of, rule_flags
+from experiments.comparison.protocol import Grid, Program, family
 from frodo.regimes.scores import BSUITE_CATCH, reference_scores
 from frodo.rules.files import Origin, load_origin, load_rule
 from frodo.runs.errors import UsageError, caused_by
@@ -45,17 +45,11 @@ class Comparison:
     def origin(self, method: str) -> Origin | None:
         """Return where a method's η was found, None if nothing was searched for."""
         rule = self.rule(method)
-        if rule:
-            return load_origin(rule)
-        return row_of(method).origin
-
-    def missing(self, method: str) -> str:
-        """Say why a method cannot be run, or ""."""
-        return f"no --{row_of(method).rule}" if self.rule(method) is None else ""
+        return load_origin(rule) if rule else row_of(method).origin
 
     def cells(self) -> list[tuple[str, str]]:
         """Return environment and method of what can be run."""
-        return [(env, method) for env in self.envs for method in self.methods if not self.missing(method)]
+        return [(env, method) for env in self.envs for method in self.methods if self.rule(method) is not None]
 
     def tuned_cells(self) -> list[tuple[str, str]]:
         """Return environment and method of what is tuned first."""
@@ -86,11 +80,6 @@ class Comparison:
         """Return the part of the grid that a method has, without learning rates."""
         config = self.configure(env, method)
         return self.grid_of(config).programs(bool(_entropy_costs(config)))
-
-    def points(self, env: str, method: str) -> list[Point]:
-        """Return the grid that a method has."""
-        config = self.configure(env, method)
-        return self.grid_of(config).points(bool(_entropy_costs(config)))
 
     def grid_of(self, config: OnlineConfig) -> Grid:
         """Return the grid that a method with these settings has: of its rule's axes, those that are its own."""
@@ -129,8 +118,8 @@ def check_names(comparison: Comparison) -> None:
         known[identity] = name
 
 
-def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False) -> dict[str, list[str]]:
-    """Refuse what cannot be compared, before anything is run; `is_discovering` says that rules are to be made first.
+def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
+    """Refuse what cannot be compared, before anything is run.
 
     Returns:
       method -> the environments that its rule was discovered in.
@@ -143,16 +132,14 @@ def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False
     comparison.grid.validate()
     if both := sorted(set(comparison.seeds) & set(comparison.tuning_seeds)):
         raise UsageError(f"--tuning_seeds: seed {both[0]} is in --seeds, too: settings are chosen by other seeds")
-    for name in comparison.budgets:
-        if name not in FAMILIES:
-            raise UsageError(f"--budgets: {name!r} is no family: give some of {', '.join(FAMILIES)}")
     for env in comparison.envs:
         reference_scores(env)
     for flag, expected in rule_flags().items():
         if path := comparison.files.get(flag, ""):
-            if found := starts(is_fitted=True).get(path):
-                having = FITTED_METHODS.get(found[0])
-                raise UsageError(f"--{flag}={path} was not discovered: --methods={having} have it")
+            if path in starts(is_fitted=True):
+                agent, own = presets.common_agent(comparison.envs[0]), {m: x for m, x in METHODS.items() if not x.rule}
+                having = [name for name, x in own.items() if x.configure(agent, "").init_meta_params == path]
+                raise UsageError(f"--{flag}={path} was not discovered: --methods={','.join(having)} have it")
             with caused_by(f"--{flag}"):
                 name = load_rule(path).config.rule.name
             if name != expected:
@@ -161,12 +148,11 @@ def check(comparison: Comparison, allow_seen: bool, is_discovering: bool = False
     for method in comparison.methods:
         if rule := comparison.rule(method):
             seen[method] = refuse_seen(comparison, rule, load_origin(rule).envs, allow_seen)
-        has_rule = bool(rule) or (is_discovering and row_of(method).rule in DISCOVERIES)
-        if has_rule and row_of(method).is_tuned and len(comparison.envs) == 1:
-            raise UsageError(
-                f"{method}: the settings of a discovered rule are chosen in other environments than the one that it is "
-                "shown in: give --envs at least two"
-            )
+            if row_of(method).is_tuned and len(comparison.envs) == 1:
+                raise UsageError(
+                    f"{method}: the settings of a discovered rule are chosen in other environments than the one that "
+                    "it is shown in: give --envs at least two"
+                )
     for env, method in comparison.cells():
         for program in comparison.programs(env, method):
             with caused_by(f"{method} on {env} with {program}"):

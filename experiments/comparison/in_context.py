@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from agents.environments.names import make_environment
+from experiments.comparison.findings import Findings
 from experiments.results import k_shot, plots, reading
 from experiments.runs import loaded_agent
 from frodo import files
@@ -26,12 +27,7 @@ from toy_envs.trials import Trials
 
 NUM_TRIALS = 8
 NUM_EPISODES = 64  # of each room, from an empty memory
-AT = (
-    1_000,
-    10_000,
-    100_000,
-    1_000_000,
-)  # steps in a room at which a row of the table says what is had, and two trials'
+AT = (1e3, 1e4, 1e5, 1e6)  # steps in a room at which a row of the table says what is had, and two trials'
 
 
 class Line(NamedTuple):
@@ -75,7 +71,12 @@ def check(folders: Sequence[str], envs: Sequence[str]) -> None:
             "toy/rule_room/main/held_out/0"
         )
     for folder in folders:
-        trained = _environment(Path(folder)).environment
+        env, *_ = _trained(Path(folder))
+        environment = make_environment(env, 1, 0) if env.startswith("trials/") else None
+        trained = environment.environment if isinstance(environment, Trials) else None
+        if not isinstance(trained, RuleRoom):
+            expected = "expected trials of a rule room"
+            raise UsageError(f"--adapted_agents={folder}: its agent was trained in {env}, {expected}")
         for room in found:
             if trained.observation_shape != room.observation_shape:
                 raise UsageError(
@@ -84,45 +85,47 @@ def check(folders: Sequence[str], envs: Sequence[str]) -> None:
                 )
 
 
-def _environment(folder: Path) -> Trials:
-    """Return what an agent was trained in."""
+def _trained(folder: Path) -> tuple[str, list[int], float]:
+    """Return the environment, the seeds and the steps of a run that is finished."""
     try:
         env = files.from_plain(OnlineConfig, files.read_json(folder / "config.json")["config"]).env
-        _summary(folder)
+        summary = files.read_json(folder / "summary.json")
+        return env, [int(seed) for seed in summary["seeds"]], float(summary["env_steps"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(f"--adapted_agents={folder} holds no run of experiments.adapt") from None
-    environment = make_environment(env, 1, 0) if env.startswith("trials/") else None
-    if not isinstance(environment, Trials) or not isinstance(environment.environment, RuleRoom):
-        raise UsageError(f"--adapted_agents={folder}: its agent was trained in {env}, expected trials of a rule room")
-    return environment
 
 
-def _summary(folder: Path) -> tuple[list[int], float]:
-    """Return the seeds and the steps of a run that is finished."""
-    summary = files.read_json(folder / "summary.json")
-    return [int(seed) for seed in summary["seeds"]], float(summary["env_steps"])
+def lines(envs: Sequence[str], found: Findings, adapted_agents: Sequence[str]) -> list[Line]:
+    """Return what is had in the rooms among environments: by methods with all of a kind, and by adapted agents."""
+    by_kind = rooms(envs)
+    before = {(row["environment"], row["method"]): row for row in found.costs.to_dict("records")}
+    return [
+        learned(label, kind, {env: found.runs[env, method] for env in own}, before[next(iter(own)), method])
+        for kind, own in by_kind.items()
+        for method, label in found.labels.items()
+        if all((env, method) in found.runs for env in own)
+    ] + [line for name in adapted_agents for line in adapted(Path(name), by_kind)]
 
 
 def adapted(folder: Path, by_kind: Mapping[str, Mapping[str, RuleRoom]]) -> list[Line]:
     """Play all rooms with the agents, one of each seed, of a run of `experiments.adapt`: a line for each kind."""
-    seeds, env_steps = _summary(folder)
+    _, seeds, env_steps = _trained(folder)
     agents = [loaded_agent.load(folder, seed) for seed in seeds]
-    lines = []
+    seconds = float(reading.read(folder).columns["cpu_seconds"].max())  # of process 0, for all seeds
+    found = []
     for kind, own in by_kind.items():
         room = RuleRoom(kind)
         ids = np.array([one.task_ids.start for one in own.values()], np.uint32)
         tasks = jax.jit(jax.vmap(room.numbered_state))(ids)
         returns = loaded_agent.play_trials(agents, room, tasks, NUM_TRIALS, NUM_EPISODES)
         scores = np.mean([normalised(env, returns[:, i]) for i, env in enumerate(own)], axis=0)
-        seconds = reading.read(folder).columns["cpu_seconds"].max()  # of process 0, for all seeds
-        before = env_steps, float(seconds) / len(agents)
-        label = f"{folder.name}, in context"
-        lines.append(Line(kind, label, _ends(kind), scores, *before, True))
-    return lines
+        before = env_steps, seconds / len(agents)
+        found.append(Line(kind, f"{folder.name}, in context", _ends(kind), scores, *before, True))
+    return found
 
 
 def learned(label: str, kind: str, runs: Mapping[str, reading.Results], before: Mapping[str, Any]) -> Line:
-    """Return the line of a method from its run in each room; `before` is its row of `report._costs`.
+    """Return the line of a method from its run in each room; `before` is its row of costs.csv.
 
     A row of metrics.csv is the mean since the row before, so it stands in the middle of these steps; what was had
     before the middle of the first row is not known.
@@ -134,8 +137,8 @@ def learned(label: str, kind: str, runs: Mapping[str, reading.Results], before: 
     scores = [
         normalised(env, np.array([np.interp(steps, middles[env], y) for y in one.y])) for env, one in curves.items()
     ]
-    number = lambda name: float("nan") if before[name] is None else float(before[name])
-    return Line(kind, label, steps, np.mean(scores, axis=0), number("env steps before"), number("CPU s before"), False)
+    spent, seconds = float(before["env steps before"]), float(before["CPU s before"])
+    return Line(kind, label, steps, np.mean(scores, axis=0), spent, seconds, False)
 
 
 def optimum(kind: str, envs: Mapping[str, RuleRoom]) -> np.ndarray:
@@ -171,23 +174,28 @@ def rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
     return found
 
 
-def draw(path: Path, lines: Sequence[Line], best: np.ndarray) -> None:
-    """Write a PNG with the lines of one kind of rooms over the steps in a room, which begin with the first trial's."""
-    kind, last = lines[0].kind, max(line.steps[-1] for line in lines)
-    ends = _ends(kind)
-    with plots.new_figure((9, 5.5), path) as figure:
-        axes = figure.subplots()
-        axes.plot([*ends, last], [*best, best[-1]], color="0.35", linewidth=1.2, label="the best explorer")
-        for number, line in enumerate(lines):
-            steps, scores = line.steps, line.scores
-            if line.is_in_context:  # after the last trial, what it had there
-                steps, scores = np.append(steps, last), np.append(scores, scores[:, -1:], axis=1)
-            mean, half_width = plots.mean_and_interval(scores)
-            colour = plots.COLOURS[number % len(plots.COLOURS)]
-            style: dict[str, Any] = dict(marker="o", markersize=4, linestyle="--") if line.is_in_context else {}
-            axes.plot(steps, mean, color=colour, label=f"{line.label} ({len(scores)} seeds)", **style)
-            axes.fill_between(steps, mean - half_width, mean + half_width, color=colour, alpha=0.15, linewidth=0)
-        axes.set(xscale="log", xlabel="environment steps in a room", ylabel="mean score over rooms, 1: who knows them")
-        axes.set_title(f"rooms of the kind {kind}")
-        axes.grid(alpha=0.25)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+def draw(folder: Path, lines: Sequence[Line], envs: Sequence[str]) -> dict[str, str]:
+    """Draw the lines of each kind of rooms over the steps in a room; returns file name -> what it shows."""
+    figures = {}
+    for kind in dict.fromkeys(line.kind for line in lines):
+        lines_there, in_kind = [line for line in lines if line.kind == kind], rooms(envs)[kind]
+        best, last = optimum(kind, in_kind), max(line.steps[-1] for line in lines_there)
+        with plots.new_figure((9, 5.5), folder / f"rooms_{kind}.png") as figure:
+            axes = figure.subplots()
+            axes.plot([*_ends(kind), last], [*best, best[-1]], color="0.35", linewidth=1.2, label="the best explorer")
+            for number, line in enumerate(lines_there):
+                steps, scores, style = line.steps, line.scores, plots.look(number)
+                if line.is_in_context:  # after the last trial, what it had there
+                    steps, scores = np.append(steps, last), np.append(scores, scores[:, -1:], axis=1)
+                    style |= dict(marker="o", markersize=4, linestyle="--")
+                plots.curve(axes, steps, scores, f"{line.label} ({len(scores)} seeds)", **style)
+            ylabel = "mean score over rooms, 1: who knows them"
+            axes.set(xscale="log", xlabel="environment steps in a room", ylabel=ylabel)
+            axes.set_title(f"rooms of the kind {kind}")
+            figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+        figures[f"rooms_{kind}.png"] = (
+            f"Rooms of the kind {kind}: mean normalised score over {len(in_kind)} rooms by the environment steps in a "
+            "room. With points: agents that adapt in context, with θ as it is, which end with the last of "
+            f"{NUM_TRIALS} trials; band: 95 % Student-t interval of the mean, of fewer than three seeds each thinly."
+        )
+    return figures

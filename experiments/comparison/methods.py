@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agents.rules.impala import ImpalaConfig
+from agents.validation import did_you_mean
 from experiments.runs import settings
 from frodo.rules.files import load_rule
+from frodo.runs.errors import UsageError
 from frodo.settings import population_presets, presets
 from frodo.settings.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.settings.registry import RULES, Origin, RuleConfig
@@ -88,8 +90,30 @@ def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
     return agent.replace(rule=rule, outer=OUTER, num_updates=NUM_UPDATES)
 
 
-def _fitted(agent: OnlineConfig, _: str) -> OnlineConfig:
-    return _learned(agent, presets.fitted(agent.env)).replace(init_meta_params="vtrace", is_validation_kept=True)
+def _learned(of: Callable[[str, str], AgentConfig], start: str = "") -> Configure:
+    """The common agent with a learned rule, and the predictions and the outer objective that go with it.
+
+    What is of the agent, not of the targets, is common to all: the weight of the critic's loss, and the outer objective
+    of scalar rules that begin with an η which is known to be good. η begins with `start`, or with the method's rule.
+    """
+
+    def configure(agent: OnlineConfig, rule: str) -> OnlineConfig:
+        own = of(agent.env, rule)
+        network = dataclasses.replace(agent.network, action_model=own.network.action_model)
+        if own.rule.has_critic:
+            of_rule, outer = own.rule.replace(value_cost=VALUE_COST), presets.fitted(agent.env).outer
+        else:
+            of_rule, outer = own.rule, own.outer
+        config = agent.replace(rule=of_rule, outer=outer, network=network, num_updates=NUM_UPDATES)
+        return config.replace(init_meta_params=start or rule, is_validation_kept=bool(start or rule))
+
+    return configure
+
+
+_fitted = _learned(lambda env, _: presets.fitted(env), "vtrace")
+_cmpo = _learned(lambda *_: population_presets.small("disco"), "cmpo")
+_disco_from_random = _learned(lambda *_: population_presets.small("disco"))
+_adapted = _learned(lambda _, rule: load_rule(rule).config)
 
 
 def _fitted_fast(agent: OnlineConfig, rule: str) -> OnlineConfig:
@@ -103,31 +127,6 @@ def _corrected(agent: OnlineConfig, rule: str) -> OnlineConfig:
     """V-trace itself, and what a meta-network adds, which is nothing at first: with η frozen it is IMPALA."""
     config = _fitted(agent, rule)
     return config.replace(rule=config.rule.replace(base="vtrace"), init_meta_params="")
-
-
-def _learned(agent: OnlineConfig, of: AgentConfig) -> OnlineConfig:
-    """The common agent with a learned rule, and the predictions and the outer objective that go with it.
-
-    What is of the agent, not of the targets, is common to all: the weight of the critic's loss, and the outer objective
-    of scalar rules that begin with an η which is known to be good.
-    """
-    network = dataclasses.replace(agent.network, action_model=of.network.action_model)
-    rule, outer = of.rule, of.outer
-    if rule.has_critic:
-        rule, outer = rule.replace(value_cost=VALUE_COST), presets.fitted(agent.env).outer
-    return agent.replace(rule=rule, outer=outer, network=network, num_updates=NUM_UPDATES)
-
-
-def _disco_from_random(agent: OnlineConfig, _: str) -> OnlineConfig:
-    return _learned(agent, population_presets.small("disco"))
-
-
-def _cmpo(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _disco_from_random(agent, rule).replace(init_meta_params="cmpo", is_validation_kept=True)
-
-
-def _adapted(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    return _learned(agent, load_rule(rule).config).replace(init_meta_params=rule, is_validation_kept=True)
 
 
 def _frozen(configure: Configure) -> Configure:
@@ -200,13 +199,16 @@ METHODS = {
     "evolved": Method("evolved program", PROGRAM, EVOLVED, "program_rule", _evolved),
     "evolved_targets": Method("evolved targets", SCALAR, EVOLVED, "target_rule", _evolved_targets),
 }
+# Without what takes too long for most: Disco103, and DQN's update for each step.
+BY_DEFAULT = (
+    "impala,ppo,a2c,frodo,fitted_frozen,fitted_online,scalar_frozen,scalar_adapted,disco,disco_frozen,disco_adapted"
+)
 RULE_FLAGS = {  # a rule's file, what it holds
     "scalar_rule": "frodo",
     "disco_rule": "disco",
     "program_rule": "program",
     "target_rule": "target_program",
 }
-FITTED_METHODS = {"frodo": "fitted_frozen,fitted_online", "disco": "cmpo_frozen,cmpo_online"}  # of a rule
 
 
 def all_methods() -> dict[str, Method]:
@@ -215,15 +217,26 @@ def all_methods() -> dict[str, Method]:
     What such a rule learns begins with its file, --<rule>_rule, or else at random; <rule>_frozen leaves it so.
     """
     found = dict(METHODS)
+    flags = {rule: flag for flag, rule in rule_flags().items()}
     for name in RULES:
         if name in METHODS or RuleConfig(name).kind == "prediction":
             continue
         found[name] = Method(name, HAND_MADE, NONE, "", _own(name))
-        if flag := {rule: flag for flag, rule in rule_flags().items()}.get(name):
+        if name in flags:
             frozen = f"{name}_frozen"
-            found[name] = Method(f"{name}, online", name, OWN_ONLINE, flag, _own(name), frozen)
-            found[frozen] = Method(f"{name}, frozen", name, OWN_FROZEN, flag, _frozen(_own(name)))
+            found[name] = Method(f"{name}, online", name, OWN_ONLINE, flags[name], _own(name), frozen)
+            found[frozen] = Method(f"{name}, frozen", name, OWN_FROZEN, flags[name], _frozen(_own(name)))
     return found
+
+
+def parse_methods(text: str) -> tuple[str, ...]:
+    """Return the methods of "impala,ppo"."""
+    methods, known = tuple(text.split(",")), all_methods()
+    for name in methods:
+        if name not in known:
+            hint = did_you_mean(name, known) or f": give some of {', '.join(known)}"
+            raise UsageError(f"--methods={text}: {name!r} is no method{hint}")
+    return methods
 
 
 def row_of(name: str) -> Method:
@@ -235,19 +248,3 @@ def rule_flags() -> dict[str, str]:
     """Return `RULE_FLAGS`, and a flag for each other rule that is learned."""
     others = [name for name, entry in RULES.items() if entry.is_learned and name not in RULE_FLAGS.values()]
     return RULE_FLAGS | {f"{name}_rule": name for name in others}
-
-
-class Discovery(NamedTuple):
-    """How --discover makes the rule of a flag: by `experiments.discover` with a preset, in environments of its own."""
-
-    rule: str
-    envs: str
-    meta_steps: int
-
-
-DISCOVERIES = {
-    "scalar_rule": Discovery(
-        "frodo", "toy/catch/5x5,toy/catch/5x5,toy/catch/9x9,toy/catch/9x9,toy/grid_world/0-3", 3000
-    ),
-    "disco_rule": Discovery("disco", "toy/catch/5x5,toy/catch/5x5", 1600),
-}

@@ -5,11 +5,14 @@ docs/protocol.md says why.
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from agents.validation import did_you_mean
+from experiments.runs import command_line
 from frodo.runs.errors import UsageError
 
 ALL = "all"  # environments
@@ -78,11 +81,8 @@ class Program(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return "_".join([*([] if self.entropy_cost is None else [f"entropy_{self.entropy_cost:g}"]), batch_name(self)])
-
-
-def batch_name(program: Program) -> str:
-    return "batch_{}x{}".format(*program.batch)
+        text = "" if self.entropy_cost is None else f"entropy_{self.entropy_cost:g}_"
+        return f"{text}batch_{self.batch[0]}x{self.batch[1]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,33 +95,25 @@ class Grid:
 
     def validate(self) -> None:
         """Raise a UsageError where a value is twice there, or is none."""
-        for name in ("learning_rates", "entropy_costs", "batches"):
-            values = getattr(self, name)
+        for name, values in vars(self).items():
+            texts = ["{}x{}".format(*x) if isinstance(x, tuple) else f"{x:g}" for x in values]
+            given = f"--{name}={','.join(texts)}"
             if not values:
-                raise UsageError(f"--{name}=: give at least one value")
-            texts = ["{}x{}".format(*x) if name == "batches" else f"{x:g}" for x in values]
+                raise UsageError(f"{given}: give at least one value")
             if repeated := [text for text in texts if texts.count(text) > 1]:
-                raise UsageError(f"--{name}={','.join(texts)}: {repeated[0]} is given more than once; give it once")
-            numbers = [x for pair in values for x in pair] if name == "batches" else values
-            if not all(x < 3.4e38 and (x > 0 or (x == 0 and name == "entropy_costs")) for x in numbers):
-                raise UsageError(f"--{name}={','.join(texts)}: give positive numbers")
+                raise UsageError(f"{given}: {repeated[0]} is given more than once; give it once")
+            may_be_none = name == "entropy_costs"
+            if not all(x < 3.4e38 and (x > 0 or (x == 0 and may_be_none)) for x in np.ravel(values).tolist()):
+                raise UsageError(f"{given}: give positive numbers")
 
     def programs(self, has_entropy: bool) -> list[Program]:
         costs = self.entropy_costs if has_entropy else (None,)
         return [Program(cost, batch) for cost in costs for batch in self.batches]
 
-    def points(self, has_entropy: bool) -> list[Point]:
-        return [Point(rate, *program) for program in self.programs(has_entropy) for rate in self.learning_rates]
-
     def edges(self, point: Point) -> list[str]:
         """Say which numbers of a point are the largest or the smallest of three or more."""
-        rates, costs = self.learning_rates, self.entropy_costs
-        is_edge = lambda x, all_: len(all_) > 2 and x in (min(all_), max(all_))
-        return [
-            name
-            for name, x, all_ in (("rate", point.learning_rate, rates), ("entropy", point.entropy_cost, costs))
-            if is_edge(x, all_)
-        ]
+        axes = ("rate", point.learning_rate, self.learning_rates), ("entropy", point.entropy_cost, self.entropy_costs)
+        return [name for name, x, values in axes if len(values) > 2 and x in (min(values), max(values))]
 
 
 Scores = Mapping[tuple[str, Point], float]  # of one rule: environment and point -> mean normalised score
@@ -157,17 +149,28 @@ def _best(scores: Scores, envs: Iterable[str]) -> Point:
     return max(points, key=rank)
 
 
-def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the batches of "16x16,64x32": environments and steps of a trajectory."""
-    try:
-        pairs = [tuple(map(int, part.split("x"))) for part in text.split(",")]
-        return tuple((num_envs, num_steps) for num_envs, num_steps in pairs)
-    except ValueError:
-        raise UsageError(f"--batches={text}: give environments x steps of trajectories, such as 16x16,64x32") from None
+def parse_grid(learning_rates: Sequence[str], entropy_costs: Sequence[str], batches: str) -> Grid:
+    """Return the grid of numbers, and of batches, environments x steps of a trajectory, as in "16x16,64x32"."""
+    numbers = {}
+    for flag, texts in (("learning_rates", learning_rates), ("entropy_costs", entropy_costs)):
+        try:
+            numbers[flag] = tuple(map(float, texts))
+        except ValueError:
+            raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None
+    pairs = [re.fullmatch(r"(\d+)x(\d+)", part) for part in batches.split(",")]
+    found = tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair)
+    if len(found) < len(pairs):
+        raise UsageError(f"--batches={batches}: give environments x steps of trajectories, such as 16x16,64x32")
+    return Grid(**numbers, batches=found)
 
 
-def parse_numbers(flag: str, texts: Sequence[str]) -> tuple[float, ...]:
-    try:
-        return tuple(map(float, texts))
-    except ValueError:
-        raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None
+def parse_budgets(text: str) -> dict[str, int]:
+    """Return the environment steps of each family: the defaults, but for those of "minatar=5e6,catch=1e5"."""
+    budgets = {name: one.budget for name, one in FAMILIES.items()}
+    for part in text.split(",") if text else []:
+        name, _, steps = part.partition("=")
+        if name not in FAMILIES:
+            hint = did_you_mean(name, FAMILIES) or f": give some of {', '.join(FAMILIES)}"
+            raise UsageError(f"--budgets={text}: {name!r} is no family{hint}")
+        budgets[name] = command_line.parse_steps(steps, "budgets")
+    return budgets

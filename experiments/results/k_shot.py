@@ -5,6 +5,7 @@ over tasks. There the reference is the best last trial of an agent that was fine
 best return of a trial for who knows the task's rules, the *oracle*.
 """
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,27 +108,22 @@ def draw(path: Path, found: Mapping[int, Mapping[str, np.ndarray]], known: Refer
     With an oracle lines are medians over tasks, dashed ones 20th percentiles, and dots means.
     """
     is_scored = bool(known.oracle.size)
-    longest = max(found)
+    lines = {"median": "-s", "p20": "--v", "score": "o"} if is_scored else {"return": "-o"}
     with plots.new_figure((7.5, 5.5), path) as figure:
         axes = figure.subplots()
-        for number, (k, own) in enumerate(found.items()):
-            style: dict[str, Any] = dict(color=plots.COLOURS[number % len(plots.COLOURS)], markersize=5)
-            x, num_seeds = np.arange(1, k + 1), len(own["return"])
+        for (k, own), colour in zip(found.items(), itertools.cycle(plots.COLOURS), strict=False):
+            num_seeds = len(own["return"])
             label = f"{k} trial{'s' * (k > 1)} ({num_seeds} seed{'s' * (num_seeds > 1)})"
-            if is_scored:
-                axes.plot(x, own["median"].mean(axis=0), "-s", label=f"{label}: median over tasks", **style)
-                axes.plot(x, own["p20"].mean(axis=0), "--v", **style)
-                axes.plot(x, own["score"].mean(axis=0), "o", **style)
-            else:
-                axes.plot(x, own["return"].mean(axis=0), "-o", label=label, **style)
+            label += ": median over tasks" * is_scored
+            for name, look in lines.items():
+                axes.plot(range(1, k + 1), own[name].mean(axis=0), look, color=colour, markersize=5, label=label)
+                label = "_"  # for one of them
         if is_scored:
-            black: dict[str, Any] = dict(color="0.35", linewidth=1.2)
             axes.plot([], [], "--v", color="0.5", label="20th percentile over tasks")
             axes.plot([], [], "o", color="0.5", label="mean over tasks")
-            axes.plot(range(1, longest + 1), known.optimum[longest] / known.mean_oracle, "-", label="optimum", **black)
-            without_memory = known.one_trial / known.mean_oracle
-            axes.axhline(without_memory, linestyle=":", label="optimum without memory across trials", **black)
+            best = known.optimum[max(found)] / known.mean_oracle
+            axes.plot(range(1, len(best) + 1), best, color="0.35", linewidth=1.2, label="optimum")
+            plots.levels(axes, {"optimum without memory across trials": known.one_trial / known.mean_oracle})
         ylabel = "return of a trial, 1: who knows the task" if is_scored else "mean return of a trial"
-        axes.set(title=title, xlabel="trial", ylabel=ylabel, xticks=range(1, longest + 1))
-        axes.grid(alpha=0.25)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+        axes.set(title=title, xlabel="trial", ylabel=ylabel, xticks=range(1, max(found) + 1))
+        figure.legend(loc="outside lower center", ncols=2, fontsize=9)

@@ -86,6 +86,13 @@ def curve(results: Results, metric: str) -> Series:
     return Series(results.folder.name, x, np.array(y))
 
 
+def median(series: Sequence[Series], label: str) -> Series:
+    """Return the median of several curves' means over seeds, as far as all of them have come."""
+    x = np.linspace(max(one.x[0] for one in series), min(one.x[-1] for one in series), 200)
+    values = [np.interp(x, one.x, np.nanmean(one.y, axis=0)) for one in series]
+    return Series(label, x, np.nanmedian(values, axis=0)[None])
+
+
 def final_values(results: Results, metric: str) -> np.ndarray:
     """Return the mean over the rows of a run's last fifth for each of `lives`; NaN where there is no value."""
     steps, values = results.columns[X], results.columns[metric]

@@ -4,7 +4,7 @@ Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the sta
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -30,37 +30,30 @@ def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate
       method -> "IQM", "median" or "optimality gap" -> estimate.
     """
     _, metrics = require()
-    functions = {
-        "IQM": metrics.aggregate_iqm,
-        "median": metrics.aggregate_median,
-        "optimality gap": metrics.aggregate_optimality_gap,
+    by_name = {
+        "IQM": iqms(scores),
+        "median": _estimates(scores, metrics.aggregate_median),
+        "optimality gap": _estimates(scores, metrics.aggregate_optimality_gap),
     }
-    estimates = _estimates(scores, lambda x: np.array([function(x) for function in functions.values()]))
-    return {
-        method: {name: Estimate(*(x[i] for x in estimate)) for i, name in enumerate(functions)}
-        for method, estimate in estimates.items()
-    }
+    return {method: {name: own[method] for name, own in by_name.items()} for method in scores}
 
 
 def iqms(scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     """Return the interquartile mean of each method's normalised scores, [num_seeds, num_envs]."""
     _, metrics = require()
-    estimates = _estimates(scores, lambda x: np.array([metrics.aggregate_iqm(x)]))
-    return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
+    return _estimates(scores, metrics.aggregate_iqm)
 
 
 def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estimate]:
     """Return for each other method the probability that it is better than `over`, averaged over environments."""
     _, metrics = require()
     pairs = {name: (own, scores[over]) for name, own in scores.items() if name != over}
-    estimates = _estimates(pairs, lambda x, y: np.array([metrics.probability_of_improvement(x, y)]))
-    return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
+    return _estimates(pairs, metrics.probability_of_improvement)
 
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     """Return the mean of each method's values, [num_seeds, num_envs]."""
-    estimates = _estimates(values, lambda x: np.array([np.mean(x)]))
-    return {name: Estimate(*(x[0] for x in estimate)) for name, estimate in estimates.items()}
+    return _estimates(values, np.mean)
 
 
 def mean_difference(differences: np.ndarray) -> Estimate:
@@ -87,15 +80,18 @@ def profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray) -> dict[s
     return _estimates(scores, lambda x: np.mean(x[..., None] > thresholds, axis=(0, 1)))
 
 
-def _estimates(scores: Mapping, function: Callable[..., np.ndarray]) -> dict[str, Estimate]:
+def _estimates(scores: Mapping, function: Callable[..., Any]) -> dict[str, Estimate]:
+    """Return a number, or an array of them, of each method."""
     library, _ = require()
     state = np.random.get_state()
     np.random.seed(SEED)  # rliable draws from NumPy's global generator, whatever it is given
     try:
-        points, intervals = library.get_interval_estimates(dict(scores), function, reps=REPETITIONS)
+        of_arrays = lambda *x: np.atleast_1d(function(*x))
+        points, intervals = library.get_interval_estimates(dict(scores), of_arrays, reps=REPETITIONS)
     finally:
         np.random.set_state(state)
-    return {name: Estimate(points[name], *intervals[name]) for name in scores}
+    found = {name: (points[name], *intervals[name]) for name in scores}
+    return {name: Estimate(*(x[0] if len(x) == 1 else x for x in own)) for name, own in found.items()}
 
 
 def require():

@@ -1,5 +1,6 @@
 """Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,15 @@ def run_all(
     summary |= known or {}
     files.write_json(folder / summary_name, summary)
     return folder, summary
+
+
+def shard(text: str, num: int) -> slice:
+    """Return which of so many runs are those of "3/57"; UsageError if there are none."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    i, of = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= i <= of <= num:
+        raise UsageError(f"--shard={text}: give i/n with i from 1 to n and n at most the {num} runs, such as 1/{num}")
+    return slice(i - 1, None, of)
 
 
 def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:

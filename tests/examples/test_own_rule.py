@@ -117,8 +117,8 @@ def test_it_is_tuned_over_its_own_grid_and_compared(tmp_path, online, monkeypatc
     online.rule.save(path)
     compared = one(methods=methods, grid=Grid((1e-3, 1e-2), (0.01,), ((2, 20),)), budget=600)
     assert check(compared, allow_seen=False) == {}
-    assert [point.batch for point in compared.points(ENVS[0], NAME)] == [(16, 16)] * 2  # of the entry
-    assert [point.batch for point in compared.points(ENVS[0], "impala")] == [(2, 20)] * 2
+    assert [program.batch for program in compared.programs(ENVS[0], NAME)] == [(16, 16)]  # of the entry
+    assert [program.batch for program in compared.programs(ENVS[0], "impala")] == [(2, 20)]
     learning, frozen = (compared.configure(ENVS[0], method) for method in methods[1:])
     assert (learning.num_updates, learning.is_frozen, frozen.num_updates, frozen.is_frozen) == (5, False, 1, True)
     assert learning.meta_optimizer == frodo.adam(1e-2, max_gradient_norm=1.0)
@@ -187,7 +187,7 @@ def test_an_entry_that_lacks_a_part_is_refused_by_its_name(changes, message):
             r"^population\['small'\] of the rule 'x' returns None, expected a PopulationConfig",
         ),
         (
-            lambda: one(methods=("x",)).points(ENVS[0], "x"),
+            lambda: one(methods=("x",)).programs(ENVS[0], "x"),
             {"tuning": {"rates": (1e-3,)}},
             "^tuning of the rule 'x': rates is .*, but the grid has no such setting",
         ),

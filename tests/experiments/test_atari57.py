@@ -7,6 +7,7 @@ import pytest
 
 from agents.environments.atari57 import atari57_scores
 from experiments import atari57
+from experiments.results import reading
 from experiments.results.plots import Series
 from experiments.runs import sweep, training
 from frodo.runs.errors import UsageError
@@ -32,15 +33,15 @@ def test_shards_are_all_runs_once():
     games = list(presets.frodo_atari57())
     assert len(games) == len(atari57_scores()) == 57 and games[:2] == ["Alien", "Amidar"] and games[-1] == "Zaxxon"
     for of in (1, 8, 57):
-        shards = [games[atari57.shard(f"{i}/{of}", 57)] for i in range(1, of + 1)]
+        shards = [games[sweep.shard(f"{i}/{of}", 57)] for i in range(1, of + 1)]
         assert sorted(sum(shards, [])) == games and max(map(len, shards)) == -(-57 // of)
-    assert games[atari57.shard("3/57", 57)] == [games[2]]
+    assert games[sweep.shard("3/57", 57)] == [games[2]]
 
 
 @pytest.mark.parametrize("text", ["0/57", "58/57", "1/58", "2/1", "3", "a/b", "-1/4"])
 def test_a_shard_outside_of_the_list_is_refused(text):
     with pytest.raises(UsageError, match=f"--shard={text}: give i/n .* such as 1/57"):
-        atari57.shard(text, 57)
+        sweep.shard(text, 57)
 
 
 def test_a_job_has_its_own_runs_and_goes_on_or_begins(start, tmp_path, monkeypatch):
@@ -76,6 +77,6 @@ def test_the_report_is_of_what_is_finished(tmp_path):
 
 def test_the_median_is_over_games_of_means_over_seeds_as_far_as_all_have_come():
     of = lambda last, *seeds: Series("", np.array([0.0, last]), np.array([[0.0, seed] for seed in seeds]))
-    curve = atari57.median_curve([of(100, 1, 3), of(200, 10, 30), of(100, 50, 70)])
+    curve = reading.median([of(100, 1, 3), of(200, 10, 30), of(100, 50, 70)], "median")
     assert (curve.x[0], curve.x[-1], curve.y.shape) == (0, 100, (1, 200))
-    assert curve.y[0, -1] == 10 and curve.label == "median of 3 games"  # of 2, 10 (halfway) and 60
+    assert curve.y[0, -1] == 10  # of 2, 10 (halfway) and 60

@@ -10,9 +10,8 @@ import pytest
 from bsuite import sweep
 from bsuite.logging import csv_load
 
-from experiments import bsuite_sweep
-from experiments.analyses import bsuite_scores
-from experiments.analyses.bsuite_scores import EXPERIMENTS
+from experiments.analyses import bsuite_runs, bsuite_scores
+from experiments.analyses.bsuite_runs import EXPERIMENTS
 from frodo.rules.files import Origin, Rule
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.options import RunOptions
@@ -22,9 +21,9 @@ from frodo.settings import population_presets
 def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "EPISODES", {**sweep.EPISODES, "catch/0": 20})
     for bsuite_id, steps in (("catch/0", 3000), ("bandit/0", 100)):
-        config = bsuite_sweep.configure(bsuite_id, "impala")
+        config = bsuite_runs.configure(bsuite_id, "impala")
         config = dataclasses.replace(config, network=dataclasses.replace(config.network, hidden=(8,)))
-        bsuite_sweep.run_id(bsuite_id, config, RunOptions((0,), steps), tmp_path)
+        bsuite_runs.run_id(bsuite_id, config, RunOptions((0,), steps), tmp_path)
     summary = json.loads((tmp_path / "ids" / "catch_0" / "summary.json").read_bytes())
     assert summary["env_steps"] < 1000  # twenty episodes are two hundred steps
     (tmp_path / "ids" / "cartpole_0").mkdir()  # which was begun, not more
@@ -33,7 +32,7 @@ def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tm
     assert catch.episode.max() == 20 and (catch.steps == 9 * catch.episode).all()
     assert list(catch.total_return) == list(catch.episode - catch.total_regret)
 
-    table = bsuite_sweep.report(tmp_path, "impala", ["catch/0", "bandit/0", "cartpole/0"], [])
+    table = bsuite_scores.report(tmp_path, "impala", ["catch/0", "bandit/0", "cartpole/0"], [])
     assert "1 of 20 ids" in table and "% of episodes" in table and "cartpole" not in table
     own = {one.experiment: one for one in bsuite_scores.read(tmp_path / "scores.csv")}
     summary = bsuite_scores._summary_analysis()
@@ -45,16 +44,16 @@ def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tm
         image = matplotlib.image.imread(tmp_path / name)[..., :3]
         assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # axes, text and the colour of the sweep
     with pytest.raises(RunError, match="no id has a score"):
-        bsuite_sweep.report(tmp_path / "empty", "impala", [], [])
+        bsuite_scores.report(tmp_path / "empty", "impala", [], [])
 
 
 def test_ids_are_those_of_bsuite():
-    assert [x.split("/")[0] for x in bsuite_sweep.FEW] == list(EXPERIMENTS) and len(EXPERIMENTS) == 23
-    assert set(bsuite_sweep.FEW) <= set(sweep.SWEEP) and bsuite_sweep.parse_ids("all") == sweep.SWEEP
-    settings = {name: sweep.SETTINGS[bsuite_id] for name, bsuite_id in zip(EXPERIMENTS, bsuite_sweep.FEW, strict=True)}
+    assert [x.split("/")[0] for x in bsuite_runs.FEW] == list(EXPERIMENTS) and len(EXPERIMENTS) == 23
+    assert set(bsuite_runs.FEW) <= set(sweep.SWEEP) and bsuite_runs.parse_ids("all") == sweep.SWEEP
+    settings = {name: sweep.SETTINGS[bsuite_id] for name, bsuite_id in zip(EXPERIMENTS, bsuite_runs.FEW, strict=True)}
     assert settings["catch_noise"]["noise_scale"] == 1 and settings["bandit_scale"]["reward_scale"] == 30
-    assert bsuite_sweep.parse_ids("catch/3, bandit,catch/3")[:2] == ("catch/3", "bandit/0")
-    assert len(bsuite_sweep.parse_ids("catch/3,bandit")) == 21
+    assert bsuite_runs.parse_ids("catch/3, bandit,catch/3")[:2] == ("catch/3", "bandit/0")
+    assert len(bsuite_runs.parse_ids("catch/3,bandit")) == 21
 
 
 def test_an_unknown_id_is_refused_before_anything_is_written(start, tmp_path):
@@ -66,9 +65,9 @@ def test_an_unknown_id_is_refused_before_anything_is_written(start, tmp_path):
 
 def test_every_regime_has_one_environment(tmp_path):
     with pytest.raises(UsageError, match="--rule=td_lambda: it predicts values and does not act"):
-        bsuite_sweep.configure("catch/0", "td_lambda")
+        bsuite_runs.configure("catch/0", "td_lambda")
     with pytest.raises(UsageError, match="--rule: nothing is no rule"):
-        bsuite_sweep.configure("catch/0", "nothing")
+        bsuite_runs.configure("catch/0", "nothing")
     config, path = population_presets.small("frodo").agent_only(), str(tmp_path / "rule.npz")
     meta_params = Rule("frodo", config).update_rule.random_meta_params(jax.random.key(0), 2)
     Rule("frodo", config, meta_params, Origin(("toy/catch",), 1, 1.0)).save(path)
@@ -78,7 +77,7 @@ def test_every_regime_has_one_environment(tmp_path):
         (path, "", "frodo", True),
         ("", path, "frodo", False),
     ):
-        config = bsuite_sweep.configure("catch/0", rule, init)
+        config = bsuite_runs.configure("catch/0", rule, init)
         config.validate()
         assert (config.rule.name, config.is_frozen) == (name, is_frozen)
         assert (config.env, config.batch_size, config.init_meta_params) == (

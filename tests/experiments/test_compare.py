@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import compare
-from experiments.comparison import cells, methods
-from experiments.comparison.comparison import refuse_seen
-from experiments.comparison.protocol import FAMILIES
-from experiments.runs import settings
+from experiments.comparison import cells, running
+from experiments.comparison.protocol import FAMILIES, parse_budgets
 from frodo.rules.files import SHIPPED
 from frodo.runs.errors import RunError, UsageError
 from tests.experiments.comparison.small_comparison import ENVS, one
@@ -23,29 +20,23 @@ from tests.experiments.comparison.small_comparison import ENVS, one
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_cannot_be_compared_is_refused_before_anything_is_discovered(tmp_path, monkeypatch):
-    made = {name: str(tmp_path / "rules" / found.rule / "rule.npz") for name, found in methods.DISCOVERIES.items()}
-    options = compare.Options(tmp_path / "out", 1, True, False, False, False)
+def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(UsageError, match="no scores of random and of best play are known for toy/grid_world/47"):
-        compare.run(one(envs=("toy/grid_world/47",), **made), options, [])
+        running.run(one(envs=("toy/grid_world/47",)), tmp_path / "out", [])
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(compare, "run_all", lambda *_: None)
-    with pytest.raises(RunError, match="discovery of frodo failed: it was not run"):
-        compare.run(one(**made), options, [])
 
 
 def test_the_record_has_the_digest_of_a_rule_by_its_name_or_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "run_all", lambda *_: None)
-    monkeypatch.setattr(compare.report, "write", lambda *_: "index.html")
+    monkeypatch.setattr(running, "run_all", lambda *_: None)
+    monkeypatch.setattr(running.report, "write", lambda *_: "index.html")
     compared = one(methods=("scalar_frozen",), scalar_rule="catch_and_grids")
     by_path = dataclasses.replace(
         compared, files=compared.files | {"scalar_rule": str(SHIPPED / "catch_and_grids.npz")}
     )
     digests = []
     for number, comparison in enumerate((compared, by_path)):
-        options = compare.Options(tmp_path / str(number), 1, False, False, False, False)
         with pytest.raises(RunError, match="2 of 2 jobs failed, tuning: scalar_frozen on"):
-            compare.run(comparison, options, [])
+            running.run(comparison, tmp_path / str(number), [])
         record = json.loads((tmp_path / str(number) / "comparison.json").read_bytes())
         assert list(record["sha256"]) == [comparison.files["scalar_rule"]]
         digests.append(*record["sha256"].values())
@@ -53,38 +44,25 @@ def test_the_record_has_the_digest_of_a_rule_by_its_name_or_its_file(tmp_path, m
 
 
 def test_the_job_of_a_cell_is_this_program_with_only(tmp_path):
-    (job,) = compare.jobs_of("tuning", [(ENVS[0], "frodo")], tmp_path, ["--seeds=1"])
+    (job,) = running.jobs_of("tuning", [(ENVS[0], "frodo")], tmp_path, ["--seeds=1"])
     assert (job.name, job.folder) == (f"tuning: frodo on {ENVS[0]}", tmp_path / "tuning/toy_catch_4x3/frodo")
     assert job.arguments == ("--seeds=1", f"--out={tmp_path}", f"--only=tuning:{ENVS[0]}:frodo")
 
 
 def test_budgets_are_by_family():
-    budgets = compare.parse_budgets("catch=1e3,atari=5M")
+    budgets = parse_budgets("catch=1e3,atari=5M")
     assert budgets == {name: one.budget for name, one in FAMILIES.items()} | {"catch": 1000, "atari": 5_000_000}
     with pytest.raises(UsageError, match="--budgets=catches=1: 'catches' is no family .did you mean 'catch'"):
-        compare.parse_budgets("catches=1")
+        parse_budgets("catches=1")
     with pytest.raises(UsageError, match="--budgets=0: give a positive whole number"):
-        compare.parse_budgets("catch=0")
+        parse_budgets("catch=0")
 
 
 def test_the_settings_are_shown():
-    text = compare.show(one(methods=("impala", "ppo", "frodo")))
+    text = running.show(one(methods=("impala", "ppo", "frodo")))
     assert "  network.hidden = (64, 64)" in text and "  optimizer.max_gradient_norm = 0.5" in text
     (ppo, _) = re.findall("  ppo: (.*)", text)
     assert "epochs=4, minibatches=8" in ppo and "network" not in ppo and "optimizer" not in ppo
-
-
-def test_rules_are_discovered_elsewhere_and_go_on(tmp_path):
-    jobs = compare.discovery_jobs(tmp_path)
-    assert [job.arguments[-1] for job in jobs] == ["--overwrite"] * 2
-    (tmp_path / "rules" / "disco" / "checkpoints" / "7" / "state").mkdir(parents=True)
-    assert [job.arguments[-1] for job in compare.discovery_jobs(tmp_path)] == ["--overwrite", "--resume"]
-    for discovery in methods.DISCOVERIES.values():
-        envs = settings.parse_envs(discovery.envs)
-        settings.population(discovery.rule, envs).validate()
-        refuse_seen(one(), discovery.rule, envs, allow_seen=False)
-        with pytest.raises(UsageError, match="was discovered in toy/catch/5x5"):
-            refuse_seen(one(envs=("toy/catch/5x5",)), discovery.rule, envs, allow_seen=False)
 
 
 @pytest.mark.long

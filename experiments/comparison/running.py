@@ -1,0 +1,91 @@
+"""A comparison from its start to its report: every method in every environment is a process of its own."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from experiments.comparison import cells, in_context, report
+from experiments.comparison.comparison import Comparison, check, check_names
+from experiments.results import statistics
+from experiments.runs.jobs import Job, open_folder, run_all
+from frodo.logs import quantity
+from frodo.rules.files import SHIPPED, shipped_rules
+from frodo.runs.errors import RunError
+from frodo.settings import presets
+from frodo.settings.registry import starts
+
+
+def jobs_of(phase: str, those: Iterable[cells.Cell], out: Path, arguments: Sequence[str]) -> list[Job]:
+    """Return a job for each environment and method of a phase: the program with --only."""
+    return [
+        Job(
+            f"{phase}: {method} on {env}",
+            cells.folder_of(out, phase, env, method),
+            "experiments.compare",
+            (*arguments, f"--out={out}", f"--only={phase}:{env}:{method}"),
+        )
+        for env, method in those
+    ]
+
+
+def run(
+    comparison: Comparison,
+    out: Path,
+    arguments: Sequence[str],
+    *,
+    num_processes: int = 1,
+    allow_seen: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    adapted_agents: Sequence[str] = (),
+) -> str:
+    """Run what is not finished, and write the report; returns a table of the aggregate scores.
+
+    Args:
+      comparison: what is compared.
+      out: the folder.
+      arguments: the command line that says the same to the process of a cell.
+      num_processes: runs at a time.
+      allow_seen: whether rules are evaluated also where they were discovered.
+      resume, overwrite: what becomes of a comparison that is in the folder.
+      adapted_agents: as of `report.write`.
+    """
+    statistics.require()
+    check_names(comparison)
+    in_context.check(adapted_agents, comparison.envs)
+    seen = check(comparison, allow_seen)
+    given = [rule for rule in comparison.files.values() if rule and rule not in starts(is_fitted=False)]
+    paths = {rule: SHIPPED / f"{rule}.npz" if rule in shipped_rules() else Path(rule) for rule in given}
+    digests = {rule: hashlib.sha256(path.read_bytes()).hexdigest() for rule, path in paths.items()}
+    record = dataclasses.asdict(comparison) | {"sha256": digests}
+    runs, growing = ("tuning/*/*", "cells/*/*", "report/*"), ("envs", "methods", "budgets")
+    open_folder(out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=growing)
+    jobs = jobs_of(cells.TUNING, comparison.tuned_cells(), out, arguments)
+    run_all(jobs, num_processes, out)
+    shown = cells.choices(comparison, out)
+    jobs += (of_cells := jobs_of(cells.CELLS, shown, out, arguments))
+    for job, (cell, choice) in zip(of_cells, shown.items(), strict=True):
+        if not cells.is_shown(out, *cell, choice=choice):
+            (job.folder / "summary.json").unlink(missing_ok=True)  # of another choice
+    run_all(of_cells, num_processes, out)
+    text = report.write(comparison, out, seen, adapted_agents)
+    if failed := [job.name for job in jobs if not job.is_finished]:
+        print(text)
+        raise RunError(
+            f"{len(failed)} of {len(jobs)} jobs failed, {failed[0]} first; why is in {text.splitlines()[-1]}"
+        )
+    return text
+
+
+def show(comparison: Comparison) -> str:
+    """Return the common agent of every environment, and what each method has otherwise, as a text."""
+    lines = [f"grid: {dataclasses.asdict(comparison.grid)}"]
+    for env in comparison.envs:
+        common = cells.flat(dataclasses.asdict(presets.common_agent(env)))
+        lines += [f"\n{env}, {quantity(comparison.budget(env))} steps", *(f"  {x} = {y}" for x, y in common.items())]
+        for method in (method for own, method in comparison.cells() if own == env):
+            own = cells.flat(dataclasses.asdict(comparison.configure(env, method)))
+            others = [f"{x}={y}" for x, y in own.items() if common.get(x) != y]
+            lines.append(f"  {method}: {', '.join(others)}")
+    return "\n".join(lines)
