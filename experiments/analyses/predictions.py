@@ -116,19 +116,15 @@ def horizon(
     before = len(trajectory.action) - num_steps
     everything = (seen._replace(core_state=()), predictions, slow)
     seen, predictions, slow = jax.tree.map(lambda x: x[before:], everything)
-    moved = moves(
-        loaded.learner.setup.rule, loaded.meta_params, loaded.agent.rule_state, seen, predictions, slow, report
-    )
-    is_last, valid = np.asarray(seen.is_last), np.asarray(seen.valid)
+    rule, agent = loaded.learner.setup.rule, loaded.agent
+    moved = moves(rule, loaded.meta_params, agent.rule_state, seen, predictions, slow, report)
+    is_last, goes_on = np.asarray(seen.is_last), np.asarray(seen.valid)  # from t to t + k, for each t
     means: dict[str, list[np.ndarray]] = {name: [] for name in TARGETS}
-    goes_on = valid  # from t to t + k, for each t
     for k in range(1, num_steps):
         goes_on = goes_on[: num_steps - k + 1] & ~is_last[k - 1 :]
-        for name in TARGETS:
+        for name, own in means.items():
             pairs = np.array([moved[name][t + k - 1, t] for t in range(num_steps - k + 1)])
-            count = goes_on.sum(axis=0)
-            total = np.where(goes_on, pairs, 0).sum(axis=0)
-            means[name].append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+            own.append(np.ma.masked_array(pairs, ~goes_on).mean(axis=0).filled(np.nan))
     return {name: np.array(rows) for name, rows in means.items()}
 
 
