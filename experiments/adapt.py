@@ -17,149 +17,19 @@ with all steps done tests anew, such as with --greedy.
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from absl import flags
 
-from agents.environments.names import is_pure, make_environment
-from experiments.results import k_shot
-from experiments.runs import command_line, loaded_agent, settings, training
-from experiments.runs.learning_curves import print_summary, train_and_draw
+from experiments.analyses import held_out
+from experiments.runs import command_line, learning_curves, settings, training
 from experiments.runs.processes import define_process_flags, join, num_devices
-from frodo import files, logs
-from frodo.regimes.adaptation import held_out_tasks
-from frodo.runs import memory
+from frodo import files
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import folder_of, of_process
-from frodo.runs.options import RunOptions
 from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import RULES
-from toy_envs.bandit import Bandit
-from toy_envs.base import Environment
-
-
-class HeldOut(NamedTuple):
-    """What is tested: the environment of one trial, for each of these numbers of trials."""
-
-    environment: Environment
-    nums_trials: tuple[int, ...]
-    num_tasks: int
-    num_episodes: int  # of each task
-    is_greedy: bool  # in choosing actions
-
-
-def run(config: OnlineConfig, options: RunOptions, test: HeldOut, label: str) -> dict[str, Any]:
-    """Train, test, write what was found, and return the summary; figures are under "figures"."""
-    name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
-    options = of_process(options, "adapt", name)
-    summary = train_and_draw(config, options, experiment="adapt", name=name, label=label)
-    if jax.process_index():
-        return summary  # process 0 tests
-    folder = folder_of(options, "adapt", name)
-    agents = [loaded_agent.load(folder, seed) for seed in options.seeds]
-    tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
-    logs.note("test: what is possible in these tasks")
-    known = k_shot.references(test.environment, tasks, test.nums_trials)
-    found = {}
-    for k in test.nums_trials:
-        logs.note(f"test: {k} trial{'s' * (k > 1)}")
-        returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
-        found[k] = k_shot.statistics(returns, known.oracle)
-    summary["test"] = _summary(test, known, found)
-    figure = folder / "k_shot.png"
-    k_shot.draw(figure, found, known, f"{label} on held-out tasks, trained on {config.env}")
-    files.write_csv(folder / "k_shot.csv", rows(options.seeds, found, known))
-    files.write_json(folder / "summary.json", {key: x for key, x in summary.items() if key != "figures"})
-    return summary | {"figures": [*summary["figures"], figure]}
-
-
-def _summary(test: HeldOut, known: k_shot.References, found: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    summary: dict[str, Any] = {"num_tasks": test.num_tasks, "is_greedy": test.is_greedy}
-    if known.oracle.size:
-        summary |= {"num_solvable": int(np.sum(known.oracle > 0)), "oracle": float(known.oracle.mean())}
-        summary["one_trial_optimum"] = known.one_trial
-    for k, own in found.items():
-        entry: dict[str, Any] = {name: values.tolist() for name, values in own.items()}
-        if k in known.optimum:
-            entry["optimum"] = known.optimum[k].tolist()
-        if isinstance(test.environment, Bandit):
-            entry["regret"] = (k * known.oracle.mean() - own["return"].sum(axis=1)).tolist()
-            entry["least_regret"] = float(k * known.mean_oracle - known.optimum[k].sum())
-        summary[str(k)] = entry
-    return summary
-
-
-def rows(
-    seeds: tuple[int, ...], found: Mapping[int, Mapping[str, np.ndarray]], known: k_shot.References
-) -> list[dict[str, Any]]:
-    """Return a row for each seed, number of trials and trial."""
-    return [
-        {"seed": seed, "num_trials": k, "trial": i + 1}
-        | {name: float(values[number, i]) for name, values in own.items()}
-        | ({"optimum": float(known.optimum[k][i])} if k in known.optimum else {})
-        for number, seed in enumerate(seeds)
-        for k, own in found.items()
-        for i in range(k)
-    ]
-
-
-def print_test(summary: Mapping[str, Any]) -> None:
-    """Print returns by trial, as means over seeds, and their spread where there are several."""
-    table = []
-    for k, entry in summary.items():
-        if not isinstance(entry, Mapping):
-            continue
-        for i in range(int(k)):
-            row: dict[str, Any] = {"trials": k, "trial": i + 1}
-            for name in [x for x in ("return", "score", "median", "p20") if x in entry]:
-                values = np.array(entry[name])[:, i]
-                row[name] = f"{values.mean():.4f}" + (f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else "")
-            table.append(row | ({"optimum": entry["optimum"][i]} if "optimum" in entry else {}))
-    print(logs.table(table))
-    for k, entry in summary.items():
-        if isinstance(entry, Mapping) and "regret" in entry:
-            regrets = ", ".join(f"{regret:.4f}" for regret in entry["regret"])
-            print(f"regret of {k} trials, of each seed: {regrets}; of the best explorer: {entry['least_regret']:.4f}")
-
-
-def parse_trials(text: str) -> tuple[int, ...]:
-    """Return the numbers of trials of "1,2,4,8", in order."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"[1-9]\d{0,2}", part) for part in parts):
-        raise UsageError(f"--test_trials={text}: give numbers of trials from 1 to 999, such as 1,2,4,8")
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def parse_test(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool) -> HeldOut:
-    """Return what is tested; a UsageError where an agent of the environment cannot be."""
-    made = []
-    for flag, name in (("env", env), ("test_env", test_env or env)):
-        if not is_pure(name):
-            raise UsageError(f"--{flag}={name}: give an environment written in JAX, such as toy/rule_room/main")
-        with caused_by(f"--{flag}"):
-            made.append(make_environment(name, 1, 0))
-    trained, tested = made
-    assert isinstance(trained, Environment) and isinstance(tested, Environment)
-    ids, held_out = trained.task_ids, trained.held_out_ids or ()
-    if ids[0] in held_out and ids[-1] in held_out:
-        others = env.partition("/held_out")[0]
-        raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")
-    shown = lambda one: (one.observation_shape, one.num_actions)
-    if shown(trained) != shown(tested):
-        raise UsageError(
-            f"--test_env={test_env}: observations and number of actions are {shown(tested)}, expected {shown(trained)} "
-            "as in training"
-        )
-    with caused_by(f"--test_env={test_env or env}"):
-        k_shot.check_solvable(tested)
-    with caused_by(f"--test_tasks={num_tasks}"):
-        tasks = jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
-        memory.check({"the number of tasks": memory.num_bytes(tasks)})
-    return HeldOut(tested, parse_trials(trials), num_tasks, num_episodes, is_greedy)
 
 
 def preset() -> OnlineConfig:
@@ -180,11 +50,18 @@ def main(argv: list[str]) -> None:
     options = dataclasses.replace(options, num_devices=num_devices())
     training.choose_threads(config, options)
     how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
-    test = parse_test(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
-    summary = run(config, options, test, Path(FLAGS.rule).name.removesuffix(".npz"))
-    if not jax.process_index():
-        print_summary(summary)
-        print_test(summary["test"])
+    test = held_out.parse(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
+    label = Path(FLAGS.rule).name.removesuffix(".npz")
+    name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
+    options = of_process(options, "adapt", name)
+    summary = training.train(config, options, experiment="adapt", name=name)
+    if jax.process_index():
+        return  # process 0 tests
+    folder = folder_of(options, "adapt", name)
+    learning_curves.show(summary, folder, label)
+    title = f"{label} on held-out tasks, trained on {config.env}"
+    summary["test"] = held_out.run(test, folder, options.seeds, title)
+    files.write_json(folder / "summary.json", summary)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,10 @@ Writes one run folder for each method and, above them, catch.png and summary.jso
 """
 
 import dataclasses
-from typing import Any
 
 from absl import flags
 
-from experiments.results import plots, reading
 from experiments.runs import command_line, sweep
-from frodo.runs.options import RunOptions
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
 from toy_envs.catch import Catch
@@ -42,15 +39,13 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
     if rule == "q":
         return {"frodo_q": config, "q_learning": presets.with_rule(config, "q_learning")}
     if rule == "consistency":
-        with_cost = lambda cost: config.replace(rule=config.rule.replace(consistency_cost=cost))
-        return {f"consistency_{cost:g}": with_cost(cost) for cost in CONSISTENCY_COSTS}
-    with_rate = lambda rate: config.replace(
-        meta_optimizer=dataclasses.replace(config.meta_optimizer, learning_rate=rate)
-    )
+        costs = {f"consistency_{cost:g}": cost for cost in CONSISTENCY_COSTS}
+        return {x: config.replace(rule=config.rule.replace(consistency_cost=cost)) for x, cost in costs.items()}
+    at_rates = {x: dataclasses.replace(config.meta_optimizer, learning_rate=x) for x in META_LEARNING_RATES}
     return {
-        f"{name}_{rate:g}": presets.with_rule(with_rate(rate), name)
+        f"{name}_{rate:g}": presets.with_rule(config.replace(meta_optimizer=own), name)
         for name in ("frodo", "learned_loss")
-        for rate in META_LEARNING_RATES
+        for rate, own in at_rates.items()
     }
 
 
@@ -62,23 +57,6 @@ def label(name: str) -> str:
     return LABELS.get(name) or f"learned {'loss' if 'loss' in method else 'target'}, rate {number}"
 
 
-def run(config: OnlineConfig, options: RunOptions, rule: str = "frodo") -> dict[str, Any]:
-    """Run the methods of one comparison, draw them together and return the summary."""
-    configs = make_configs(config, rule)
-    bound = Catch().look_ahead_bound(config.unroll)
-    known = {"look_ahead_bound": bound}
-    folder, summary = sweep.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
-    plots.curves(
-        folder / "catch.png",
-        [reading.curve(reading.read(folder / name), "sampled_return")._replace(label=label(name)) for name in configs],
-        title="Catch, 11 wide and 6 high",
-        xlabel="environment steps",
-        ylabel="expected return of the policy as it acts",
-        hlines={f"best with {config.unroll}-step look-ahead": bound},
-    )
-    return summary
-
-
 def preset() -> OnlineConfig:
     return presets.catch(is_value_based=flags.FLAGS.rule == "q")
 
@@ -86,7 +64,18 @@ def preset() -> OnlineConfig:
 def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
     config, options = command_line.parse_options(argv, preset())
-    summary = run(config, options, rule)
+    configs, bound = make_configs(config, rule), Catch().look_ahead_bound(config.unroll)
+    known = {"look_ahead_bound": bound}
+    folder, summary = sweep.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
+    sweep.draw(
+        folder,
+        {name: label(name) for name in configs},
+        "sampled_return",
+        path=folder / "catch.png",
+        title="Catch, 11 wide and 6 high",
+        ylabel="expected return of the policy as it acts",
+        hlines={f"best with {config.unroll}-step look-ahead": bound},
+    )
     sweep.print_table(summary, METRICS if rule != "consistency" else ("sampled_return_over_run", "sampled_return"))
 
 

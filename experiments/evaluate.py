@@ -13,10 +13,10 @@ from pathlib import Path
 
 from absl import flags
 
-from experiments.runs import command_line, settings
-from experiments.runs.learning_curves import print_summary, train_and_draw
+from experiments.runs import command_line, learning_curves, settings, training
 from frodo.rules import disco103_weights
 from frodo.runs.errors import caused_by
+from frodo.runs.folders import folder_of
 from frodo.settings.config import OnlineConfig
 
 
@@ -28,8 +28,10 @@ def main(argv: list[str]) -> None:
     with caused_by("--rule"):
         preset = settings.configure_frozen(FLAGS.env, FLAGS.rule)
     config, options = command_line.parse_options(argv, preset)
-    name = f"{FLAGS.env.replace('/', '_')}_{Path(FLAGS.rule).stem}"
-    print_summary(train_and_draw(config, options, experiment="evaluate", name=name, label=Path(FLAGS.rule).stem))
+    rule = Path(FLAGS.rule).stem
+    name = f"{FLAGS.env.replace('/', '_')}_{rule}"
+    summary = training.train(config, options, experiment="evaluate", name=name)
+    learning_curves.show(summary, folder_of(options, "evaluate", name), rule)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ import dataclasses
 import jax
 from absl import flags
 
-from experiments.runs import command_line, planning, settings
-from experiments.runs.learning_curves import print_summary, train_and_draw
+from experiments.runs import command_line, learning_curves, planning, settings, training
 from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo.runs.errors import caused_by
-from frodo.runs.folders import of_process
+from frodo.runs.folders import folder_of, of_process
 from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import RULES
 
@@ -44,9 +43,9 @@ def main(argv: list[str]) -> None:
         return
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
     options = of_process(dataclasses.replace(options, num_devices=num_devices()), "online", name)
-    summary = train_and_draw(config, options, experiment="online", name=name, label=config.rule.name)
+    summary = training.train(config, options, experiment="online", name=name)
     if not jax.process_index():
-        print_summary(summary)
+        learning_curves.show(summary, folder_of(options, "online", name), config.rule.name)
 
 
 if __name__ == "__main__":

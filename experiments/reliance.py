@@ -15,7 +15,6 @@ from typing import Any
 
 from absl import flags
 
-from experiments.results import plots, reading
 from experiments.runs import command_line, settings, sweep
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.options import RunOptions
@@ -37,13 +36,9 @@ def run(config: OnlineConfig, options: RunOptions) -> Mapping[str, Any]:
     """Run them, draw them together and return the summary."""
     configs = make_configs(config)
     folder, summary = sweep.run_all(configs, options, experiment="reliance", metrics=("return",))
-    plots.curves(
-        folder / "reliance.png",
-        [reading.curve(reading.read(folder / name), "return")._replace(label=LABELS[name]) for name in configs],
-        title=f"{Path(config.init_meta_params).stem or 'random η'} on {config.env}",
-        xlabel="environment steps",
-        ylabel="mean return",
-    )
+    labels = {name: LABELS[name] for name in configs}
+    path, title = folder / "reliance.png", f"{Path(config.init_meta_params).stem or 'random η'} on {config.env}"
+    sweep.draw(folder, labels, "return", path=path, title=title, ylabel="mean return")
     return summary
 
 

@@ -11,7 +11,6 @@ scores.csv, the score of each seed, and a picture of each program, 1.png of the 
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -27,17 +26,8 @@ from frodo.regimes.search_settings import EvolutionConfig
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
 from meta.programs.evaluation import distance_from_td
-from meta.programs.language import LOSSES, Program, to_formula
+from meta.programs.language import LOSSES, to_formula
 from meta.programs.rule import parse_loss
-
-
-def score(
-    config: EvolutionConfig, envs: tuple[str, ...], programs: list[Program], seeds: tuple[int, ...]
-) -> np.ndarray:
-    """Return scores, [programs, environments, seeds]."""
-    search = Evolution([task_of(env) for env in envs], config, seed=0)
-    progress = Progress(len(programs) * len(envs) * len(seeds), unit="trainings")
-    return search.rescore(programs, seeds, progress.update)[0]
 
 
 def read_finalists(path: str) -> list[str]:
@@ -49,28 +39,6 @@ def read_finalists(path: str) -> list[str]:
         raise UsageError(f"--finalists={path}: give a finalists.csv or programs.csv of `evolve`") from None
 
 
-def total(scores: np.ndarray) -> np.ndarray:
-    """Return the sum over environments of the mean over seeds, [programs]."""
-    return scores.mean(axis=-1).sum(axis=-1)
-
-
-def order(scores: np.ndarray) -> np.ndarray:
-    """Return the places of the programs, the best first."""
-    return np.argsort(-total(scores), kind="stable")
-
-
-def rows(envs: tuple[str, ...], programs: list[Program], scores: np.ndarray, ends: str) -> list[dict[str, Any]]:
-    """Return a row for each program, the best first."""
-    sums = total(scores)
-    spread = lambda x: f" ± {x.std(ddof=1):.3f}" if len(x) > 1 else ""
-    return [
-        {"formula": to_formula(LOSSES, programs[i])}
-        | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(envs, scores[i], strict=True)}
-        | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i], ends):.3f}"}
-        for i in order(scores)
-    ]
-
-
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     check_out(Path(FLAGS.out))
@@ -79,17 +47,27 @@ def main(argv: list[str]) -> None:
     if not formulas:
         raise UsageError("--formula: give at least one, such as dqn or (Q(s)[a] - r)**2, or --finalists=FILE")
     config = command_line.parse_settings(argv, EvolutionConfig())
-    config.validate()
     programs = [parse_loss(f"--formula={x}", x, config.lane.ends) for x in formulas]
     seeds = command_line.parse_seeds(FLAGS.seeds)
-    scores = score(config, envs, programs, seeds)
-    print(table(rows(envs, programs, scores, config.lane.ends)))
+    search = Evolution([task_of(env) for env in envs], config, seed=0)
+    progress = Progress(len(programs) * len(envs) * len(seeds), unit="trainings")
+    scores = search.rescore(programs, seeds, progress.update)[0]  # [programs, environments, seeds]
+    sums, texts = scores.mean(axis=-1).sum(axis=-1), [to_formula(LOSSES, one) for one in programs]
+    order = np.argsort(-sums, kind="stable")
+    spread = lambda x: f" ± {x.std(ddof=1):.3f}" if len(x) > 1 else ""
+    rows = [
+        {"formula": texts[i]}
+        | {env: f"{own.mean():.3f}{spread(own)}" for env, own in zip(envs, scores[i], strict=True)}
+        | {"sum": f"{sums[i]:.3f}", "from δ²": f"{distance_from_td(programs[i], config.lane.ends):.3f}"}
+        for i in order
+    ]
+    print(table(rows))
     if FLAGS.out:
-        for place, i in enumerate(order(scores), start=1):
+        for place, i in enumerate(order, start=1):
             draw_program(Path(FLAGS.out) / f"{place}.png", LOSSES, programs[i])
         found = [
-            {"formula": to_formula(LOSSES, program), "env": env, "seed": seed, "score": float(scores[i, j, k])}
-            for i, program in enumerate(programs)
+            {"formula": text, "env": env, "seed": seed, "score": float(scores[i, j, k])}
+            for i, text in enumerate(texts)
             for j, env in enumerate(envs)
             for k, seed in enumerate(seeds)
         ]

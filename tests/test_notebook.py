@@ -9,11 +9,10 @@ nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbcli
 
 ROOT = Path(__file__).parents[1]
 SMALL = """
-from experiments import analyse
-from experiments.analyses import probes
+from experiments.analyses import figures, probes
 from frodo import presets
-analyse.NUM_STEPS, analyse.WARM_UP, analyse.NUM_TRAJECTORIES = 20, 5, 2
-analyse.NUM_PROBE_STEPS, analyse.NUM_COLUMNS, probes.ROUNDS, probes.UPDATES = 20, 10, 2, 2
+figures.NUM_STEPS, figures.WARM_UP, figures.NUM_TRAJECTORIES = 20, 5, 2
+figures.NUM_PROBE_STEPS, figures.NUM_COLUMNS, probes.ROUNDS, probes.UPDATES = 20, 10, 2, 2
 catch = presets.catch()
 presets.catch = lambda: catch.replace(num_updates=1, batch_size=4)
 """

@@ -20,11 +20,15 @@ from experiments.runs.loaded_agent import LoadedAgent, rule_inputs
 TARGETS = ("policy", "y", "z")  # logits in DiscoTargets
 
 
-def values(predictions: Predictions) -> dict[str, Array]:
-    """Return Σₐ π(a|s) q(s, a), [...], as "value": nothing if the agent does not predict q."""
-    if "q" not in predictions:
-        return {}
-    return {"value": expected_values(to_scalars(predictions["q"]), predictions["policy"])}
+def values(predictions: Predictions, logits: Array | None = None) -> dict[str, Array]:
+    """Return v(s), or Σₐ π(a|s) q(s, a), [...], as "value": nothing if the agent predicts neither.
+
+    Logits are those of π where they are not predicted.
+    """
+    if "value" in predictions or "q" not in predictions:
+        return {name: x for name, x in predictions.items() if name == "value"}
+    q, logits = predictions["q"], predictions["policy"] if logits is None else logits
+    return {"value": expected_values(to_scalars(q) if q.ndim > logits.ndim else q, logits)}
 
 
 def certainty(logits: Array) -> Array:
@@ -36,17 +40,23 @@ def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
     """Measure how sure the agent is along a trajectory.
 
     Returns:
-      reward, value (if there is q), policy entropy (nats), and the confidence of y and of z at the taken action, each
-      [T, B]. Confidence is negative entropy as in the paper, scaled (`certainty`).
+      reward, value, policy entropy (nats), and the confidence of y and of z at the taken action, each [T, B], where the
+      agent predicts them. Confidence is negative entropy as in the paper, scaled (`certainty`).
     """
-    predictions = jax.jit(loaded.learner.setup.agent.unroll)(loaded.agent.params, trajectory)
-    return {
-        "reward": trajectory.reward,
-        **{name: x[:-1] for name, x in values(predictions).items()},
-        "policy_entropy": entropy(predictions["policy"])[:-1],
-        "y_confidence": certainty(predictions["y"][:-1]),
-        "z_confidence": certainty(taken_vectors(predictions["z"], trajectory)),
-    }
+    agent, rule = loaded.learner.setup.agent, loaded.learner.setup.rule
+
+    @jax.jit
+    def run(params: Params, trajectory: Trajectory) -> dict[str, Array]:
+        predictions = agent.unroll(params, trajectory)
+        logits = rule.policy(predictions)
+        found = {"reward": trajectory.reward, "policy_entropy": entropy(logits)[:-1]}
+        found |= {name: x[:-1] for name, x in values(predictions, logits).items()}
+        if "y" in predictions:
+            found["y_confidence"] = certainty(predictions["y"][:-1])
+            found["z_confidence"] = certainty(taken_vectors(predictions["z"], trajectory))
+        return found
+
+    return run(loaded.agent.params, trajectory)
 
 
 def saliency(
@@ -106,19 +116,15 @@ def horizon(
     before = len(trajectory.action) - num_steps
     everything = (seen._replace(core_state=()), predictions, slow)
     seen, predictions, slow = jax.tree.map(lambda x: x[before:], everything)
-    moved = moves(
-        loaded.learner.setup.rule, loaded.meta_params, loaded.agent.rule_state, seen, predictions, slow, report
-    )
-    is_last, valid = np.asarray(seen.is_last), np.asarray(seen.valid)
+    rule, agent = loaded.learner.setup.rule, loaded.agent
+    moved = moves(rule, loaded.meta_params, agent.rule_state, seen, predictions, slow, report)
+    is_last, goes_on = np.asarray(seen.is_last), np.asarray(seen.valid)  # from t to t + k, for each t
     means: dict[str, list[np.ndarray]] = {name: [] for name in TARGETS}
-    goes_on = valid  # from t to t + k, for each t
     for k in range(1, num_steps):
         goes_on = goes_on[: num_steps - k + 1] & ~is_last[k - 1 :]
-        for name in TARGETS:
+        for name, own in means.items():
             pairs = np.array([moved[name][t + k - 1, t] for t in range(num_steps - k + 1)])
-            count = goes_on.sum(axis=0)
-            total = np.where(goes_on, pairs, 0).sum(axis=0)
-            means[name].append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+            own.append(np.ma.masked_array(pairs, ~goes_on).mean(axis=0).filled(np.nan))
     return {name: np.array(rows) for name, rows in means.items()}
 
 

@@ -1,4 +1,4 @@
-"""The command line of an experiment: typed flags, one flag for each setting, and errors of one line.
+"""The command line of a program: typed flags, one flag for each setting, and errors of one line.
 
     if __name__ == "__main__":
         command_line.define_flags(CatchConfig(), seeds="0-9", steps="2e6")
@@ -11,16 +11,14 @@ Flags are defined where the program starts, not where it is imported, so that pr
 """
 
 import collections
-import dataclasses
 import gc
 import io
 import math
 import re
 import sys
 import traceback
-import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,17 +27,25 @@ from absl import app, flags, logging
 
 from agents.environments.host import NotFiniteError
 from agents.validation import ON_HOST, did_you_mean
-from experiments.runs import compiled_programs, jobs, processes, settings_help
+from experiments.runs import compiled_programs, jobs, processes
+from experiments.runs.setting_flags import define_settings, given_settings, show_help, with_settings
 from frodo.files import MAX_ENTRIES, DiskError
 from frodo.runs import cores, errors
 from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
 from frodo.runs.options import RunOptions
-from frodo.settings.registry import RULES, RuleConfig
 
 Config = TypeVar("Config")
 MAX_LINE = 2000  # characters of an error
+OF_OUTER = ("temperature", "is_advantage_normalised", "prediction_entropy_cost", "value_hidden", "value_optimizer")
+MOVED = {  # what flags of earlier versions begin with -> what they begin with now
+    "config.agent.": "config.",
+    "config.rule.disco.": "config.rule.",
+    "config.is_acting_in_turn": "config.is_acting_interleaved",
+    "budget": "budgets",
+    **{f"config.rule.{name}": f"config.outer.{name}" for name in OF_OUTER},
+}
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists the flags as the program's own
 
@@ -47,12 +53,7 @@ flags.disclaim_key_flags()  # --help lists the flags as the program's own
 def define_flags(
     config: Any, *, seeds: str, steps: str, without: Sequence[str] = (), preset: Callable[[], Any] | None = None
 ) -> None:
-    """Define --seeds, --steps, --out, --resume, --overwrite, --log_to, and --config.<field> for a dataclass's fields.
-
-    A field that is a rule gets flags for the settings of all rules. Fields in `without`, such as "rule.kind" or all of
-    "distillation", and a rule's name get none: the program decides them. For --help, `preset` makes of the flags what
-    the settings change, if that is not `config`.
-    """
+    """Define --seeds, --steps, --out, --resume, --overwrite, --log_to, and what `define_settings` does."""
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
@@ -60,12 +61,6 @@ def define_flags(
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
     flags.DEFINE_list("log_to", [], f"Where metrics go beside metrics.csv: some of {', '.join(WATCHERS)}.")
     define_settings(config, without, preset)
-
-
-def define_settings(config: Any, without: Sequence[str] = (), preset: Callable[[], Any] | None = None) -> None:
-    """Define --config.<field> for every field of a dataclass, as `define_flags`."""
-    settings_help.made_by = (config, preset or (lambda: config))
-    _define_fields(config, "config", {f"config.{name}" for name in without})
 
 
 def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptions]:
@@ -82,22 +77,15 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
         raise UsageError("--resume and --overwrite: give one of them, to go on with the run or to replace it")
     check_out(Path(FLAGS.out))
     config = parse_settings(argv, config)
-    options = RunOptions(
-        seeds=parse_seeds(FLAGS.seeds),
-        steps=parse_steps(FLAGS.steps),
-        out=FLAGS.out,
-        resume=FLAGS.resume,
-        overwrite=FLAGS.overwrite,
-        log_to=tuple(FLAGS.log_to),
-    )
-    by_name(options.log_to)
-    return config, options
+    seeds, steps, log_to = parse_seeds(FLAGS.seeds), parse_steps(FLAGS.steps), tuple(FLAGS.log_to)
+    by_name(log_to)
+    return config, RunOptions(seeds, steps, FLAGS.out, FLAGS.resume, FLAGS.overwrite, log_to=log_to)
 
 
 def parse_settings(argv: Sequence[str], config: Config) -> Config:
     """Return the configuration with what the command line overrides; arguments and errors as of `parse_options`."""
     no_arguments(argv)
-    config = _override(config, "config")
+    config = with_settings(config, given_settings())
     if hasattr(config, "validate"):
         config.validate()
     return config
@@ -113,15 +101,14 @@ def parse_seeds(text: str, flag: str = "seeds") -> tuple[int, ...]:
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if last < first:
-            raise UsageError(
-                f"--{flag}={text}: {part!r} is no seed; give whole numbers from 0 on, such as 0,1,2 or 0-9"
-            )
+            what = "give whole numbers from 0 on, such as 0,1,2 or 0-9"
+            raise UsageError(f"--{flag}={text}: {part!r} is no seed; {what}")
         if len(seeds) + last - first >= MAX_ENTRIES:
             raise UsageError(f"--{flag}={text}: these are more than {MAX_ENTRIES} seeds; give fewer")
         seeds.extend(range(first, last + 1))
-    if len(set(seeds)) < len(seeds):
-        repeated = collections.Counter(seeds).most_common(1)[0][0]
-        raise UsageError(f"--{flag}={text}: seed {repeated} is given more than once; give each seed once")
+    seed, num = collections.Counter(seeds).most_common(1)[0]
+    if num > 1:
+        raise UsageError(f"--{flag}={text}: seed {seed} is given more than once; give each seed once")
     return tuple(sorted(seeds))
 
 
@@ -137,54 +124,11 @@ def parse_steps(text: str, flag: str = "steps") -> int:
     return int(steps)
 
 
-def start(main: Callable[[list[str]], Any]) -> None:
-    """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
-
-    Exit code 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError, ImportError
-    or OSError of a file), 1 for the disk, for a device that is lost or full, or where another process of the run is
-    gone. Of several processes, one that fails in another way ends at once, too, after its traceback.
-    """
-
-    def guarded(argv: list[str]) -> None:
-        if FLAGS.keep_compiled:
-            compiled_programs.keep()
-        try:
-            main(argv)
-        except (DiskError, RunError, NotFiniteError) as error:
-            _fail(error, 1)
-        except (ValueError, ImportError) as error:  # envpool misses a system library, say
-            if processes.is_of_another(error):
-                processes.end_without_another(_first_line(error))
-            if errors.run_is_open and not isinstance(error, UsageError):
-                _raise(error)
-            _fail(error, 2)
-        except OSError as error:  # a name that is too long, a folder in place of a file
-            if errors.run_is_open or error.filename is None:
-                _raise(error)
-            _fail(f"{error.filename}: {error.strerror}", 2)
-        except jax.errors.JaxRuntimeError as error:
-            why = _first_line(error)
-            if processes.is_of_another(error):
-                processes.end_without_another(why)
-            if why.startswith("RESOURCE_EXHAUSTED") or "CUDA_ERROR_OUT_OF_MEMORY" in why:
-                _fail(f"JAX: {why}; --plan of online and discover says how much memory a run needs", 1)
-            if why.startswith(("UNAVAILABLE", "ABORTED", "DATA_LOSS")) or "CUDA_ERROR" in why:
-                lost = "a device or another process" if processes.are_several() else "a device"
-                _fail(f"JAX: {why}; {lost} seems to be lost: --resume goes on from the last checkpoint", 1)
-            _raise(error)
-        except KeyboardInterrupt as error:
-            _fail(": ".join(["interrupted", *map(str, error.args)]), 130)
-        except Exception as error:
-            _raise(error)
-
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # where it knows no Greek letters
-    flags.DEFINE_boolean("keep_compiled", True, "Keep compiled programs in the user's cache folder for later runs.")
-    jobs.stop_with_parent()
-    cores.use_all_cores()
-    cores.keep_freed_memory()
-    app.run(guarded, flags_parser=_parse_flags)
+def one_argument(argv: Sequence[str]) -> Path:
+    """Return the run folder that is the only argument."""
+    if len(argv) != 2:
+        raise UsageError(f"name one run folder: {Path(argv[0]).stem} RUN")
+    return Path(argv[1])
 
 
 def no_arguments(argv: Sequence[str]) -> None:
@@ -199,21 +143,69 @@ def not_both(one: str, other: str) -> None:
         raise UsageError(f"--{one}={FLAGS[one].value}: give it or --{other}, which names the rule itself")
 
 
+def start(main: Callable[[list[str]], Any]) -> None:
+    """Run a program: a mistake on its command line, or a disk that refuses, ends it with one line and no traceback.
+
+    Of several processes, one that fails in another way ends at once, too, after its traceback.
+    """
+
+    def guarded(argv: list[str]) -> None:
+        if FLAGS.keep_compiled:
+            compiled_programs.keep()
+        try:
+            main(argv)
+        except KeyboardInterrupt as error:
+            _fail(": ".join(["interrupted", *map(str, error.args)]), 130)
+        except Exception as error:
+            if processes.is_of_another(error):
+                processes.end_without_another(_first_line(error))
+            if answer := _answer(error):
+                _fail(*answer)
+            if processes.are_several():
+                processes.end(1, "".join(traceback.format_exception(error)).rstrip())
+            raise
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where it knows no Greek letters
+    flags.DEFINE_boolean("keep_compiled", True, "Keep compiled programs in the user's cache folder for later runs.")
+    jobs.stop_with_parent()
+    cores.use_all_cores()
+    cores.keep_freed_memory()
+    app.run(guarded, flags_parser=_parse_flags)
+
+
+def _answer(error: Exception) -> tuple[str, int] | None:
+    """Return the line and the exit code of an error that is no bug; None for one that shows where it comes from.
+
+    The code is 2 for what a person can correct (flags, UsageError, and before a run is open any ValueError, ImportError
+    or OSError of a file), 1 for the disk, and for a device that is lost or full.
+    """
+    if isinstance(error, (DiskError, RunError, NotFiniteError)):
+        return str(error), 1
+    if isinstance(error, UsageError) or (isinstance(error, (ValueError, ImportError)) and not errors.run_is_open):
+        return str(error), 2  # an ImportError: envpool misses a system library, say
+    if isinstance(error, OSError) and not errors.run_is_open and error.filename is not None:
+        return f"{error.filename}: {error.strerror}", 2  # a name that is too long, a folder in place of a file
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        why = _first_line(error)
+        if why.startswith("RESOURCE_EXHAUSTED") or "CUDA_ERROR_OUT_OF_MEMORY" in why:
+            return f"JAX: {why}; --plan of online and discover says how much memory a run needs", 1
+        if why.startswith(("UNAVAILABLE", "ABORTED", "DATA_LOSS")) or "CUDA_ERROR" in why:
+            lost = "a device or another process" if processes.are_several() else "a device"
+            return f"JAX: {why}; {lost} seems to be lost: --resume goes on from the last checkpoint", 1
+    return None
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _fail(message: Any, code: int) -> typing.NoReturn:
+def _fail(message: Any, code: int = 2) -> typing.NoReturn:
     text = " ".join(str(message).split())
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
     processes.end(code, f"error: {text}")
-
-
-def _raise(error: Exception) -> typing.NoReturn:
-    if processes.are_several():
-        processes.end(1, "".join(traceback.format_exception(error)).rstrip())
-    raise error
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
@@ -222,136 +214,30 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = FLAGS([argument for argument in argv if argument not in asked])
     except flags.UnrecognizedFlagError as error:
-        hint = did_you_mean(f"--{error.flagname}", [f"--{name}" for name in FLAGS]) or ": --help lists the flags"
-        _fail(f"--{error.flagname} is no flag of this program{hint}", 2)
+        name = error.flagname
+        moved = (new + name.removeprefix(old) for old, new in MOVED.items() if name.startswith(old))
+        near = next((f" (did you mean '--{new}'?)" for new in moved if new in FLAGS), "")
+        near = near or did_you_mean(f"--{name}", [f"--{known}" for known in FLAGS]) or ": --help lists the flags"
+        _fail(f"--{name} is no flag of this program{near}")
     except flags.Error as error:
         match = re.match(r"flag --([^=]+)=(.*?): ", str(error))
         if not match or match[1] not in FLAGS:
-            _fail(error, 2)
+            _fail(error)
         parser = FLAGS[match[1]].parser
         expected = parser.syntactic_help or "true or false"
         if isinstance(parser, flags.EnumParser):
             expected = "one of " + ", ".join(parser.enum_values)
-        _fail(f"--{match[1]}={match[2]}: give {expected}", 2)
-    for name in FLAGS:
-        value = FLAGS[name].value if FLAGS[name].present else None
-        if isinstance(FLAGS[name].parser, flags.FloatParser) and not math.isfinite(value or 0):
-            _fail(f"--{name}={value}: give a finite number", 2)
+        _fail(f"--{match[1]}={match[2]}: give {expected}")
+    for name, flag in ((name, FLAGS[name]) for name in FLAGS if FLAGS[name].present):
+        if isinstance(flag.parser, flags.FloatParser) and not math.isfinite(flag.value or 0):
+            _fail(f"--{name}={flag.value}: give a finite number")
         bound = 2**63 if name.removeprefix("config.") in ON_HOST else 2**31
-        if isinstance(value, int) and abs(value) >= bound:
-            _fail(f"--{name}={value}: give a whole number below {bound}", 2)
+        if isinstance(flag.value, int) and abs(flag.value) >= bound:
+            _fail(f"--{name}={flag.value}: give a whole number below {bound}")
     if asked:
-        settings_help.show("--helpfull" in asked)
+        show_help("--helpfull" in asked)
         gc.freeze()  # else the end looks for garbage, for half a second
         sys.exit(0)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
     return rest
-
-
-def _define_fields(config: Any, prefix: str, without: Collection[str]) -> None:
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        name, value = f"{prefix}.{field.name}", getattr(config, field.name)
-        if isinstance(value, RuleConfig):
-            for setting, hint in rule_settings().items():
-                _define(f"{name}.{setting}", hint, without)
-        elif dataclasses.is_dataclass(value):
-            if name not in without:
-                _define_fields(value, name, without)
-        else:
-            _define(name, hints[field.name], without)
-
-
-def _define(name: str, hint: Any, without: Collection[str]) -> None:
-    if name in without:
-        return
-    if hint is bool:
-        flags.DEFINE_boolean(name, None, "", module_name=settings_help.SETTINGS)
-    elif _expected(hint):
-        flags.DEFINE(_Parser(hint), name, None, "", module_name=settings_help.SETTINGS)
-
-
-def rule_settings() -> dict[str, Any]:
-    """Return the settings of all rules: for each name its type, the widest one."""
-    found: dict[str, Any] = {}
-    for entry in RULES.values():
-        for name, hint in typing.get_type_hints(entry.settings).items():
-            found[name] = hint if type(None) in typing.get_args(hint) else found.get(name, hint)
-    return found
-
-
-def _override(config: Config, prefix: str) -> Config:
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        name, value = f"{prefix}.{field.name}", getattr(config, field.name)
-        if isinstance(value, RuleConfig):
-            changes[field.name] = _override_rule(value, name)
-        elif dataclasses.is_dataclass(value):
-            changes[field.name] = _override(value, name)
-        elif name in FLAGS and FLAGS[name].present:
-            changes[field.name] = FLAGS[name].value
-    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
-
-
-def _override_rule(config: RuleConfig, prefix: str) -> RuleConfig:
-    own = [field.name for field in dataclasses.fields(config.settings)]
-    changes: dict[str, Any] = {}
-    for setting in rule_settings():
-        name = f"{prefix}.{setting}"
-        if name not in FLAGS or not FLAGS[name].present:
-            continue
-        changes[setting] = value = FLAGS[name].value
-        if setting not in own:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            raise UsageError(
-                f"--{name}={text}: the rule {config.name!r} has no setting {setting}{did_you_mean(setting, own)}; it "
-                f"has {', '.join(own) or 'none'}"
-            )
-    return config.replace(**changes)
-
-
-class _Parser(flags.ArgumentParser):
-    """Parses a value of an annotated type: numbers, text, Literal, tuple[X, ...] and X | None."""
-
-    def __init__(self, hint: Any):
-        self._hint = hint
-        self.syntactic_help = _expected(hint)
-
-    def parse(self, argument: Any) -> Any:
-        try:
-            return _convert(argument, self._hint) if isinstance(argument, str) else argument
-        except KeyError:
-            raise ValueError(argument) from None
-
-
-def _is_optional(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType) and len(typing.get_args(hint)) == 2
-
-
-def _expected(hint: Any) -> str:
-    """Say what values a type has: "" for one that the command line cannot give."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(map(str, args))
-    if _is_optional(hint) and type(None) in args:
-        inner = _expected(args[0])
-        return inner and f"{inner}, or none"
-    if origin is tuple and len(args) == 2 and args[1] is ...:
-        inner = _expected(args[0])
-        return inner and f"{inner} for each entry, such as 1,2,3"
-    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(hint, "")
-
-
-def _convert(text: str, hint: Any) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return {str(value): value for value in args}[text]
-    if _is_optional(hint):
-        return None if text.lower() == "none" else _convert(text, args[0])
-    if origin is tuple:
-        inside = text.strip("()[] ").removesuffix(",")
-        return tuple(_convert(part.strip(), args[0]) for part in inside.split(",")) if inside else ()
-    if hint is float and (math.isnan(number := float(text)) or (math.isinf(number) and "inf" not in text.lower())):
-        raise ValueError(text)
-    return {"true": True, "false": False}[text.lower()] if hint is bool else hint(text)

@@ -18,12 +18,11 @@ from agents.acting.on_host import actor_keys
 from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
 from agents.types import Array, Params, Predictions, Trajectory
-from experiments.runs.training import check_learner
 from frodo import files
 from frodo.devices import quick_to_compile
 from frodo.regimes.adaptation import returns_by_trial
 from frodo.regimes.learner import Learner, build_learner
-from frodo.regimes.lifetimes import make_online_program
+from frodo.regimes.lifetimes import check_tasks, make_online_program
 from frodo.runs import memory
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError, caused_by
@@ -69,25 +68,32 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     checkpoints = Checkpoints(folder / "checkpoints", is_reader=True)
     learner = build_learner(config, environment.num_actions, config.is_frozen)
     check_learner(learner, environment, len(seeds) if is_pure(config.env) else 1)
+    chosen, quick = seeds[0] if seed is None else seed, quick_to_compile()
     if isinstance(environment, Environment):
-        program, chosen = make_online_program(learner, environment), seeds[0] if seed is None else seed
+        init = jax.jit(jax.vmap(make_online_program(learner, environment).init), compiler_options=quick)
         if chosen in seeds:
-            init = jax.jit(jax.vmap(program.init), compiler_options=quick_to_compile())
-            states, _, _ = checkpoints.restore(init(jax.vmap(jax.random.key)(jnp.array(seeds))))
+            states = checkpoints.restore(init(jax.vmap(jax.random.key)(jnp.array(seeds))))[0]
             state = jax.tree.map(lambda x: x[seeds.index(chosen)], states.learner)
     else:
-        observation = environment.reset().observation
+        observation, key = environment.reset().observation, jax.random.key(0)
         environment.close()
-        key = jax.random.key(0)
-        init = jax.jit(learner.init, compiler_options=quick_to_compile())
-        keys = actor_keys(key, config.num_actors)
-        template = {"index": 0, "step": 0, "actor_key": keys, "learner": init(key, observation)}
-        restored, _, _ = checkpoints.restore(template)
+        of_learner = jax.jit(learner.init, compiler_options=quick)(key, observation)
+        of_actor = {"actor_key": actor_keys(key, config.num_actors)}
+        restored = checkpoints.restore({"index": 0, "step": 0, "learner": of_learner} | of_actor)[0]
         seeds, state = [seeds[restored["index"]]], restored["learner"]
         chosen = seeds[0] if seed is None else seed
     if chosen not in seeds:
         raise UsageError(f"--seed={seed}: the checkpoint of {folder} holds {', '.join(map(str, seeds))}")
     return LoadedAgent(config, chosen, learner, state.agent, state.meta_params)
+
+
+def check_learner(learner: Learner, environment: Environment | HostEnvironment, num_lives: int = 1) -> None:
+    """Raise a ValueError before anything is written: the network, say, may not suit the observations, or memory."""
+    check_tasks(learner, environment)
+    config = learner.config
+    state = jax.eval_shape(learner.init, jax.random.key(0), memory.batch_shape(config, environment))
+    of_all = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_lives, *x.shape), x.dtype), state)
+    memory.check_agents(config, learner.setup.agent, environment, learner.is_meta, of_all)
 
 
 def load_teacher(config: OnlineConfig) -> Teacher | None:
@@ -173,36 +179,26 @@ def _play_on_host(
 ) -> tuple[Trajectory, np.ndarray]:
     setup = loaded.learner.setup
     agent, policy, params = setup.agent, setup.rule.policy, setup.acting_params(loaded.agent)
-    prepare = jax.jit(agent.prepare)
-    act = jax.jit(
-        lambda key, observation, is_first, core: acting.act(agent, policy, params, key, observation, is_first, core)
-    )
+    act = jax.jit(lambda key, shown, *of: acting.act(agent, policy, params, key, agent.prepare(shown), *of))
     first_core = core = agent.initial_state(environment.num_envs)
-    time_step = environment.reset()
-    memory.check({"the number of steps": num_steps * time_step.observation.nbytes})
-    before, after, chosen = [time_step], [], []
+    steps, chosen = [environment.reset()], []
+    memory.check({"the number of steps": num_steps * steps[0].observation.nbytes})
     for step_key in jax.random.split(key, num_steps):
-        action, logits, core = act(step_key, prepare(time_step.observation), time_step.is_first, core)
-        time_step = environment.step(np.asarray(action))
-        before.append(time_step)
-        after.append(time_step)
+        action, logits, core = act(step_key, steps[-1].observation, steps[-1].is_first, core)
+        steps.append(environment.step(np.asarray(action)))
         chosen.append((action, logits))
     environment.close()
-    observations = np.stack([step.observation for step in before])
-    actions, logits = (jnp.stack(x) for x in zip(*chosen, strict=True))
-    stack = lambda name: jnp.stack([getattr(step, name) for step in after])
+    shown = jax.tree.map(lambda *of: np.stack(of), *steps)
+    actions, logits = jax.tree.map(lambda *of: jnp.stack(of), *chosen)
     trajectory = Trajectory(
-        observation=jax.vmap(prepare)(observations),
-        is_first=jnp.stack([step.is_first for step in before]),
+        observation=jax.jit(jax.vmap(agent.prepare))(shown.observation),
+        is_first=jnp.asarray(shown.is_first),
         action=actions,
-        reward=stack("reward"),
-        discount=stack("discount"),
-        truncated=stack("truncated"),
-        valid=stack("valid"),
         behaviour_logits=logits,
         core_state=first_core,
+        **{name: jnp.asarray(getattr(shown, name)[1:]) for name in ("reward", "discount", "truncated", "valid")},
     )
-    return trajectory, observations
+    return trajectory, shown.observation
 
 
 def rule_inputs(loaded: LoadedAgent, trajectory: Trajectory) -> tuple[Trajectory, Predictions, Predictions]:

@@ -1,5 +1,6 @@
 """Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,36 +63,23 @@ def run_all(
     summary: dict[str, Any] = {}
     for name, config in configs.items():
         can_go_on = has_checkpoint(folder / name)
-        own = RunOptions(
-            options.seeds,
-            options.steps,
+        own = dataclasses.replace(
+            options,
             out=str(folder / name),
             resume=options.resume and can_go_on,
             overwrite=options.overwrite or (options.resume and not can_go_on),
-            log_to=options.log_to,
-            num_devices=options.num_devices,
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")
         result = training.train(config, own, experiment=experiment, name=name)
-        entry: dict[str, Any] = {
-            "env_steps": result["env_steps"],
-            "steps_per_cpu_second": result["steps_per_cpu_second"],
-        }
-        by_metric = {metric: result[metric] for metric in metrics}
+        summary[name] = {key: result[key] for key in ("env_steps", "steps_per_cpu_second")}
+        of_seeds = {metric: result[metric] for metric in metrics}
         for metric in metrics[:1]:
             whole = reading.curve(reading.read(folder / name), metric).y
-            by_metric[f"{metric}_over_run"] = np.nanmean(whole, axis=1).tolist()
-        for metric, of_seeds in by_metric.items():
-            values = np.array(of_seeds)
-            entry |= {
-                f"{metric}_mean": float(values.mean()),
-                f"{metric}_std": float(values.std(ddof=1)) if len(values) > 1 else None,
-                f"{metric}_min": float(values.min()),
-                f"{metric}_max": float(values.max()),
-                metric: of_seeds,
-            }
-        summary[name] = entry
+            of_seeds[f"{metric}_over_run"] = np.nanmean(whole, axis=1).tolist()
+        for metric, values in of_seeds.items():
+            found = {"mean": np.mean(values), "std": _deviation(values), "min": np.min(values), "max": np.max(values)}
+            summary[name] |= {f"{metric}_{x}": value for x, value in found.items()} | {metric: values}
     summary |= known or {}
     files.write_json(folder / summary_name, summary)
     return folder, summary
@@ -106,18 +94,31 @@ def shard(text: str, num: int) -> slice:
     return slice(i - 1, None, of)
 
 
+def _deviation(values: Sequence[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def draw(folder: Path, labels: Mapping[str, str], metric: str, **how: Any) -> None:
+    """Draw a metric of runs in a folder over each other, and write the figure; `how` is for `plots.curves`.
+
+    Args:
+      labels: what the figure calls each run.
+    """
+    series = [reading.curve(reading.read(folder / name), metric)._replace(label=x) for name, x in labels.items()]
+    plots.curves(series=series, xlabel="environment steps", **how)
+
+
 def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
     """Print the known numbers, then for each method mean and standard deviation of metrics over seeds, and its speed.
 
     Where there are several methods, also the mean difference from the first one, seed by seed, with the half-width of
     its 95 % Student-t interval.
     """
-    rows: list[dict[str, str]] = []
     methods = {name: entry for name, entry in summary.items() if isinstance(entry, Mapping)}
-    for name in summary:
+    for name, value in summary.items():
         if name not in methods:
-            print(f"{name.replace('_', ' ')}  {summary[name]:.4f}")
-    first = next(iter(methods))
+            print(f"{name.replace('_', ' ')}  {value:.4f}")
+    first, rows = next(iter(methods)), []
     for name, entry in methods.items():
         row = {"method": name}
         for metric in metrics:

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments import analyse
+from experiments.analyses import figures as analyse
 from experiments.analyses import probes
 from experiments.runs import loaded_agent
 from experiments.runs.loaded_agent import LoadedAgent

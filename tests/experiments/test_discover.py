@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from agents.acting.replay import ReplayConfig
-from experiments import discover
+from experiments.runs import discovery as discover
 from frodo.rules.files import ORIGIN, load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import evolve
-from experiments.evolve import EvolveConfig
+from experiments.runs import search as evolve
+from experiments.runs.search import EvolveConfig
 from frodo.regimes import evolution
 from frodo.regimes.target_lanes import TargetLaneConfig
 from frodo.rules.files import load_rule

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import frodo
-from experiments import fit
+from experiments.analyses import fits as fit
 from frodo.settings import presets
 
 ENV, STEPS = "toy/catch/5x5", 2_000

@@ -18,7 +18,10 @@ MISTAKES = [
     (["online", "--rule=frod"], "--rule: rule is 'frod', .* (did you mean 'frodo'?)"),
     (["online", "--config.unrol=3"], "--config.unrol is no flag of this program (did you mean '--config.unroll'?)"),
     (["online", "--config.num_updates=0"], "num_updates is 0, expected an integer of at least 1"),
-    (["online", "--rule=impala", "--config.rule.epsilon=0.3"], "--config.rule.epsilon=0.3: the rule 'impala' has no"),
+    (
+        ["online", "--rule=impala", "--config.rule.epsilon=0.3"],
+        "--config.rule.epsilon: epsilon is 0.3, but the rule 'i",
+    ),
     (
         ["online", "--config.rule.epsilon=0.3"],
         "rule.epsilon is 0.3, expected the default, 0.1: kind 'actor_critic' has",

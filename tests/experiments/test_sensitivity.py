@@ -10,7 +10,7 @@ import pytest
 
 from agents.rules.impala import ImpalaConfig, impala
 from agents.rules.td import TDLambdaConfig, td_lambda
-from experiments import sensitivity
+from experiments.analyses import derivatives as sensitivity
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
 from frodo.settings import presets

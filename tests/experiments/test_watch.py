@@ -11,7 +11,8 @@ from PIL import Image, ImageSequence
 
 from agents.environments.names import make_environment
 from agents.rules.categorical import to_scalars
-from experiments import watch
+from experiments import watch as program
+from experiments.analyses import films as watch
 from experiments.runs import loaded_agent
 from experiments.runs.loaded_agent import LoadedAgent
 from frodo.regimes.learner import build_learner
@@ -124,7 +125,7 @@ def test_what_cannot_be_filmed_is_said_before_anything_is_written(tmp_path, monk
         with pytest.raises(UsageError, match=reason):
             film(name)
     with pytest.raises(UsageError, match="name one run folder"):
-        watch.main(["watch"])
+        program.main(["watch"])
     assert not list(tmp_path.iterdir())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.networks.agent import NetworkConfig
-from experiments.runs import command_line, settings, training
+from experiments.runs import command_line, setting_flags, settings, training
 from frodo import files
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
@@ -67,11 +67,11 @@ def test_settings(start, here, setting, message):
 
 
 def test_infinity_is_still_a_setting_where_it_says_no_bound():
-    of = lambda text: command_line._convert(text, float)
+    of = lambda text: setting_flags.convert(text, float)
     assert of("inf") == of("-Infinity") * -1 == float("inf")
     assert (
-        command_line._convert("(256,)", tuple[int, ...]) == (256,)
-        and command_line._convert("()", tuple[int, ...]) == ()
+        setting_flags.convert("(256,)", tuple[int, ...]) == (256,)
+        and setting_flags.convert("()", tuple[int, ...]) == ()
     )
 
 

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from experiments.runs import command_line
+from experiments.runs import setting_flags
 from experiments.runs.command_line import parse_seeds, parse_steps
 from frodo.runs.errors import UsageError
 from frodo.settings import presets
@@ -149,19 +149,23 @@ def test_a_rule_has_flags_for_its_own_settings(start):
         (
             "impala",
             "rule.epsilon=0.3",
-            "--config.rule.epsilon=0.3: the rule 'impala' has no setting epsilon; it has discount, value_cost, ",
+            "--config.rule.epsilon: epsilon is 0.3, but the rule 'impala' has no such setting: it has discount, ",
         ),
         (
             "a2c",
             "rule.inputs=reward,discount",
-            "--config.rule.inputs=reward,discount: the rule 'a2c' has no setting inputs; it has",
+            "--config.rule.inputs: inputs is ('reward', 'discount'), but the rule 'a2c' has no such setting: it has",
         ),
         (
             "disco",
             "rule.vtrace_lambda=0.5",
-            "the rule 'disco' has no setting vtrace_lambda (did you mean 'lambda_'?); it has prediction_size,",
+            "the rule 'disco' has no such setting (did you mean 'lambda_'?): it has ",
         ),
-        ("frodo", "rule.temperature=2", "--config.rule.temperature is no flag of this program"),
+        (
+            "frodo",
+            "rule.temperature=2",
+            "--config.rule.temperature is no flag of this program (did you mean '--config.outer.",
+        ),
         ("frodo", "is_acting_in_turn", "(did you mean '--config.is_acting_interleaved'?)"),
     ],
 )
@@ -170,7 +174,7 @@ def test_a_setting_that_the_rule_does_not_have_is_refused(start, rule, flag, err
 
 
 def test_settings_of_one_name_have_one_type():
-    settings = command_line.rule_settings()
+    settings = setting_flags.rule_settings()
     for rule, entry in RULES.items():
         for name, hint in typing.get_type_hints(entry.settings).items():
             assert settings[name] in (hint, hint | None), (rule, name)

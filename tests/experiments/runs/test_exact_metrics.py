@@ -1,7 +1,5 @@
 """Greedy episodes in gymnax: the return of one that is played step by step."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,6 @@ from agents.environments.gymnax import make_gymnax  # noqa: E402
 from agents.environments.names import make_environment  # noqa: E402
 from agents.networks.agent import NetworkConfig  # noqa: E402
 from experiments.runs import exact_metrics, settings, training  # noqa: E402
-from experiments.runs.loaded_agent import load_teacher  # noqa: E402
 from frodo.regimes.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
 from frodo.regimes.learner import build_learner  # noqa: E402
 from frodo.regimes.lifetimes import make_online_program  # noqa: E402
@@ -105,8 +102,7 @@ def test_of_a_curriculum_what_is_trained_on_also_where_a_run_goes_on(curriculum,
 
     def run(name, steps, config, **options):
         options = RunOptions((0,), steps, out=str(tmp_path / name), **options)
-        load = functools.partial(load_teacher, config)
-        summary = training.train(config, options, experiment="online", name=name, load_teacher=load)
+        summary = training.train(config, options, experiment="online", name=name)
         return {key: value for key, value in summary.items() if "cpu" not in key and "memory" not in key}
 
     if is_taught:

@@ -87,12 +87,13 @@ def test_one_thread_runs_one_seed_of_a_small_toy(config, seeds, expected, tmp_pa
     calls = []
     monkeypatch.setattr(training, "use_one_thread", lambda: calls.append("one thread"))
 
-    def load_teacher():
+    def load_teacher(config):
         calls.append("teacher")  # which starts JAX
         raise ValueError("far enough")
 
+    monkeypatch.setattr(training, "load_teacher", load_teacher)
     with pytest.raises(ValueError, match="far enough"):
-        training.train(config, options(tmp_path, 100, seeds), experiment="e", name="n", load_teacher=load_teacher)
+        training.train(config, options(tmp_path, 100, seeds), experiment="e", name="n")
     assert calls == ["one thread"] * expected + ["teacher"]
 
 

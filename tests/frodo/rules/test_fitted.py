@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import frodo
-from experiments import discover
+from experiments.runs import discovery as discover
 from experiments.runs import settings
 from frodo.rules import entries
 from frodo.rules import files as rule_files

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from agents.types import Trajectory
-from experiments import check_disco103
+from experiments.analyses import disco103_reference
 from frodo.rules import disco103_weights
 from meta.targets import disco, disco103, disco_inputs
 from tests.reference import disco as reference
@@ -87,14 +87,14 @@ def test_agrees_with_plain_numpy_in_float64(seed):
 
 def check(weights, path):
     with np.load(path) as file:
-        return check_disco103.check(weights, {key: file[key] for key in file})
+        return disco103_reference.check(weights, {key: file[key] for key in file})
 
 
 def test_agrees_with_the_published_code_on_random_weights():
     weights = {name: x.astype(np.float32) for name, x in random_weights(disco103.expected_shapes(), 20201).items()}
     errors = check(weights, DATA / "disco_random_golden.npz")
     assert len(errors) > 70
-    assert not {key: error for key, error in errors.items() if not error <= check_disco103.tolerance(key)}
+    assert not {key: error for key, error in errors.items() if not error <= disco103_reference.tolerance(key)}
 
 
 def test_the_published_weights_are_read():

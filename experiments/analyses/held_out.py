@@ -1,0 +1,110 @@
+"""The test of agents that adapt within an episode of several trials, with θ frozen, on tasks that are held out."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from agents.environments.names import is_pure, make_environment
+from experiments.results import k_shot
+from experiments.runs import loaded_agent
+from frodo import files, logs
+from frodo.regimes.adaptation import held_out_tasks
+from frodo.runs import memory
+from frodo.runs.errors import UsageError, caused_by
+from toy_envs.bandit import Bandit
+from toy_envs.base import Environment
+
+
+class HeldOut(NamedTuple):
+    """What is tested: the environment of one trial, for each of these numbers of trials."""
+
+    environment: Environment
+    nums_trials: tuple[int, ...]
+    num_tasks: int
+    num_episodes: int  # of each task
+    is_greedy: bool  # in choosing actions
+
+
+def parse(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool) -> HeldOut:
+    """Return what is tested, by the flags; a UsageError where an agent of the environment cannot be."""
+    made = []
+    for flag, name in (("env", env), ("test_env", test_env or env)):
+        if not is_pure(name):
+            raise UsageError(f"--{flag}={name}: give an environment written in JAX, such as toy/rule_room/main")
+        with caused_by(f"--{flag}"):
+            made.append(make_environment(name, 1, 0))
+    trained, tested = made
+    assert isinstance(trained, Environment) and isinstance(tested, Environment)
+    if {trained.task_ids[0], trained.task_ids[-1]} <= set(trained.held_out_ids or ()):
+        others = env.partition("/held_out")[0]
+        raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")
+    own, expected = ((one.observation_shape, one.num_actions) for one in (tested, trained))
+    if own != expected:
+        what = f"observations and number of actions are {own}, expected {expected} as in training"
+        raise UsageError(f"--test_env={test_env}: {what}")
+    with caused_by(f"--test_env={test_env or env}"):
+        k_shot.check_solvable(tested)
+    with caused_by(f"--test_tasks={num_tasks}"):
+        tasks = jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
+        memory.check({"the number of tasks": memory.num_bytes(tasks)})
+    if not re.fullmatch(r"[1-9]\d{0,2}(,[1-9]\d{0,2})*", trials.replace(" ", "")):
+        raise UsageError(f"--test_trials={trials}: give numbers of trials from 1 to 999, such as 1,2,4,8")
+    return HeldOut(tested, tuple(sorted({int(k) for k in trials.split(",")})), num_tasks, num_episodes, is_greedy)
+
+
+def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict[str, Any]:
+    """Test the agents of a run, write k_shot.csv and k_shot.png to its folder, and print; returns what was found."""
+    agents = [loaded_agent.load(folder, seed) for seed in seeds]
+    tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
+    logs.note("test: what is possible in these tasks")
+    known = k_shot.references(test.environment, tasks, test.nums_trials)
+    found = {}
+    for k in test.nums_trials:
+        logs.note(f"test: {k} trial{'s' * (k > 1)}")
+        returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
+        found[k] = k_shot.statistics(returns, known.oracle)
+    k_shot.draw(folder / "k_shot.png", found, known, title)
+    optimum = {k: known.optimum[k].tolist() for k in found if k in known.optimum}
+    rows = [
+        {"seed": seed, "num_trials": k, "trial": i + 1}
+        | {name: float(values[number, i]) for name, values in own.items()}
+        | ({"optimum": optimum[k][i]} if k in optimum else {})
+        for number, seed in enumerate(seeds)
+        for k, own in found.items()
+        for i in range(k)
+    ]
+    files.write_csv(folder / "k_shot.csv", rows)
+    of_all = {k: {name: x.tolist() for name, x in own.items()} for k, own in found.items()}
+    of_all = {k: own | ({"optimum": optimum[k]} if k in optimum else {}) for k, own in of_all.items()}
+    if isinstance(test.environment, Bandit):
+        for k, own in found.items():
+            of_all[k]["regret"] = (k * known.oracle.mean() - own["return"].sum(axis=1)).tolist()
+            of_all[k]["least_regret"] = float(k * known.mean_oracle - known.optimum[k].sum())
+    _print(found, of_all)
+    logs.note(f"figure: {folder / 'k_shot.png'}")
+    summary: dict[str, Any] = {"num_tasks": test.num_tasks, "is_greedy": test.is_greedy}
+    if known.oracle.size:
+        summary |= {"num_solvable": int(np.sum(known.oracle > 0)), "oracle": float(known.oracle.mean())}
+        summary["one_trial_optimum"] = known.one_trial
+    return summary | {str(k): entry for k, entry in of_all.items()}
+
+
+def _print(found: Mapping[int, Mapping[str, np.ndarray]], of_all: Mapping[int, Mapping[str, Any]]) -> None:
+    """Print statistics by trial, as means over seeds, and their spread where there are several."""
+    spread = lambda x: f"{x.mean():.4f}" + (f" ± {x.std(ddof=1):.4f}" if len(x) > 1 else "")
+    table = [
+        {"trials": str(k), "trial": i + 1}
+        | {name: spread(values[:, i]) for name, values in own.items()}
+        | {name: values[i] for name, values in of_all[k].items() if name == "optimum"}
+        for k, own in found.items()
+        for i in range(k)
+    ]
+    print(logs.table(table))
+    for k, entry in of_all.items():
+        if "regret" in entry:
+            regrets = ", ".join(f"{regret:.4f}" for regret in entry["regret"])
+            print(f"regret of {k} trials, of each seed: {regrets}; of the best explorer: {entry['least_regret']:.4f}")

@@ -1,0 +1,104 @@
+"""The evolution of programs as a run: its settings, its folder with all that was found, and its figures."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from experiments.results import plots, program_plots, reading
+from experiments.runs.discovery import one_seed
+from frodo import files
+from frodo.regimes.evolution import Evolution
+from frodo.regimes.scores import task_of
+from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
+from frodo.regimes.searching import SEEDS_OF_FINALISTS, Interrupted, Searches, settings_for
+from frodo.runs.callbacks import by_name
+from frodo.runs.driver import Stopped, drive, end_program
+from frodo.runs.folders import of_process
+from frodo.runs.options import RunOptions
+from frodo.runs.run import Run
+from meta.programs.evaluation import distance_from_td
+from meta.programs.language import LOSSES, to_formula
+
+
+@dataclasses.dataclass
+class EvolveConfig(EvolutionConfig):
+    """A search of programs, where its agents live, and how its best programs are told apart.
+
+    Attributes:
+      envs: Names of environments; the first is the hurdle.
+      num_finalists: The best programs, which are scored again, at least 1.
+      num_final_seeds: Fresh seeds that each finalist is scored with, at least 1.
+    """
+
+    envs: tuple[str, ...] = ()
+    num_finalists: int = 10
+    num_final_seeds: int = 5
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("num_finalists", "num_final_seeds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+        if self.num_final_seeds > (most := MAX_SEEDS - SEEDS_OF_FINALISTS):
+            raise ValueError(f"num_final_seeds is {self.num_final_seeds}, expected at most {most}")
+
+
+def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:
+    """Return the settings of a search in these environments."""
+    return EvolveConfig(**vars(settings_for(language)), envs=envs)
+
+
+def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
+    """Search, and write what was found into the run folder; returns the summary."""
+    config.validate()
+    seed = one_seed(options, "a search")
+    options = of_process(options, "evolve", config.language)
+    regime = Searches([task_of(env) for env in config.envs], config.envs, config, seed, options.steps)
+    how: dict[str, Any] = dict(config=config, why_as_long="a search ends with its finalists")
+    with Run(options, experiment="evolve", name=config.language, **how) as run:
+        stopped = drive(regime, run, by_name(options.log_to))
+        end_program(stopped, run)
+        cpu_seconds = run.clock.cpu_seconds()
+        try:
+            found = regime.result(config.num_finalists, config.num_final_seeds, cpu_seconds)
+        except Interrupted as error:
+            end_program(Stopped(stopped.state, stopped.step, error.args[0]), run)
+        rows = [
+            {"number": one.number, "env": env, "seed": SEEDS_OF_FINALISTS + k, "score": one.scores[j, k]}
+            | {"formula": one.formula}
+            for one in sorted(found.best, key=lambda one: (-one.score, one.number))
+            for j, env in enumerate(config.envs)
+            for k in range(config.num_final_seeds)
+        ]
+        files.write_csv(run.folder / "finalists.csv", rows)
+        found.save(run.folder / "rule.npz")
+        best, counts = found.best[0], found.search.counts
+        of_envs = np.median(best.scores, axis=-1)
+        summary = {
+            "formula": best.formula,
+            "score": best.score,
+            **{f"score/{env}": float(of_envs[i]) for i, env in enumerate(config.envs)},
+            **counts,
+            "programs_per_cpu_hour": counts["evaluated"] / cpu_seconds * 3600,
+            **(nearest_to_td(found.search) if config.language == "losses" else {}),
+        }
+        run.finish(summary)
+    records, language = found.search.records, config.kind.language
+    results, programs = reading.read(run.folder), [x.program for x in records]
+    curve = reading.curve(results, "best_score")._replace(label="best of the search", x=results.columns["evaluated"])
+    title, ylabel = f"Evolution of {config.language}", "best sum of normalised returns"
+    plots.curves(run.folder / "best.png", [curve], title=title, xlabel="programs evaluated", ylabel=ylabel)
+    program_plots.draw_program(run.folder / "program.png", language, programs[best.number])
+    scores = [np.nan if x.score is None else x.score for x in records]
+    parents = [x.parent for x in records]
+    program_plots.draw_family(run.folder / "family.png", language, programs, scores, parents, best.number)
+    return summary | {"rule": str(run.folder / "rule.npz"), "figure": str(run.folder / "best.png")}
+
+
+def nearest_to_td(search: Evolution) -> dict[str, Any]:
+    """Return the program whose gradient's direction is nearest to δ²'s, of several the best: how far, and its score."""
+    found = {x.number: round(distance_from_td(x.program, search.config.lane.ends), 3) for x in search.records}
+    nearest = min(search.records, key=lambda x: (found[x.number], -(x.score or 0)))
+    formula = to_formula(LOSSES, nearest.program)
+    return {"nearest_to_td": formula, "distance_from_td": found[nearest.number], "score_of_nearest": nearest.score}
