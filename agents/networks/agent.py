@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from agents.networks.action_model import TakenInTurn, action_model
 from agents.networks.torsos import LAYOUTS, conv, flatten, resnet, to_patches, with_channels
 from agents.networks.transformer import TransformerXL, empty_memory
+from agents.settings import Count, OneOf, Settings, check_settings
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
-from agents.validation import check_choice
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 IMAGE_TORSOS = ("conv", "resnet")
@@ -33,7 +33,7 @@ TORSO = "torso"  # a prediction of this name is the output of the last layer bef
 
 
 @dataclasses.dataclass
-class NetworkConfig:
+class NetworkConfig(Settings):
     """An agent's network.
 
     Attributes:
@@ -60,24 +60,24 @@ class NetworkConfig:
         the pictures are refused.
     """
 
-    torso: str = "mlp"
+    torso: Annotated[str, OneOf(TORSOS)] = "mlp"
     hidden: tuple[int, ...] = (256, 256)
     core: int = 0
-    activation: str = "relu"
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu"
     action_model: int = 0
     head_stddev: float | None = None
     is_orthogonal: bool = False
     is_critic_separate: bool = False
     channels: tuple[int, ...] = (16, 32, 32)
-    core_kind: str = "lstm"
-    core_layers: int = 2
-    core_heads: int = 4
-    memory: int = 64
-    precision: str = "full"
+    core_kind: Annotated[str, OneOf(CORES)] = "lstm"
+    core_layers: Count = 2
+    core_heads: Count = 4
+    memory: Count = 64
+    precision: Annotated[str, OneOf(PRECISIONS)] = "full"
     layout: str = ""
 
     def validate(self) -> None:
-        check_choice("network.torso", self.torso, TORSOS)
+        check_settings(self, "network.")
         for name in ("hidden", "channels"):
             if not isinstance(value := getattr(self, name), tuple):
                 raise ValueError(f"network.{name} is {value!r}, expected a tuple of layer sizes, such as (64, 64)")
@@ -93,16 +93,10 @@ class NetworkConfig:
             )
         if self.head_stddev is not None and not 0 < self.head_stddev < float("inf"):
             raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
-        check_choice("network.activation", self.activation, ACTIVATIONS)
-        check_choice("network.core_kind", self.core_kind, CORES)
-        check_choice("network.precision", self.precision, PRECISIONS)
         if self.layout not in ("", *LAYOUTS):
             raise ValueError(f'network.layout is {self.layout!r}, expected "first", "last", or "" for what shapes say')
         if self.layout and self.torso not in IMAGE_TORSOS:
             raise ValueError(f'network.layout is {self.layout!r}, expected "" for the torso {self.torso!r}')
-        for name in ("core_layers", "core_heads", "memory"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"network.{name} is {getattr(self, name)}, expected at least 1")
         if self.core_kind == "transformer" and (not self.core or self.core % self.core_heads):
             raise ValueError(
                 f"network.core is {self.core}, expected a positive multiple of network.core_heads, {self.core_heads}, "

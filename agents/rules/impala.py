@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from agents.lazy import rlax
-from agents.rule import REDUCTIONS, UpdateRule
+from agents.rule import Reduction, UpdateRule
 from agents.rules.categorical import entropy
 from agents.rules.returns import importance_ratios, lambda_returns, vtrace
-from agents.settings import Settings
+from agents.settings import Fraction, NotNegative, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
-from agents.validation import check_choice, check_fractions, check_not_negative
 
 
 @dataclasses.dataclass
@@ -26,15 +25,10 @@ class A2CConfig(Settings):
       reduction: How the losses of steps are put together: 'sum' or 'mean'.
     """
 
-    discount: float = 0.99
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    reduction: str = "sum"
-
-    def validate(self) -> None:
-        check_fractions(self, "discount")
-        check_not_negative(self, "value_cost", "entropy_cost")
-        check_choice("reduction", self.reduction, REDUCTIONS)
+    discount: Fraction = 0.99
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    reduction: Reduction = "sum"
 
 
 @dataclasses.dataclass
@@ -45,11 +39,7 @@ class ImpalaConfig(A2CConfig):
       lambda_: λ of V-trace, from 0 to 1.
     """
 
-    lambda_: float = 1.0
-
-    def validate(self) -> None:
-        super().validate()
-        check_fractions(self, "lambda_")
+    lambda_: Fraction = 1.0
 
 
 class ActorCriticTargets(NamedTuple):

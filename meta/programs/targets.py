@@ -14,12 +14,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.rule import REDUCTIONS, UpdateRule
+from agents.rule import Reduction, UpdateRule
 from agents.rules.action_values import taken
 from agents.rules.categorical import log_probability
 from agents.rules.impala import actor_critic_spec
+from agents.settings import Fraction, NotNegative, Settings
 from agents.types import Array, Params, Trajectory, successors
-from agents.validation import check_choice, check_fractions, check_not_negative
 from meta.programs.evaluation import (
     ARITHMETIC,
     Draws,
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 @dataclasses.dataclass
-class TargetProgramConfig:
+class TargetProgramConfig(Settings):
     """A program as the target of actor-critics.
 
     Attributes:
@@ -64,18 +64,16 @@ class TargetProgramConfig:
     """
 
     formula: str = FORMULAS["vtrace"]
-    discount: float = 0.99
-    reduction: str = "mean"
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    vtrace_lambda: float = 0.95
+    discount: Fraction = 0.99
+    reduction: Reduction = "mean"
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    vtrace_lambda: Fraction = 0.95
     is_data: bool = False
 
     def validate(self) -> None:
+        super().validate()
         _program(self.formula)
-        check_fractions(self, "discount", "vtrace_lambda")
-        check_choice("reduction", self.reduction, REDUCTIONS)
-        check_not_negative(self, "value_cost", "entropy_cost")
 
 
 @functools.cache

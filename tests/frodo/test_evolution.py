@@ -287,7 +287,7 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
             r"^num_episodes is \(5,\), expected none: targets have target_lane.budget$",
         ),
         ({"max_steps": (5, 0)}, r"^max_steps is \(5, 0\), expected integers of at least 1$"),
-        ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected a positive number$"),
+        ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected an integer of at least 1$"),
         ({"lane": LaneConfig(ends="value")}, "^lane.ends is 'value', expected one of gamma, values .did you mean"),
         ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected positive integers$"),
         (
