@@ -14,7 +14,7 @@ from agents.validation import check_choice
 
 
 class Bounds(NamedTuple):
-    """What a number may be: in words, as a test, and whether it may be infinite where the test holds."""
+    """What a setting may be: in words, as a test, and whether a number must be finite besides."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
         if self.is_finite and math.isinf(value):
             raise ValueError(f"{name} is {value}, expected a finite number")
         if not self.holds(value):
-            raise ValueError(f"{name} is {value}, expected {self.expected}")
+            raise ValueError(f"{name} is {value!r}, expected {self.expected}")
 
 
 class OneOf:
@@ -47,6 +47,10 @@ Fraction = Annotated[float, Bounds("a number from 0 to 1", lambda x: 0 <= x <= 1
 Count = Annotated[int, Bounds("an integer of at least 1", lambda x: x >= 1)]
 CountOrNone = Annotated[int | None, Bounds("an integer of at least 1", lambda x: x is None or x >= 1)]
 CountOrZero = Annotated[int, Bounds("an integer of at least 0", lambda x: x >= 0)]
+Sizes = Annotated[
+    tuple[int, ...],
+    Bounds("a tuple of positive layer sizes", lambda x: isinstance(x, tuple) and all(size >= 1 for size in x)),
+]
 
 
 def check_settings(settings: Any, prefix: str = "") -> None:

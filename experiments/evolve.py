@@ -39,7 +39,7 @@ from frodo.runs.errors import UsageError
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
-from meta.programs.evaluation import distance_from_td
+from meta.programs.equivalence import distance_from_td
 from meta.programs.language import LOSSES, to_formula
 
 

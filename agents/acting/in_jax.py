@@ -1,7 +1,7 @@
 """Acting: parameters and an environment make trajectories.
 
 Here environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). Actor threads, for
-environments on the host, are in `host_acting.py`.
+environments on the host, are in `on_host.py`.
 """
 
 from collections.abc import Callable
@@ -235,18 +235,28 @@ def _at_start(environment: Environment, agent: Agent, state: ActorState) -> Acto
     return _begin(agent, state.key, state.env_state, time_step)
 
 
-def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actions: int) -> Trajectory:
-    """Zeros in the shapes and dtypes of a trajectory; `observation` [B, ...] is a prepared one."""
+def empty_trajectory(
+    agent: Agent | None,
+    observation: Array,
+    num_steps: int,
+    num_actions: int,
+    make: Callable[..., Any] = jnp.zeros,
+    before: tuple[int, ...] = (),
+) -> Trajectory:
+    """Make arrays of shape and dtype for a trajectory, of an agent's core state, too, with further axes before.
+
+    `observation` [B, ...] is a prepared one, or stands for its shape and dtype.
+    """
     batch_size = len(observation)
-    zeros = lambda dtype, *shape: jnp.zeros((num_steps, batch_size, *shape), dtype)
+    steps = lambda dtype, *shape: make((*before, num_steps, batch_size, *shape), dtype)
     return Trajectory(
-        observation=jnp.zeros((num_steps + 1, *observation.shape), observation.dtype),
-        is_first=jnp.zeros((num_steps + 1, batch_size), bool),
-        action=zeros(jnp.int32),
-        reward=zeros(jnp.float32),
-        discount=zeros(jnp.float32),
-        truncated=zeros(bool),
-        valid=zeros(bool),
-        behaviour_logits=zeros(float, num_actions),
-        core_state=agent.initial_state(batch_size),
+        observation=make((*before, num_steps + 1, *observation.shape), observation.dtype),
+        is_first=make((*before, num_steps + 1, batch_size), bool),
+        action=steps(jnp.int32),
+        reward=steps(jnp.float32),
+        discount=steps(jnp.float32),
+        truncated=steps(bool),
+        valid=steps(bool),
+        behaviour_logits=steps(jnp.result_type(float), num_actions),
+        core_state=agent.initial_state(batch_size) if agent else (),
     )

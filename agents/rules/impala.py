@@ -1,7 +1,9 @@
 """The actor-critic loss, shared with the outer objective, and the hand-made rules that use it: IMPALA and A2C."""
 
 import dataclasses
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +86,7 @@ def impala(config: ImpalaConfig) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         return vtrace_targets(predictions, trajectory, config.discount, config.lambda_), rule_state
 
-    return _actor_critic(apply, config)
+    return actor_critic(apply, _loss(config), config)
 
 
 def a2c(config: A2CConfig, is_bootstrapped: bool = True) -> UpdateRule:
@@ -98,13 +100,15 @@ def a2c(config: A2CConfig, is_bootstrapped: bool = True) -> UpdateRule:
         targets = lambda_returns(trajectory, values, config.discount, lambda_=1.0)
         return ActorCriticTargets(*targets), rule_state
 
-    return _actor_critic(apply, config)
+    return actor_critic(apply, _loss(config), config)
 
 
-def _actor_critic(apply, config: A2CConfig) -> UpdateRule:
-    def loss(targets, predictions, trajectory):
-        return actor_critic_loss(targets, predictions, trajectory, config.value_cost, config.entropy_cost)
+def _loss(config: A2CConfig) -> Callable[..., Array]:
+    return functools.partial(actor_critic_loss, value_cost=config.value_cost, entropy_cost=config.entropy_cost)
 
+
+def actor_critic(apply: Callable[..., Any], loss: Callable[..., Array], config: A2CConfig) -> UpdateRule:
+    """Make a rule without a state, whose agents predict a policy and v(S)."""
     return UpdateRule(
         spec=actor_critic_spec,
         apply=apply,

@@ -2,7 +2,7 @@
 
 A lane is an agent, its replay and its environment for as many episodes as an evaluation has (Co-Reyes et al. 2021,
 Algorithm 1): ε-greedy acting, one update by replayed transitions for each step, and a hard copy of Q every so many.
-Its program is data (`program_evaluation.Instructions`). Lanes share nothing: what one computes does not depend on the
+Its program is data (`evaluation.Instructions`). Lanes share nothing: what one computes does not depend on the
 others.
 
 Unlike in trajectories, `s_next` of a transition that ended its episode is the episode's own last state.
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.networks.agent import NetworkConfig, make_agent
-from agents.settings import Count, Fraction, OneOf, Positive, Settings
+from agents.settings import Count, Fraction, OneOf, Positive, Settings, Sizes
 from agents.types import Array, Params, PredictionSpec
 from meta.programs.evaluation import ENDS, LISTS, Draws, Instructions, ListName, Transition, draw, features, interpret
 from meta.programs.language import LOSSES
@@ -42,7 +42,7 @@ class LaneConfig(Settings):
       max_steps: Environment steps of a training at most, whatever the number of episodes, at least 1.
     """
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Sizes = (256, 256)
     learning_rate: Positive = 1e-4
     discount: Fraction = 0.99
     ends: Annotated[str, OneOf(ENDS)] = "gamma"
@@ -53,11 +53,6 @@ class LaneConfig(Settings):
     batch_size: Count = 32
     num_episodes: Count = 400
     max_steps: Count = 1_000_000
-
-    def validate(self) -> None:
-        super().validate()
-        if not all(size > 0 for size in self.hidden):
-            raise ValueError(f"hidden is {self.hidden}, expected positive integers")
 
 
 class Replayed(NamedTuple):

@@ -15,7 +15,8 @@ from agents.rule import UpdateRule, masked_means
 from agents.rules.action_values import epsilon_greedy_logits
 from agents.settings import Count, Fraction, OneOf, Settings
 from agents.types import Array, PredictionSpec, successors
-from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
+from meta.programs.equivalence import has_gradient
+from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, lists_of
 from meta.programs.language import FORMULAS, LOSSES, Program, compact, parse_setting
 
 MOST_MAXIMA = 2  # that cases are told apart by

@@ -2,13 +2,13 @@
 
 A program is one step of a scan from the last step of a trajectory to the first. From reward, discount, v(S), v(S′),
 π(A|S), μ(A|S) and the target of the next step it makes that of this one; the scan begins with v(S′). The language's
-operators are the numerical ones of `program_language`. η is the program's constants: the λ of a λ-return, say. Or η is
+operators are the numerical ones of `language.py`. η is the program's constants: the λ of a λ-return, say. Or η is
 the program as a whole, as data: one compiled program then serves all, and agents can be mapped over programs.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -23,8 +23,8 @@ from agents.types import Array, Params, Trajectory, successors
 from meta.programs.evaluation import (
     ARITHMETIC,
     Draws,
+    Given,
     Instructions,
-    ListName,
     assemble,
     constants_of,
     evaluate,
@@ -40,13 +40,6 @@ FORMULAS = {  # with λ = 0.95
     "lambda_return": "r + gamma * (v_next + 0.95 * (G_next - v_next))",
     "vtrace": "rho = min(pi / mu, 1.0); v + rho * (r + gamma * (v_next + 0.95 * (G_next - v_next)) - v)",
 }
-
-
-class Step(NamedTuple):
-    """The inputs of a program of `TARGETS` by their names, [B] each."""
-
-    inputs: Mapping[str, Array]
-    lists: Mapping[ListName, Array] = {}
 
 
 @dataclasses.dataclass
@@ -99,7 +92,7 @@ def target_program(config: TargetProgramConfig) -> UpdateRule:
             )
         else:
             given = meta_params["program"]["constants"] if constants else None
-            compute = lambda inputs: evaluate(TARGETS, program, Step(inputs), _no_draws(), given)
+            compute = lambda inputs: evaluate(TARGETS, program, Given(inputs), _no_draws(), given)
         found = targets(compute, trajectory, predictions["value"], predictions["policy"], config.discount)
         return found, rule_state
 

@@ -13,11 +13,12 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents.acting.in_jax import empty_trajectory
 from agents.rule import UpdateRule, masked_means, masked_reduce
 from agents.rules.action_values import taken, taken_vectors
 from agents.rules.categorical import entropy, kl_divergence, to_scalars, two_hot_loss
 from agents.rules.moving_average import MovingAverage, initial_average, update_average
-from agents.settings import Count, CountOrZero, Fraction, NotNegative, OneOf, Settings
+from agents.settings import Bounds, Count, CountOrZero, Fraction, NotNegative, OneOf, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
 from meta.targets import disco_inputs
 from meta.targets.disco_inputs import DiscoContext, compute_values
@@ -31,6 +32,7 @@ from meta.targets.target_network import (
 )
 
 HIDDEN = ("nothing", "own", "all")
+_EMBEDDING = Bounds("positive layer sizes", lambda x: bool(x) and min(x) >= 1)
 HIDDEN_AS = {"zero": jnp.zeros_like, "mean": lambda x: jnp.broadcast_to(jnp.mean(x), x.shape)}
 
 
@@ -65,7 +67,7 @@ class DiscoConfig(Settings):
     max_value: Count = 300
     lstm: Count = 256
     lifetime_lstm: CountOrZero = 128
-    action_embedding: tuple[int, ...] = (16, 2)
+    action_embedding: Annotated[tuple[int, ...], _EMBEDDING] = (16, 2)
     discount: Fraction = 0.997
     lambda_: Fraction = 0.95
     policy_cost: NotNegative = 1.0
@@ -90,8 +92,6 @@ class DiscoConfig(Settings):
             raise ValueError(
                 f"lstm is {self.lstm}, expected a multiple of {FutureTransformer.NUM_HEADS} for a transformer"
             )
-        if not self.action_embedding or min(self.action_embedding) < 1:
-            raise ValueError(f"action_embedding is {self.action_embedding}, expected positive layer sizes")
 
 
 class DiscoState(NamedTuple):
@@ -169,7 +169,8 @@ def disco(config: DiscoConfig) -> UpdateRule:
         return DiscoState(initial_lifetime_lstm_state(_sizes(config)), initial_average(), initial_average())
 
     def random_meta_params(key: Array, num_actions: int):
-        trajectory, predictions = _example(spec(num_actions), num_actions)
+        trajectory = empty_trajectory(None, jnp.zeros((1, 1)), 1, num_actions)
+        predictions = {name: jnp.zeros((2, 1, *x.axes(num_actions))) for name, x in spec(num_actions).items()}
         context, _ = make_context(init(), trajectory, predictions, predictions, config)
         return network.init(key, context, init().lifetime)
 
@@ -251,20 +252,3 @@ def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajector
 def value_loss(returns: Array, q_logits: Array, trajectory: Trajectory) -> Array:
     """Cross-entropy of q(S, A) to the two-hot encoding of the transformed returns, [T, B]."""
     return two_hot_loss(returns, taken_vectors(q_logits, trajectory))
-
-
-def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Predictions]:
-    """Zeros in the shapes of one step of one environment."""
-    zeros = jnp.zeros((1, 1))
-    trajectory = Trajectory(
-        observation=jnp.zeros((2, 1)),
-        is_first=jnp.zeros((2, 1), bool),
-        action=zeros.astype(int),
-        reward=zeros,
-        discount=zeros,
-        truncated=zeros.astype(bool),
-        valid=jnp.ones((1, 1), bool),
-        behaviour_logits=jnp.zeros((1, 1, num_actions)),
-        core_state=(),
-    )
-    return trajectory, {name: jnp.zeros((2, 1, *x.axes(num_actions))) for name, x in spec.items()}

@@ -19,7 +19,7 @@ from agents.rules import impala
 from agents.rules.action_values import epsilon_greedy_logits, expected_values, squared_error, taken
 from agents.rules.categorical import entropy, log_probability
 from agents.rules.td import only_action
-from agents.settings import Fraction, NotNegative, OneOf, Settings
+from agents.settings import CountOrZero, Fraction, NotNegative, OneOf, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
 from agents.validation import check_choice
 from meta.targets import inputs
@@ -47,14 +47,12 @@ class MetaNetworkConfig(Settings):
     reduction: Reduction = "sum"
     lstm: int = 256
     inputs: Annotated[tuple[str, ...], OneOf(INPUTS)] = ("reward", "discount", "next_value", "pi", "mu")
-    torso: int = 0
+    torso: CountOrZero = 0
 
     def validate(self) -> None:
         super().validate()
         if self.lstm < 1 or not self.inputs:
             raise ValueError(f"lstm is {self.lstm} and inputs {self.inputs}, expected units and inputs")
-        if self.torso < 0:
-            raise ValueError(f"torso is {self.torso}, expected the units of the agent's last layer, or 0")
 
 
 @dataclasses.dataclass

@@ -15,12 +15,14 @@ from agents.acting.in_jax import Schedule
 from agents.acting.replay import ReplayConfig
 from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
-from agents.settings import Count, OneOf, PositiveOrInf, Settings
+from agents.settings import Bounds, Count, OneOf, PositiveOrInf, Settings
 from agents.types import Array, Params, Trajectory
 from meta.updates import gradients, passes
 from meta.updates.distillation import Teacher
 from meta.updates.outer import Outer
 from meta.updates.passes import Passes
+
+_STEPS = Bounds("environment steps, or 0 for none", lambda x: x >= 0)
 
 
 @dataclasses.dataclass
@@ -54,18 +56,15 @@ class LifetimeConfig(Settings):
     stride: int = 0
     epochs: Count = 1
     minibatches: Count = 1
-    annealing: int = 0
+    annealing: Annotated[int, _STEPS] = 0
     is_acting_interleaved: bool = False
-    exploration: int = 0
+    exploration: Annotated[int, _STEPS] = 0
     max_abs_reward: PositiveOrInf = float("inf")
     gradient_mode: Annotated[str, OneOf(gradients.MODES)] = "mixed"
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
 
     def validate(self) -> None:
         super().validate()
-        for name in ("annealing", "exploration"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected environment steps, or 0 for none")
         if not 0 <= self.stride <= self.num_updates:
             raise ValueError(
                 f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"

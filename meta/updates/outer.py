@@ -21,7 +21,7 @@ from agents.rules.categorical import entropy
 from agents.rules.impala import actor_critic_loss, vtrace_targets
 from agents.rules.moving_average import MovingAverage, initial_average, normalise, update_average
 from agents.rules.returns import lambda_returns
-from agents.settings import Fraction, NotNegative, Positive, Settings
+from agents.settings import Fraction, NotNegative, Positive, Settings, Sizes
 from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory
 from meta.updates.optimizers import OptimizerConfig, adam
 
@@ -51,13 +51,11 @@ class OuterConfig(Settings):
     prediction_entropy_cost: NotNegative = 1e-3
     temperature: Positive = 1.0
     is_advantage_normalised: bool = False
-    value_hidden: tuple[int, ...] = (256, 256)
+    value_hidden: Sizes = (256, 256)
     value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
 
     def validate(self) -> None:
         super().validate()
-        if not isinstance(self.value_hidden, tuple) or any(size < 1 for size in self.value_hidden):
-            raise ValueError(f"value_hidden is {self.value_hidden}, expected a tuple of positive layer sizes")
         self.value_optimizer.validate("value_optimizer")
 
 

@@ -21,7 +21,7 @@ from frodo.regimes.target_lanes import TargetLaneConfig
 from frodo.rules.files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
-from meta.programs.evaluation import distance_from_td
+from meta.programs.equivalence import distance_from_td
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import LOSSES, parse
 
