@@ -4,6 +4,7 @@ Here environment, actor and learner are parts of one jitted program (`init_actor
 environments on the host, are in `on_host.py`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -108,18 +109,11 @@ def init_actor(
 ) -> ActorState:
     """Start B lifetimes of a pure environment."""
     key, env_key = jax.random.split(key)
-    env_state, time_step = jax.vmap(environment.init)(jax.random.split(env_key, batch_size))
-    time_step = time_step._replace(observation=agent.prepare(time_step.observation))
-    state = _begin(agent, key, env_state, time_step)
+    env_state = jax.vmap(environment.initial_state)(jax.random.split(env_key, batch_size))
+    state = _at_start(environment, agent, key, env_state)
     if curriculum is None:
         return state
     return state._replace(curriculum=curriculum.init(jax.random.fold_in(key, 2), batch_size))
-
-
-def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> ActorState:
-    batch_size = len(time_step.reward)
-    zeros = jnp.zeros(batch_size, jnp.float32)
-    return ActorState(key, env_state, time_step, agent.initial_state(batch_size), zeros, jnp.zeros((), jnp.int32))
 
 
 def split(state: ActorState) -> ActorState:
@@ -144,8 +138,7 @@ def rollout(
     chosen = state.curriculum
     if curriculum is not None:
         chosen, env_state = curriculum.begin(chosen, params, state.env_state)
-        start = _at_start(environment, agent, state._replace(env_state=env_state))
-        state = start._replace(num_steps=state.num_steps)
+        state = _at_start(environment, agent, state.key, env_state)._replace(num_steps=state.num_steps)
     key, steps_key = jax.random.split(state.key)
 
     def body(carry, key):
@@ -221,18 +214,17 @@ def rollouts(
 
 def restart(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
     """Begin new episodes in the same environments, for another agent."""
-    return _at_start(environment, agent, state._replace(env_state=jax.vmap(environment.restart)(state.env_state)))
+    return _at_start(environment, agent, state.key, jax.vmap(environment.restart)(state.env_state))
 
 
-def _at_start(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
+def _at_start(environment: Environment, agent: Agent, key: Array, env_state: Any) -> ActorState:
     """Return a state in which the episodes, of which these are the environments' states, have just begun."""
-    observation = agent.prepare(jax.vmap(environment.observe)(state.env_state))
-    batch_size = len(state.episode_return)
-    no = jnp.zeros(batch_size, bool)
-    time_step = TimeStep(
-        observation, jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, jnp.float32), no, no, is_first=~no
-    )
-    return _begin(agent, state.key, state.env_state, time_step)
+    observation = agent.prepare(jax.vmap(environment.observe)(env_state))
+    batch_size = len(observation)
+    zeros, ones = (functools.partial(make, batch_size) for make in (jnp.zeros, jnp.ones))  # each an array of its own
+    time_step = TimeStep(observation, zeros(jnp.float32), ones(jnp.float32), zeros(bool), zeros(bool), ones(bool))
+    core_state, episode_return = agent.initial_state(batch_size), zeros(jnp.float32)
+    return ActorState(key, env_state, time_step, core_state, episode_return, jnp.zeros((), jnp.int32))
 
 
 def empty_trajectory(

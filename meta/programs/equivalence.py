@@ -124,7 +124,7 @@ def of_target(program: Program, ends: str) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def _direction(size: int) -> np.ndarray:
+def _random_direction(size: int) -> np.ndarray:
     direction = np.random.default_rng(0).normal(size=size)
     return direction / np.sum(np.abs(direction))
 
@@ -144,11 +144,11 @@ class Rows:
         num = len(self._rows)
         if num == len(self._projected):
             self._projected = np.resize(self._projected, 2 * num)
-        self._projected[num] = row @ _direction(len(row))
+        self._projected[num] = row @ _random_direction(len(row))
         self._rows.append(row)
 
     def same(self, row: np.ndarray) -> int | None:
         """Return the number of the nearest one, by the largest difference, of several the first; None from SAME on."""
-        near = np.flatnonzero(np.abs(self._projected[: len(self._rows)] - row @ _direction(len(row))) < SAME)
+        near = np.flatnonzero(np.abs(self._projected[: len(self._rows)] - row @ _random_direction(len(row))) < SAME)
         distance = [float(np.max(np.abs(self._rows[i] - row))) for i in near]
         return int(near[np.argmin(distance)]) if distance and min(distance) < SAME else None
