@@ -118,15 +118,9 @@ def init_actor(
 
 def split(state: ActorState) -> ActorState:
     """Split the environments over the devices of the mesh that is set."""
-    return ActorState(
-        key=splitting.whole(state.key),
-        env_state=splitting.split(state.env_state),
-        time_step=splitting.split(state.time_step),
-        core_state=splitting.split(state.core_state),
-        episode_return=splitting.split(state.episode_return),
-        num_steps=splitting.whole(state.num_steps),
-        curriculum=splitting.whole(state.curriculum),
-    )
+    of_all = ("key", "num_steps", "curriculum")
+    lay = lambda name: splitting.whole if name in of_all else splitting.split
+    return ActorState(**{name: lay(name)(part) for name, part in state._asdict().items()})
 
 
 def rollout(
@@ -154,24 +148,20 @@ def rollout(
         is_over = (after.discount == 0) | after.truncated
         ended = EpisodeStats(is_over, jnp.where(is_over, episode_return, 0.0))  # summed below: no step waits for others
         carry = (env_state, after, core_state, jnp.where(is_over, 0.0, episode_return), num_steps)
-        shown = (after.reward, after.discount, after.truncated, after.valid)
-        return carry, (before.observation, before.is_first, action, logits, shown, ended)
+        others = {name: getattr(after, name) for name in ("reward", "discount", "truncated", "valid")}
+        others |= {"action": action, "behaviour_logits": logits}
+        return carry, (before.observation, before.is_first, others, ended)
 
     carry = (state.env_state, state.time_step, state.core_state, state.episode_return, state.num_steps)
     carry, out = jax.lax.scan(body, carry, jax.random.split(steps_key, num_steps))
-    observation, is_first, action, logits, (reward, discount, truncated, valid), ended = out
+    observation, is_first, others, ended = out
     after_all = ActorState(key, *carry, curriculum=chosen)
     last = after_all.time_step
     trajectory = Trajectory(
         observation=jnp.concatenate([observation, last.observation[None]]),
         is_first=jnp.concatenate([is_first, last.is_first[None]]),
-        action=action,
-        reward=reward,
-        discount=discount,
-        truncated=truncated,
-        valid=valid,
-        behaviour_logits=logits,
         core_state=state.core_state,
+        **others,
     )
     if curriculum is not None:
         chosen, trajectory = curriculum.end(chosen, params, trajectory)

@@ -182,14 +182,9 @@ def disco(config: DiscoConfig) -> UpdateRule:
         return DiscoTargets(targets["policy"], targets.get("y"), targets.get("z"), returns), new_state
 
     def loss(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
-        costs = {
-            "policy": config.policy_cost,
-            "y": config.y_cost,
-            "z": config.z_cost,
-            "aux_policy": config.aux_policy_cost,
-        }
         losses = prediction_losses(targets, predictions, trajectory)
-        return _weights(config, trajectory) * sum((costs[name] * x for name, x in losses.items()), start=jnp.zeros(()))
+        weighted = (getattr(config, f"{name}_cost") * x for name, x in losses.items())
+        return _weights(config, trajectory) * sum(weighted, start=jnp.zeros(()))
 
     def loss_without_meta(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         assert targets.returns is not None
