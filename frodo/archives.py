@@ -24,15 +24,10 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class Header(NamedTuple):
-    """What an array is, and where its data begins."""
+    """What an array is."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
-    start: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.start + self.dtype.itemsize * math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -67,17 +62,17 @@ class Archive(Mapping[str, Header]):
         member = self._members[name]
         with _refusing(self.path):
             with self._file.open(member) as file:
-                header = _header(name, file.read(HEADER_BYTES))
-            if member.file_size != header.num_bytes:
+                header, start = _header(name, file.read(HEADER_BYTES))
+            if member.file_size != start + header.dtype.itemsize * math.prod(header.shape):
                 raise ValueError(f"{name!r} has {member.file_size} bytes, but is {header}")
             return header
 
     def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
         """Return an array of at most so many bytes."""
-        header = self[name]
+        _, size = self[name], self._members[name].file_size  # the first refuses a header that is wrong
         with _refusing(self.path):
-            if max_bytes is not None and header.num_bytes > max_bytes:
-                raise ValueError(f"{name!r} has {header.num_bytes} bytes, expected at most {max_bytes}")
+            if max_bytes is not None and size > max_bytes:
+                raise ValueError(f"{name!r} has {size} bytes, expected at most {max_bytes}")
             with self._file.open(self._members[name]) as file:
                 return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -129,8 +124,8 @@ def _refusing(path: Path) -> contextlib.AbstractContextManager[None]:
     return files.refusing(f"{path} is no .npz file of arrays")
 
 
-def _header(name: str, data: bytes) -> Header:
-    """Read what NumPy writes before an array of numbers."""
+def _header(name: str, data: bytes) -> tuple[Header, int]:
+    """Read what NumPy writes before an array of numbers; return it, and how many bytes it has."""
     file = io.BytesIO(data)
     with files.refusing(f"{name!r} is not in NumPy's format, version 1 or 2"):
         read = _HEADERS[np.lib.format.read_magic(file)]
@@ -138,4 +133,4 @@ def _header(name: str, data: bytes) -> Header:
         shape, _, dtype = read(file)
         if dtype.kind not in "biufc" or not all(0 <= size < 2**127 for size in shape):
             raise ValueError(f"{dtype}, {shape}")
-    return Header(dtype, shape, file.tell())
+    return Header(dtype, shape), file.tell()
