@@ -74,16 +74,10 @@ class LifetimeConfig(Settings):
                 f"validation_unroll is {self.validation_unroll} and unroll {self.unroll}, expected the same where "
                 "is_validation_kept is True"
             )
-        if self.is_validation_kept and self.replay.capacity:
-            raise ValueError(
-                f"is_validation_kept is True and replay.capacity is {self.replay.capacity}, expected one of the two"
-            )
         self.replay.validate(self.batch_size)
-        if self.is_acting_interleaved and self.replay.capacity:
-            raise ValueError(
-                f"is_acting_interleaved is True and replay.capacity is {self.replay.capacity}, expected one of the "
-                "two: what is replayed was acted by older parameters anyway"
-            )
+        for name in ("is_validation_kept", "is_acting_interleaved"):  # what is replayed is of older parameters anyway
+            if getattr(self, name) and (capacity := self.replay.capacity):
+                raise ValueError(f"{name} is True and replay.capacity is {capacity}, expected one of the two")
 
     def num_new_updates(self, is_meta: bool) -> int:
         """Updates of θ that an iteration adds: all M, or those of a stride."""
