@@ -1,15 +1,17 @@
 """The interface of update rules, the same for hand-made and for learned ones, and the one masked reduction."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 
+from agents.settings import OneOf
 from agents.types import Array, Params, Predictions, Targets, TargetSpec, Trajectory, check_predictions
 from agents.validation import check_choice, check_shape
 
 RuleState = Any  # a pytree of arrays, carried from update to update; () for most
 REDUCTIONS = ("sum", "mean")
+Reduction = Annotated[str, OneOf(REDUCTIONS)]  # of a setting
 
 
 class UpdateRule(NamedTuple):

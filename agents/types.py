@@ -110,35 +110,25 @@ def make_trajectory(
       ValueError: naming the first array whose shape, dtype or entries are wrong.
     """
     given = dict(observation=observation, action=action, reward=reward, discount=discount)
-    for name, x in (given | dict(behaviour_logits=behaviour_logits)).items():
+    given |= dict(behaviour_logits=behaviour_logits)
+    for name, x in given.items():
         if x is None:
             raise TypeError(f"{name} is None, expected an array")
-    actions, rewards, discounts = jnp.asarray(action), jnp.asarray(reward), jnp.asarray(discount)
+    arrays = {name: jnp.asarray(x) for name, x in given.items()}
+    actions = arrays["action"]
     _check_size(actions)
-    check_shape("discount", discounts, actions.shape)
-    ended = discounts == 0
+    check_shape("discount", arrays["discount"], actions.shape)
+    ended = arrays["discount"] == 0
     is_truncated = jnp.zeros_like(ended) if truncated is None else jnp.asarray(truncated)
     _check_kind("truncated", is_truncated, jnp.bool_)
+    check_shape("truncated", is_truncated, ended.shape)
     if is_first is None:
-        check_shape("truncated", is_truncated, ended.shape)
         is_first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended | is_truncated])
     firsts = jnp.asarray(is_first)
     _check_kind("is_first", firsts, jnp.bool_)
-    if valid is None:
-        check_shape("is_first", firsts, (len(ended) + 1, *ended.shape[1:]))
-        check_shape("truncated", is_truncated, ended.shape)
-        valid = ended | is_truncated | ~firsts[1:]
-    trajectory = Trajectory(
-        observation=jnp.asarray(observation),
-        is_first=firsts,
-        action=actions,
-        reward=rewards,
-        discount=discounts,
-        truncated=is_truncated,
-        valid=jnp.asarray(valid),
-        behaviour_logits=jnp.asarray(behaviour_logits),
-        core_state=core_state,
-    )
+    check_shape("is_first", firsts, (len(ended) + 1, *ended.shape[1:]))
+    valids = ended | is_truncated | ~firsts[1:] if valid is None else jnp.asarray(valid)
+    trajectory = Trajectory(**arrays, is_first=firsts, truncated=is_truncated, valid=valids, core_state=core_state)
     check_trajectory(trajectory)
     num_actions = trajectory.behaviour_logits.shape[-1]
     for name, is_good, expected in (
@@ -156,8 +146,8 @@ def make_trajectory(
             raise ValueError(f"{name}{list(place)} is {np.asarray(x)[place]}, expected {expected}")
     return trajectory._replace(
         action=actions.astype(jnp.int32),
-        reward=rewards.astype(jnp.float32),
-        discount=discounts.astype(jnp.float32),
+        reward=trajectory.reward.astype(jnp.float32),
+        discount=trajectory.discount.astype(jnp.float32),
         truncated=is_truncated & ~ended,
         behaviour_logits=trajectory.behaviour_logits.astype(jnp.float32),
     )

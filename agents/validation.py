@@ -48,36 +48,6 @@ def check_numbers(config: Any, prefix: str = "") -> None:
                 raise ValueError(f"{name} is {value}, expected a number of at most {_LARGEST:.3g}")
 
 
-def check_finite(config: Any, *names: str, prefix: str = "") -> None:
-    """Raise a ValueError where one of these settings is infinite."""
-    for name in names:
-        if math.isinf(getattr(config, name)):
-            raise ValueError(f"{prefix}{name} is {getattr(config, name)}, expected a finite number")
-
-
-def check_fractions(config: Any, *names: str) -> None:
-    """Raise a ValueError where one of these settings is not from 0 to 1."""
-    for name in names:
-        if not 0 <= getattr(config, name) <= 1:
-            raise ValueError(f"{name} is {getattr(config, name)}, expected a number from 0 to 1")
-
-
-def check_not_negative(config: Any, *names: str) -> None:
-    """Raise a ValueError where one of these settings is below 0, or infinite."""
-    check_finite(config, *names)
-    for name in names:
-        if not getattr(config, name) >= 0:
-            raise ValueError(f"{name} is {getattr(config, name)}, expected a number of at least 0")
-
-
-def check_positive(config: Any, *names: str) -> None:
-    """Raise a ValueError where one of these settings is not above 0, or infinite."""
-    check_finite(config, *names)
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise ValueError(f"{name} is {getattr(config, name)}, expected a positive number")
-
-
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Raise a ValueError where an argument is no whole number, or below the least."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.bool_))

@@ -25,7 +25,7 @@ from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
-from meta.programs.evaluation import distance_from_td
+from meta.programs.equivalence import distance_from_td
 from meta.programs.language import LOSSES, to_formula
 from meta.programs.rule import parse_loss
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, PartitionSpec
+
+from frodo.states import is_key
 
 
 def quick_to_compile() -> dict[str, Any]:
@@ -91,9 +92,9 @@ def gather(state: Any) -> Any:
     """Return a state that is shared out over processes with the parts of all of them."""
     if jax.process_count() == 1:
         return state
-    data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+    data = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, state)
     whole = multihost_utils.process_allgather(data, tiled=True)
-    return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if _is_key(x) else y, state, whole)
+    return jax.tree.map(lambda x, y: jax.random.wrap_key_data(y) if is_key(x) else y, state, whole)
 
 
 def own_key(key: jax.Array) -> jax.Array:
@@ -108,7 +109,7 @@ def of_first(tree: Any) -> Any:
         return tree
 
     def told(x: Any) -> Any:
-        if _is_key(x):
+        if is_key(x):
             return jax.random.wrap_key_data(multihost_utils.broadcast_one_to_all(jax.random.key_data(x)))
         return type(x)(tell(str(x)))  # an array would have 32 bits
 
@@ -119,11 +120,11 @@ def scatter(whole: Any, step: int, like: Any) -> tuple[Any, int]:
     """Share out over the devices what `gather` returned, as `like` is; state and step are those of process 0."""
     if jax.process_count() == 1:
         return jax.device_put(whole, jax.tree.map(lambda x: x.sharding, like)), step
-    data = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, whole)
+    data = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, whole)
     data = multihost_utils.broadcast_one_to_all(data)
 
     def share(x: np.ndarray, old: jax.Array) -> jax.Array:
-        if _is_key(old):
+        if is_key(old):
             return jax.random.wrap_key_data(share(x, jax.random.key_data(old)))
         return jax.make_array_from_callback(x.shape, old.sharding, lambda index: x[index])
 
@@ -137,7 +138,3 @@ def tell(text: str) -> str:
     data = np.frombuffer(text.encode(), np.uint8)
     (size,) = multihost_utils.broadcast_one_to_all(np.array([len(data)]))
     return bytes(multihost_utils.broadcast_one_to_all(np.resize(data, size)).tolist()).decode()
-
-
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,9 +1,10 @@
 """Acting: parameters and an environment make trajectories.
 
 Here environment, actor and learner are parts of one jitted program (`init_actor`, `rollout`). Actor threads, for
-environments on the host, are in `host_acting.py`.
+environments on the host, are in `on_host.py`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -108,31 +109,18 @@ def init_actor(
 ) -> ActorState:
     """Start B lifetimes of a pure environment."""
     key, env_key = jax.random.split(key)
-    env_state, time_step = jax.vmap(environment.init)(jax.random.split(env_key, batch_size))
-    time_step = time_step._replace(observation=agent.prepare(time_step.observation))
-    state = _begin(agent, key, env_state, time_step)
+    env_state = jax.vmap(environment.initial_state)(jax.random.split(env_key, batch_size))
+    state = _at_start(environment, agent, key, env_state)
     if curriculum is None:
         return state
     return state._replace(curriculum=curriculum.init(jax.random.fold_in(key, 2), batch_size))
 
 
-def _begin(agent: Agent, key: Array, env_state: Any, time_step: TimeStep) -> ActorState:
-    batch_size = len(time_step.reward)
-    zeros = jnp.zeros(batch_size, jnp.float32)
-    return ActorState(key, env_state, time_step, agent.initial_state(batch_size), zeros, jnp.zeros((), jnp.int32))
-
-
 def split(state: ActorState) -> ActorState:
     """Split the environments over the devices of the mesh that is set."""
-    return ActorState(
-        key=splitting.whole(state.key),
-        env_state=splitting.split(state.env_state),
-        time_step=splitting.split(state.time_step),
-        core_state=splitting.split(state.core_state),
-        episode_return=splitting.split(state.episode_return),
-        num_steps=splitting.whole(state.num_steps),
-        curriculum=splitting.whole(state.curriculum),
-    )
+    of_all = ("key", "num_steps", "curriculum")
+    lay = lambda name: splitting.whole if name in of_all else splitting.split
+    return ActorState(**{name: lay(name)(part) for name, part in state._asdict().items()})
 
 
 def rollout(
@@ -144,8 +132,7 @@ def rollout(
     chosen = state.curriculum
     if curriculum is not None:
         chosen, env_state = curriculum.begin(chosen, params, state.env_state)
-        start = _at_start(environment, agent, state._replace(env_state=env_state))
-        state = start._replace(num_steps=state.num_steps)
+        state = _at_start(environment, agent, state.key, env_state)._replace(num_steps=state.num_steps)
     key, steps_key = jax.random.split(state.key)
 
     def body(carry, key):
@@ -161,24 +148,20 @@ def rollout(
         is_over = (after.discount == 0) | after.truncated
         ended = EpisodeStats(is_over, jnp.where(is_over, episode_return, 0.0))  # summed below: no step waits for others
         carry = (env_state, after, core_state, jnp.where(is_over, 0.0, episode_return), num_steps)
-        shown = (after.reward, after.discount, after.truncated, after.valid)
-        return carry, (before.observation, before.is_first, action, logits, shown, ended)
+        others = {name: getattr(after, name) for name in ("reward", "discount", "truncated", "valid")}
+        others |= {"action": action, "behaviour_logits": logits}
+        return carry, (before.observation, before.is_first, others, ended)
 
     carry = (state.env_state, state.time_step, state.core_state, state.episode_return, state.num_steps)
     carry, out = jax.lax.scan(body, carry, jax.random.split(steps_key, num_steps))
-    observation, is_first, action, logits, (reward, discount, truncated, valid), ended = out
+    observation, is_first, others, ended = out
     after_all = ActorState(key, *carry, curriculum=chosen)
     last = after_all.time_step
     trajectory = Trajectory(
         observation=jnp.concatenate([observation, last.observation[None]]),
         is_first=jnp.concatenate([is_first, last.is_first[None]]),
-        action=action,
-        reward=reward,
-        discount=discount,
-        truncated=truncated,
-        valid=valid,
-        behaviour_logits=logits,
         core_state=state.core_state,
+        **others,
     )
     if curriculum is not None:
         chosen, trajectory = curriculum.end(chosen, params, trajectory)
@@ -221,32 +204,41 @@ def rollouts(
 
 def restart(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
     """Begin new episodes in the same environments, for another agent."""
-    return _at_start(environment, agent, state._replace(env_state=jax.vmap(environment.restart)(state.env_state)))
+    return _at_start(environment, agent, state.key, jax.vmap(environment.restart)(state.env_state))
 
 
-def _at_start(environment: Environment, agent: Agent, state: ActorState) -> ActorState:
+def _at_start(environment: Environment, agent: Agent, key: Array, env_state: Any) -> ActorState:
     """Return a state in which the episodes, of which these are the environments' states, have just begun."""
-    observation = agent.prepare(jax.vmap(environment.observe)(state.env_state))
-    batch_size = len(state.episode_return)
-    no = jnp.zeros(batch_size, bool)
-    time_step = TimeStep(
-        observation, jnp.zeros(batch_size, jnp.float32), jnp.ones(batch_size, jnp.float32), no, no, is_first=~no
-    )
-    return _begin(agent, state.key, state.env_state, time_step)
-
-
-def empty_trajectory(agent: Agent, observation: Array, num_steps: int, num_actions: int) -> Trajectory:
-    """Zeros in the shapes and dtypes of a trajectory; `observation` [B, ...] is a prepared one."""
+    observation = agent.prepare(jax.vmap(environment.observe)(env_state))
     batch_size = len(observation)
-    zeros = lambda dtype, *shape: jnp.zeros((num_steps, batch_size, *shape), dtype)
+    zeros, ones = (functools.partial(make, batch_size) for make in (jnp.zeros, jnp.ones))  # each an array of its own
+    time_step = TimeStep(observation, zeros(jnp.float32), ones(jnp.float32), zeros(bool), zeros(bool), ones(bool))
+    core_state, episode_return = agent.initial_state(batch_size), zeros(jnp.float32)
+    return ActorState(key, env_state, time_step, core_state, episode_return, jnp.zeros((), jnp.int32))
+
+
+def empty_trajectory(
+    agent: Agent | None,
+    observation: Array,
+    num_steps: int,
+    num_actions: int,
+    make: Callable[..., Any] = jnp.zeros,
+    before: tuple[int, ...] = (),
+) -> Trajectory:
+    """Make arrays of shape and dtype for a trajectory, of an agent's core state, too, with further axes before.
+
+    `observation` [B, ...] is a prepared one, or stands for its shape and dtype.
+    """
+    batch_size = len(observation)
+    steps = lambda dtype, *shape: make((*before, num_steps, batch_size, *shape), dtype)
     return Trajectory(
-        observation=jnp.zeros((num_steps + 1, *observation.shape), observation.dtype),
-        is_first=jnp.zeros((num_steps + 1, batch_size), bool),
-        action=zeros(jnp.int32),
-        reward=zeros(jnp.float32),
-        discount=zeros(jnp.float32),
-        truncated=zeros(bool),
-        valid=zeros(bool),
-        behaviour_logits=zeros(float, num_actions),
-        core_state=agent.initial_state(batch_size),
+        observation=make((*before, num_steps + 1, *observation.shape), observation.dtype),
+        is_first=make((*before, num_steps + 1, batch_size), bool),
+        action=steps(jnp.int32),
+        reward=steps(jnp.float32),
+        discount=steps(jnp.float32),
+        truncated=steps(bool),
+        valid=steps(bool),
+        behaviour_logits=steps(jnp.result_type(float), num_actions),
+        core_state=agent.initial_state(batch_size) if agent else (),
     )

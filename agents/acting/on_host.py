@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.acting.in_jax import Policy, Schedule, act, random_share
+from agents.acting.in_jax import Policy, Schedule, act, empty_trajectory, random_share
 from agents.environments.host import HostEnvironment, check_finite
 from agents.networks.agent import Agent
 from agents.types import Array, CoreState, Params, Trajectory
@@ -172,7 +172,10 @@ class HostActor:
                 generation, core_state = self._generation, self._agent.initial_state(batch_size)
                 self._num_steps = 0
             returns: list[float] = []
-            buffers = [_allocate(shape, observation, logits) for shape in self._shapes]
+            buffers = [
+                empty_trajectory(None, observation, num_steps, logits.shape[-1], np.empty, (num_trajectories,))
+                for num_trajectories, num_steps in self._shapes
+            ]
             core_states: list[CoreState] = []
             for buffer, m in [(one, m) for one in buffers for m in range(len(one.action))]:
                 params = self.params
@@ -281,22 +284,3 @@ class Waiting:
         elapsed, learner, actors = (after - before for after, before in zip(now, self._before, strict=True))
         self._before = now
         return {"learner_waiting": learner / elapsed, "actors_waiting": actors / elapsed / len(self._actors)}
-
-
-def _allocate(shape: tuple[int, int], observation: Array, logits: Array) -> Trajectory:
-    """Room for one iteration in host memory."""
-    num_trajectories, num_steps = shape
-    batch_size = len(observation)
-    empty: Any = np.empty  # NumPy's arrays stand for those of JAX
-    steps = lambda dtype: empty((num_trajectories, num_steps, batch_size), dtype)
-    return Trajectory(
-        observation=empty((num_trajectories, num_steps + 1, *observation.shape), observation.dtype),
-        is_first=empty((num_trajectories, num_steps + 1, batch_size), bool),
-        action=steps(np.int32),
-        reward=steps(np.float32),
-        discount=steps(np.float32),
-        truncated=steps(bool),
-        valid=steps(bool),
-        behaviour_logits=empty((num_trajectories, num_steps, *logits.shape), logits.dtype),
-        core_state=(),
-    )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agents import splitting
+from agents.settings import CountOrZero, check_settings
 from agents.types import Array, Trajectory
 
 
@@ -24,14 +25,13 @@ class ReplayConfig:
       fresh: Share of an update's trajectories that is new, from 0 to below 1 (Oh et al. 2025, Methods).
     """
 
-    capacity: int = 0
+    capacity: CountOrZero = 0
     batch_size: int = 64
     fresh: float = 0.1
 
     def validate(self, num_fresh: int) -> None:
         """Raise a ValueError that names the bad setting; `num_fresh` trajectories come at a time."""
-        if self.capacity < 0:
-            raise ValueError(f"replay.capacity is {self.capacity}, expected an integer of at least 0")
+        check_settings(self, "replay.")
         if not self.capacity:
             return
         if not 0 <= self.fresh < 1 or self.num_fresh > num_fresh:

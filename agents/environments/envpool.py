@@ -11,10 +11,9 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from agents.environments.gymnasium import flattening
-from agents.environments.host import HostEnvironment, check_supported, environment_seeds, first_step, shown_dtype
+from agents.environments.gymnasium import GymnasiumEnvironment, check_spaces
+from agents.environments.host import environment_seeds
 from agents.environments.navix import LARGEST
-from toy_envs.base import TimeStep, host_time_step
 
 # Half of the cores step environments, the others are the learner's. (Pong, 30 environments: a second thread costs 3
 # to 5 % more CPU time and takes 40 % less wall time.)
@@ -37,7 +36,7 @@ ATARI_PREPROCESSING = dict(
 )
 
 
-class EnvpoolEnvironment(HostEnvironment):
+class EnvpoolEnvironment(GymnasiumEnvironment):
     """An envpool environment. Observations of uint8 stay as they are: Atari is [B, 4, 84, 84], channels first.
 
     Others become float32. `of` takes one that is made.
@@ -64,7 +63,7 @@ class EnvpoolEnvironment(HostEnvironment):
             _check(f"envpool/{env_id}", observation, action, spec.config)
             seeds = environment_seeds(seed, num_envs)
             options = dict(num_envs=num_envs, seed=seeds, num_threads=ENVPOOL_THREADS) | options
-            self._take(f"envpool/{env_id}", envpool.make(env_id, env_type="gymnasium", **options))
+            self._take_made(f"envpool/{env_id}", envpool.make(env_id, env_type="gymnasium", **options))
 
     @classmethod
     def of(cls, made: Any) -> "EnvpoolEnvironment":
@@ -82,45 +81,21 @@ class EnvpoolEnvironment(HostEnvironment):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _check(name, made.observation_space, made.action_space, made.spec.config)
-            environment._take(name, made)
+            environment._take_made(name, made)
         return environment
 
-    def _take(self, name: str, made: Any) -> None:
-        observation, action = made.observation_space, made.action_space  # made anew each time
-        self._envpool = made
-        self.name, self.num_envs = name, len(made)
+    def _take_made(self, name: str, made: Any) -> None:
+        observation = made.observation_space  # made anew each time
         self._is_minigrid = hasattr(observation, "spaces")
-        seen = _seen(observation)
-        self.observation_shape = seen.shape
-        self.observation_dtype = np.dtype(np.float32) if self._is_minigrid else shown_dtype(seen.dtype)
-        self.num_actions = int(action.n)
-        self._is_over = np.zeros(self.num_envs, bool)
+        # It resets in the next step.
+        self._take(name, made, len(made), _seen(observation), made.action_space, is_same_step=False)
+        if self._is_minigrid:
+            self.observation_dtype = np.dtype(np.float32)
 
-    def reset(self) -> TimeStep:
-        observation, _ = self._envpool.reset()
-        self._is_over = np.zeros(self.num_envs, bool)
-        return first_step(self._shown(observation))
-
-    def step(self, actions: np.ndarray) -> TimeStep:
-        # envpool never sets both, and it resets by itself, with a reward of 0.
-        observation, reward, terminated, truncated, _ = self._envpool.step(actions)
-        is_first, self._is_over = self._is_over, terminated | truncated
-        return host_time_step(
-            observation=self._shown(observation),
-            reward=reward,
-            discount=(~terminated).astype(np.float32),
-            truncated=truncated,
-            valid=~is_first,
-            is_first=is_first,
-        )
-
-    def _shown(self, observation: Any) -> np.ndarray:
+    def _copy(self, observation: Any) -> np.ndarray:
         if self._is_minigrid:
             return observation["image"] / np.array(LARGEST, np.float32)
-        return observation.astype(self.observation_dtype, copy=False)
-
-    def close(self) -> None:
-        self._envpool.close()
+        return observation.astype(self.observation_dtype, copy=False)  # envpool writes to none of its arrays again
 
 
 def is_envpool(environment: Any) -> bool:
@@ -129,12 +104,7 @@ def is_envpool(environment: Any) -> bool:
 
 
 def _check(name: str, observation: Any, action: Any, config: Any) -> None:
-    from gymnasium import spaces
-
-    seen = _seen(observation)
-    is_single_array = isinstance(seen, (spaces.Box, spaces.MultiBinary)) and config.max_num_players == 1
-    remedy = f"of gymnasium's own, {flattening(seen)}"
-    check_supported(name, is_single_array, isinstance(action, spaces.Discrete), seen, action, remedy)
+    check_spaces(name, _seen(observation), action, config.max_num_players == 1, "of gymnasium's own, ")
 
 
 def _seen(space: Any) -> Any:

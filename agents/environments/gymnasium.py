@@ -29,27 +29,24 @@ class GymnasiumEnvironment(HostEnvironment):
     """
 
     def __init__(self, envs: "gymnasium.vector.VectorEnv", name: str = ""):
-        from gymnasium import spaces
         from gymnasium.vector import AutoresetMode
 
         name = name or environment_name(envs)
-        observation: Any = envs.single_observation_space
-        action: Any = envs.single_action_space
-        is_discrete = isinstance(action, spaces.Discrete)
-        is_single_array = isinstance(observation, (spaces.Box, spaces.MultiBinary))
-        check_supported(name, is_single_array, is_discrete, observation, action, flattening(observation))
+        observation, action = envs.single_observation_space, envs.single_action_space
+        check_spaces(name, observation, action)
         mode = envs.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
             raise ValueError(
                 f"environment {name!r} has the autoreset_mode {mode}, expected AutoresetMode.NEXT_STEP or SAME_STEP"
             )
-        self.name, self.num_envs = name, envs.num_envs
+        self._take(name, envs, envs.num_envs, observation, action, mode is AutoresetMode.SAME_STEP)
+
+    def _take(self, name: str, envs: Any, num_envs: int, observation: Any, action: Any, is_same_step: bool) -> None:
+        self.name, self.num_envs = name, num_envs
         self.observation_shape = observation.shape
         self.observation_dtype = shown_dtype(observation.dtype)
         self.num_actions, self._first_action, self._action_dtype = int(action.n), int(action.start), action.dtype
-        self._envs: Any = envs
-        self._is_same_step = mode is AutoresetMode.SAME_STEP
-        self._is_over = np.zeros(self.num_envs, bool)
+        self._envs, self._is_same_step, self._is_over = envs, is_same_step, np.zeros(num_envs, bool)
 
     def reset(self) -> TimeStep:
         observation, _ = self._envs.reset()
@@ -92,12 +89,17 @@ class GymnasiumEnvironment(HostEnvironment):
         return np.array(observation, self.observation_dtype)  # a vector environment may write to its own array again
 
 
-def flattening(observation: Any) -> str:
-    """Say what makes one array of an observation's space."""
+def check_spaces(name: str, observation: Any, action: Any, is_single_player: bool = True, remedy: str = "") -> None:
+    """Raise a ValueError, which ends with a remedy, if agents cannot act in an environment with these spaces."""
     from gymnasium import spaces
 
     makes = "makes it one-hot" if isinstance(observation, spaces.Discrete) else "makes it one array"
-    return f"gymnasium.wrappers.FlattenObservation {makes}, of a vector environment that of gymnasium.wrappers.vector"
+    wrapper = (
+        f"gymnasium.wrappers.FlattenObservation {makes}, of a vector environment that of gymnasium.wrappers.vector"
+    )
+    is_single_array = isinstance(observation, (spaces.Box, spaces.MultiBinary)) and is_single_player
+    is_discrete = isinstance(action, spaces.Discrete)
+    check_supported(name, is_single_array, is_discrete, observation, action, remedy + wrapper)
 
 
 def environment_name(environment: Any) -> str:

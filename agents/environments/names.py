@@ -36,6 +36,7 @@ _FORMS = {
     "trials": "trials/<trials>/<environment>",
     "atari": "atari/<Game>",
 }
+_OF_LIBRARIES = {"gymnax": make_gymnax, "navix": make_navix, "xminigrid": make_xminigrid}  # pure ones
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,
     "gymnax": gymnax_ids,
@@ -86,12 +87,8 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     suite, _, rest = name.partition("/")
     if suite == "toy" and (toy := toys.make(rest)):
         return toy
-    if suite == "gymnax" and rest in gymnax_ids():
-        return make_gymnax(rest)
-    if suite == "navix" and rest in navix_ids():
-        return make_navix(rest)
-    if suite == "xminigrid" and rest in xminigrid_ids():
-        return make_xminigrid(rest)
+    if suite in _OF_LIBRARIES and rest in _KNOWN[suite]():
+        return _OF_LIBRARIES[suite](rest)
     if suite == "bsuite" and rest in bsuite_ids():
         return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
     if suite == "envpool" and rest in envpool_ids():
@@ -119,7 +116,7 @@ def _named(name: str) -> Iterator[None]:
 
 def is_pure(name: str) -> bool:
     """Say whether an environment of that name is made of pure functions, not a batch on the host."""
-    return name.partition("/")[0] in ("toy", "gymnax", "navix", "xminigrid", "changing", "trials")
+    return name.partition("/")[0] in ("toy", *_OF_LIBRARIES, "changing", "trials")
 
 
 def _is_plain(name: str) -> bool:

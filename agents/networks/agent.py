@@ -11,8 +11,9 @@ one time step at a time and are rematerialised: the activations of the whole tra
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -21,8 +22,8 @@ import jax.numpy as jnp
 from agents.networks.action_model import TakenInTurn, action_model
 from agents.networks.torsos import LAYOUTS, conv, flatten, resnet, to_patches, with_channels
 from agents.networks.transformer import TransformerXL, empty_memory
+from agents.settings import Bounds, Count, CountOrZero, OneOf, Settings, Sizes, check_settings
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
-from agents.validation import check_choice
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 IMAGE_TORSOS = ("conv", "resnet")
@@ -31,9 +32,12 @@ CORES = ("lstm", "transformer")
 PRECISIONS = ("full", "bfloat16")
 TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
 
+_HEAD_STDDEV = Bounds("a positive number, or none", lambda x: x is None or 0 < x < float("inf"))
+_LAYOUT = Bounds('"first", "last", or "" for what shapes say', lambda x: x in ("", *LAYOUTS))
+
 
 @dataclasses.dataclass
-class NetworkConfig:
+class NetworkConfig(Settings):
     """An agent's network.
 
     Attributes:
@@ -60,49 +64,31 @@ class NetworkConfig:
         the pictures are refused.
     """
 
-    torso: str = "mlp"
-    hidden: tuple[int, ...] = (256, 256)
-    core: int = 0
-    activation: str = "relu"
-    action_model: int = 0
-    head_stddev: float | None = None
+    torso: Annotated[str, OneOf(TORSOS)] = "mlp"
+    hidden: Sizes = (256, 256)
+    core: CountOrZero = 0
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu"
+    action_model: CountOrZero = 0
+    head_stddev: Annotated[float | None, _HEAD_STDDEV] = None
     is_orthogonal: bool = False
     is_critic_separate: bool = False
-    channels: tuple[int, ...] = (16, 32, 32)
-    core_kind: str = "lstm"
-    core_layers: int = 2
-    core_heads: int = 4
-    memory: int = 64
-    precision: str = "full"
-    layout: str = ""
+    channels: Sizes = (16, 32, 32)
+    core_kind: Annotated[str, OneOf(CORES)] = "lstm"
+    core_layers: Count = 2
+    core_heads: Count = 4
+    memory: Count = 64
+    precision: Annotated[str, OneOf(PRECISIONS)] = "full"
+    layout: Annotated[str, _LAYOUT] = ""
 
     def validate(self) -> None:
-        check_choice("network.torso", self.torso, TORSOS)
-        for name in ("hidden", "channels"):
-            if not isinstance(value := getattr(self, name), tuple):
-                raise ValueError(f"network.{name} is {value!r}, expected a tuple of layer sizes, such as (64, 64)")
-        if min(self.core, self.action_model) < 0 or any(size < 1 for size in (*self.hidden, *self.channels)):
-            sizes = (
-                f"hidden={self.hidden}, channels={self.channels}, core={self.core}, action_model={self.action_model}"
-            )
-            raise ValueError(f"network sizes are {sizes}, expected positive layer sizes")
+        check_settings(self, "network.")
         if self.is_orthogonal and (self.head_stddev is not None or self.torso != "mlp"):
             raise ValueError(
                 f"network.is_orthogonal is True, torso {self.torso!r} and head_stddev {self.head_stddev}, expected the "
                 "torso 'mlp' and no head_stddev"
             )
-        if self.head_stddev is not None and not 0 < self.head_stddev < float("inf"):
-            raise ValueError(f"network.head_stddev is {self.head_stddev}, expected a positive number, or none")
-        check_choice("network.activation", self.activation, ACTIVATIONS)
-        check_choice("network.core_kind", self.core_kind, CORES)
-        check_choice("network.precision", self.precision, PRECISIONS)
-        if self.layout not in ("", *LAYOUTS):
-            raise ValueError(f'network.layout is {self.layout!r}, expected "first", "last", or "" for what shapes say')
         if self.layout and self.torso not in IMAGE_TORSOS:
             raise ValueError(f'network.layout is {self.layout!r}, expected "" for the torso {self.torso!r}')
-        for name in ("core_layers", "core_heads", "memory"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"network.{name} is {getattr(self, name)}, expected at least 1")
         if self.core_kind == "transformer" and (not self.core or self.core % self.core_heads):
             raise ValueError(
                 f"network.core is {self.core}, expected a positive multiple of network.core_heads, {self.core_heads}, "
@@ -328,21 +314,14 @@ def _side_by_side(first: Agent, second: Agent) -> Agent:
         new_state = tuple(state for _, state in steps) if core_state else ()
         return steps[0][0] | steps[1][0], new_state
 
-    def unroll(params: Params, trajectory: Trajectory) -> Predictions:
-        one, other = unrolls(lambda agent: agent.unroll, params, trajectory)
-        return one | other
+    def along(method: str) -> Callable[..., Any]:
+        def run(params: Params, trajectory: Trajectory, *args: int) -> Any:
+            parts = pairs(params, trajectory.core_state)
+            one, other = (
+                getattr(agent, method)(own, trajectory._replace(core_state=state), *args) for agent, own, state in parts
+            )
+            return one | other if isinstance(one, dict) else tuple(map(operator.or_, one, other))
 
-    def unroll_taken(params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
-        (one_of_taken, one), (other_of_taken, other) = unrolls(lambda agent: agent.unroll_taken, params, trajectory)
-        return one_of_taken | other_of_taken, one | other
+        return run
 
-    def unroll_model(params: Params, trajectory: Trajectory, num_steps: int) -> tuple[Predictions, Predictions]:
-        along = lambda agent: functools.partial(agent.unroll_model, num_steps=num_steps)
-        (one_along, one), (other_along, other) = unrolls(along, params, trajectory)
-        return one_along | other_along, one | other
-
-    def unrolls(method: Callable[[Agent], Any], params: Params, trajectory: Trajectory) -> list[Any]:
-        parts = pairs(params, trajectory.core_state)
-        return [method(agent)(own, trajectory._replace(core_state=state)) for agent, own, state in parts]
-
-    return Agent(init, first.prepare, initial_state, step, unroll, unroll_taken, unroll_model)
+    return Agent(init, first.prepare, initial_state, step, *map(along, Agent._fields[4:]))

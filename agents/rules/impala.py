@@ -1,18 +1,19 @@
 """The actor-critic loss, shared with the outer objective, and the hand-made rules that use it: IMPALA and A2C."""
 
 import dataclasses
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.lazy import rlax
-from agents.rule import REDUCTIONS, UpdateRule
+from agents.rule import Reduction, UpdateRule
 from agents.rules.categorical import entropy
 from agents.rules.returns import importance_ratios, lambda_returns, vtrace
-from agents.settings import Settings
+from agents.settings import Fraction, NotNegative, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
-from agents.validation import check_choice, check_fractions, check_not_negative
 
 
 @dataclasses.dataclass
@@ -26,15 +27,10 @@ class A2CConfig(Settings):
       reduction: How the losses of steps are put together: 'sum' or 'mean'.
     """
 
-    discount: float = 0.99
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    reduction: str = "sum"
-
-    def validate(self) -> None:
-        check_fractions(self, "discount")
-        check_not_negative(self, "value_cost", "entropy_cost")
-        check_choice("reduction", self.reduction, REDUCTIONS)
+    discount: Fraction = 0.99
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    reduction: Reduction = "sum"
 
 
 @dataclasses.dataclass
@@ -45,11 +41,7 @@ class ImpalaConfig(A2CConfig):
       lambda_: λ of V-trace, from 0 to 1.
     """
 
-    lambda_: float = 1.0
-
-    def validate(self) -> None:
-        super().validate()
-        check_fractions(self, "lambda_")
+    lambda_: Fraction = 1.0
 
 
 class ActorCriticTargets(NamedTuple):
@@ -94,7 +86,7 @@ def impala(config: ImpalaConfig) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         return vtrace_targets(predictions, trajectory, config.discount, config.lambda_), rule_state
 
-    return _actor_critic(apply, config)
+    return actor_critic(apply, _loss(config), config)
 
 
 def a2c(config: A2CConfig, is_bootstrapped: bool = True) -> UpdateRule:
@@ -108,13 +100,15 @@ def a2c(config: A2CConfig, is_bootstrapped: bool = True) -> UpdateRule:
         targets = lambda_returns(trajectory, values, config.discount, lambda_=1.0)
         return ActorCriticTargets(*targets), rule_state
 
-    return _actor_critic(apply, config)
+    return actor_critic(apply, _loss(config), config)
 
 
-def _actor_critic(apply, config: A2CConfig) -> UpdateRule:
-    def loss(targets, predictions, trajectory):
-        return actor_critic_loss(targets, predictions, trajectory, config.value_cost, config.entropy_cost)
+def _loss(config: A2CConfig) -> Callable[..., Array]:
+    return functools.partial(actor_critic_loss, value_cost=config.value_cost, entropy_cost=config.entropy_cost)
 
+
+def actor_critic(apply: Callable[..., Any], loss: Callable[..., Array], config: A2CConfig) -> UpdateRule:
+    """Make a rule without a state, whose agents predict a policy and v(S)."""
     return UpdateRule(
         spec=actor_critic_spec,
         apply=apply,

@@ -16,14 +16,14 @@ from agents.rules.action_values import expected_values
 from agents.rules.categorical import bin_shares, entropy, kl_divergence, log_probability, to_scalars, two_hot_loss
 from agents.rules.moving_average import MovingAverage, initial_average, root_mean_square, update_average
 from agents.rules.returns import importance_ratios, retrace
+from agents.settings import Count, CountOrNone, Fraction, NotNegative, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
-from agents.validation import check_fractions, check_not_negative
 
 MAX_VALUE = 300  # that of Hessel et al. 2021
 
 
 @dataclasses.dataclass
-class MuesliConfig:
+class MuesliConfig(Settings):
     """Muesli; the defaults are those that public reimplementations ascribe to Hessel et al. 2021.
 
     Attributes:
@@ -41,24 +41,16 @@ class MuesliConfig:
       target_decay: Decay of the slow copy that is the prior, and acts, in an update, from 0 to 1.
     """
 
-    discount: float = 0.995
-    lambda_: float = 0.95
-    clip: float = 1.0
-    model_steps: int = 5
-    max_value: int | None = None
-    cmpo_cost: float = 1.0
-    model_policy_cost: float = 1.0
-    value_cost: float = 0.25
-    reward_cost: float = 1.0
-    target_decay: float = 0.9
-
-    def validate(self) -> None:
-        check_fractions(self, "discount", "lambda_", "target_decay")
-        check_not_negative(self, "clip", "cmpo_cost", "model_policy_cost", "value_cost", "reward_cost")
-        for name in ("model_steps", "max_value"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}, expected an integer of at least 1")
+    discount: Fraction = 0.995
+    lambda_: Fraction = 0.95
+    clip: NotNegative = 1.0
+    model_steps: Count = 5
+    max_value: CountOrNone = None
+    cmpo_cost: NotNegative = 1.0
+    model_policy_cost: NotNegative = 1.0
+    value_cost: NotNegative = 0.25
+    reward_cost: NotNegative = 1.0
+    target_decay: Fraction = 0.9
 
 
 class MuesliTargets(NamedTuple):

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from agents.lazy import rlax
-from agents.rule import UpdateRule, masked_reduce
+from agents.rule import Reduction, UpdateRule, masked_reduce
 from agents.rules.categorical import entropy, log_probability
-from agents.rules.impala import ImpalaConfig, actor_critic_spec
+from agents.rules.impala import ImpalaConfig, actor_critic
 from agents.rules.returns import lambda_returns
+from agents.settings import Fraction, Positive
 from agents.types import Array, Predictions, Trajectory
-from agents.validation import check_positive
 
 
 @dataclasses.dataclass
@@ -32,15 +32,11 @@ class PPOConfig(ImpalaConfig):
         (Huang et al. 2022).
     """
 
-    lambda_: float = 0.95
-    reduction: str = "mean"
-    clip: float = 0.2
+    lambda_: Fraction = 0.95
+    reduction: Reduction = "mean"
+    clip: Positive = 0.2
     is_value_clipped: bool = True
     is_advantage_normalised: bool = True
-
-    def validate(self) -> None:
-        super().validate()
-        check_positive(self, "clip")
 
 
 class PPOTargets(NamedTuple):
@@ -78,10 +74,4 @@ def ppo(config: PPOConfig) -> UpdateRule:
             value_loss = jnp.maximum(value_loss, jnp.square(targets.value - near))
         return policy_loss + config.value_cost * 0.5 * value_loss - config.entropy_cost * entropy(log_pi)
 
-    return UpdateRule(
-        spec=actor_critic_spec,
-        apply=apply,
-        loss=loss,
-        policy=lambda predictions: predictions["policy"],
-        reduction=config.reduction,
-    )
+    return actor_critic(apply, loss, config)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from agents.rule import UpdateRule
 from agents.rules.action_values import epsilon_greedy_logits, squared_error
 from agents.rules.returns import lambda_returns
+from agents.settings import Fraction, Settings
 from agents.types import PredictionSpec
-from agents.validation import check_fractions
 
 
 @dataclasses.dataclass
-class QLearningConfig:
+class QLearningConfig(Settings):
     """n-step Q-learning.
 
     Attributes:
@@ -21,12 +21,9 @@ class QLearningConfig:
       epsilon: Share of random actions of the ε-greedy policy, from 0 to 1.
     """
 
-    discount: float = 0.99
-    lambda_: float = 1.0
-    epsilon: float = 0.1
-
-    def validate(self) -> None:
-        check_fractions(self, "discount", "lambda_", "epsilon")
+    discount: Fraction = 0.99
+    lambda_: Fraction = 1.0
+    epsilon: Fraction = 0.1
 
 
 def q_learning(config: QLearningConfig) -> UpdateRule:

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 
 from agents.rule import UpdateRule
 from agents.rules.returns import lambda_returns
+from agents.settings import Fraction, Settings
 from agents.types import Array, Predictions, PredictionSpec
-from agents.validation import check_fractions
 
 
 @dataclasses.dataclass
-class TDLambdaConfig:
+class TDLambdaConfig(Settings):
     """TD(λ).
 
     Attributes:
@@ -19,11 +19,8 @@ class TDLambdaConfig:
       lambda_: λ of the returns, from 0 to 1.
     """
 
-    discount: float = 0.99
-    lambda_: float = 1.0
-
-    def validate(self) -> None:
-        check_fractions(self, "discount", "lambda_")
+    discount: Fraction = 0.99
+    lambda_: Fraction = 1.0
 
 
 def td_lambda(config: TDLambdaConfig) -> UpdateRule:

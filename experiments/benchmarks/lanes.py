@@ -19,7 +19,8 @@ from absl import app, flags
 from agents.environments.names import make_environment
 from frodo.logs import table
 from frodo.regimes.program_lanes import BASIC, fits
-from meta.programs.evaluation import LISTS, Instructions, assemble, has_gradient, registers_of
+from meta.programs.equivalence import has_gradient
+from meta.programs.evaluation import LISTS, Instructions, assemble, registers_of
 from meta.programs.generation import random_program
 from meta.programs.lanes import LaneConfig, Lanes, make_lanes
 from meta.programs.language import FORMULAS, LOSSES, Program, parse

@@ -7,18 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
-from scipy.special import stdtrit
 
 from frodo.files import write
 
-if TYPE_CHECKING:
-    import pandas as pd  # which takes long to import, and most programs do without
+if TYPE_CHECKING:  # what takes long to import is imported by what draws: --help of a program does without
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: told apart by colour-blind people too; line styles change when they begin again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -42,6 +38,8 @@ def mean_and_interval(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       mean and half-width, both [N]; the half-width is NaN where fewer than two seeds have a value.
     """
+    from scipy.special import stdtrit
+
     is_missing = np.isnan(y)
     count = (~is_missing).sum(axis=0).astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -56,7 +54,7 @@ def look(number: int, **style: Any) -> dict[str, Any]:
     return dict(color=COLOURS[number % len(COLOURS)], linestyle=STYLES[number // len(COLOURS) % len(STYLES)]) | style
 
 
-def curve(axes: Axes, x: np.ndarray, y: np.ndarray, label: str, **style: Any) -> None:
+def curve(axes: "Axes", x: np.ndarray, y: np.ndarray, label: str, **style: Any) -> None:
     """Draw the mean over seeds of y [num_seeds, N], and its band; of fewer than three seeds each, thinly, instead."""
     mean, half_width = mean_and_interval(np.asarray(y, float))
     style = dict(linewidth=1.8) | style
@@ -66,16 +64,22 @@ def curve(axes: Axes, x: np.ndarray, y: np.ndarray, label: str, **style: Any) ->
     else:
         band(axes, x, mean, mean - half_width, mean + half_width, label=label, **style)
     if np.max(np.abs(x), initial=0) >= 1e4:
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        _in_thousands(axes)
 
 
-def band(axes: Axes, x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
+def _in_thousands(axes: "Axes") -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def band(axes: "Axes", x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:
     """Draw a line with a band, all [N]."""
     axes.plot(x, middle, **style)
     axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def levels(axes: Axes, hlines: Mapping[str, float]) -> None:
+def levels(axes: "Axes", hlines: Mapping[str, float]) -> None:
     """Draw levels to compare with, by their name in the legend."""
     for number, (label, level) in enumerate(hlines.items()):
         axes.axhline(level, color="0.35", linestyle=STYLES[1 + number % 3], linewidth=1.2, label=label)
@@ -122,7 +126,7 @@ def curves(
             small = axes.inset_axes((0.5, 0.55, 0.48, 0.42), xlim=(inset[0].x[0], inset[0].x[-1]))
             for number, one in enumerate(inset):
                 curve(small, one.x, one.y, one.label, **look(number, linewidth=1.2))
-            small.xaxis.set_major_formatter(EngFormatter(sep=""))
+            _in_thousands(small)
             small.tick_params(labelsize=8)
             small.spines[["top", "right"]].set_visible(True)
         figure.legend(loc="outside lower center", ncols=2)
@@ -132,7 +136,7 @@ def curves(
 
 
 @contextlib.contextmanager
-def panels(path: Path, names: Collection[str], title: str, xlabel: str, ylabel: str) -> Iterator[dict[str, Axes]]:
+def panels(path: Path, names: Collection[str], title: str, xlabel: str, ylabel: str) -> Iterator[dict[str, "Axes"]]:
     """Give axes by name, and write what was drawn there as a PNG: panels over the same axes, two in a row."""
     num_rows = (len(names) + 1) // 2
     with new_figure((10, 0.8 + 3.3 * num_rows), path) as figure:
@@ -214,6 +218,8 @@ def bars(path: Path, scores: "pd.DataFrame", parts: "pd.DataFrame") -> None:
     `parts`, of the same form, say what a score lacks to be bsuite's, or "": then its bar is pale, and says so; nan
     stands for what was not run.
     """
+    from matplotlib.container import BarContainer
+
     with new_figure((8.5, 1.6 + max(0.24 * scores.shape[1], 0.3) * len(scores)), path) as figure:
         axes = figure.subplots()
         scores.plot.barh(ax=axes, width=0.8, color=COLOURS, legend=False)
@@ -233,8 +239,11 @@ def bars(path: Path, scores: "pd.DataFrame", parts: "pd.DataFrame") -> None:
 
 
 @contextlib.contextmanager
-def new_figure(size: tuple[float, float], path: Path | str) -> Iterator[Figure]:
+def new_figure(size: tuple[float, float], path: Path | str) -> Iterator["Figure"]:
     """Give a figure, and write what was drawn into it as a PNG, whole or not at all."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     style: dict[Any, Any] = {"font.size": 11, "legend.frameon": False, "axes.grid": True, "grid.alpha": 0.25}
     with mpl.rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=size, layout="constrained")

@@ -3,9 +3,9 @@
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from experiments.results.plots import COLOURS, new_figure
 from meta.programs.language import OPERATORS, Language, Program, compact, to_formula
@@ -82,7 +82,7 @@ def draw_family(
         line.append(parent)
     line.reverse()
     with new_figure((8, 5.5 + 0.3 * min(SHOWN, len(line))), path) as figure:
-        axes: Axes = figure.subplots()
+        axes: Any = figure.subplots()
         axes.plot(np.arange(len(scores)), scores, ".", color="0.75", markersize=3, label="evaluated programs")
         axes.plot(line, np.asarray(scores)[line], "o-", color=COLOURS[1], label="the winner and its ancestors")
         axes.set_title("Programs of the search", loc="left")

@@ -17,7 +17,7 @@ from frodo.runs.driver import Stopped, drive, end_program
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
-from meta.programs.evaluation import distance_from_td
+from meta.programs.equivalence import distance_from_td
 from meta.programs.language import LOSSES, to_formula
 
 

@@ -6,7 +6,6 @@ Source: Oh et al. 2025; github.com/google-deepmind/disco_rl (Apache-2.0).
 import hashlib
 import http.client
 import os
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from frodo import archives
 from frodo.files import cache_folder, write
-from frodo.logs import note, quantity
+from frodo.logs import note
 from meta.targets import disco103
 
 URL = (
@@ -24,7 +23,6 @@ URL = (
 )
 SHA256 = "dac840a15b81e8805326363458c33979626172618f620d9e6e170315388530aa"
 TIMEOUT_SECONDS = 30.0  # without an answer, or without a further byte
-CHUNK_BYTES = 2**16
 
 
 def find(path: str = "") -> Path:
@@ -93,25 +91,13 @@ def _download() -> bytes:
       OSError: without an answer, or if it is an error, ends early, or has another digest.
       HTTPException: if the answer is not HTTP.
     """
-    data = bytearray()
     with urllib.request.urlopen(URL, timeout=TIMEOUT_SECONDS) as response:
-        total = response.length  # None if the server does not say
-        while chunk := response.read(CHUNK_BYTES):
-            if total:
-                _show(len(data), len(data) + len(chunk), total)
-            data += chunk
-    if total is not None and len(data) < total:
-        raise OSError(f"the connection ended after {len(data)} of {total} bytes")
+        try:
+            data = response.read()
+        except http.client.IncompleteRead as error:
+            num = len(error.partial)
+            raise OSError(f"the connection ended after {num} of {num + (error.expected or 0)} bytes") from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != SHA256:
         raise OSError(f"the SHA-256 of what came is {digest}, expected {SHA256}")
-    return bytes(data)
-
-
-def _show(before: int, now: int, total: int) -> None:
-    """Show the part that has come: a line rewritten on a terminal, else a line for each quarter."""
-    line = f"{100 * now // total:3} %  {quantity(now)} of {quantity(total)} bytes"
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{line}", end="\n" if now == total else "", file=sys.stderr, flush=True)
-    elif 4 * now // total > 4 * before // total:
-        note(line)
+    return data

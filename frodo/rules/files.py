@@ -17,7 +17,7 @@ import numpy as np
 from agents.rule import UpdateRule
 from agents.types import Params
 from agents.validation import check_choice, check_type
-from frodo import archives, files
+from frodo import archives, files, states
 from frodo.archives import Archive
 from frodo.rules.entries import OWN
 from frodo.rules.fitted import check_target
@@ -203,7 +203,8 @@ def load_rule(name: Path | str) -> Rule:
                 raise ValueError(f"rule.name is {config.rule.name!r}, expected one that has an η to learn")
             config.validate()
             expected = _shapes_of_eta(config.rule)
-        found = _checked(name, archive.read_all(_described(expected), "its rule", (CONFIG, ORIGIN)))
+        described = {key: states.described(x) for key, x in _by_key(expected).items()}
+        found = _checked(name, archive.read_all(described, "its rule", (CONFIG, ORIGIN)))
     structure = jax.tree.structure(expected)
     return Rule(name, config, jax.tree.unflatten(structure, [found[key] for key in _by_key(expected)]), origin)
 
@@ -265,17 +266,15 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
         check_target(name, config)
         return start.meta_params(config)
     loaded = load_rule(name)
-    theirs, ours = (files.plain(_flat(rule)) for rule in (loaded.config.rule, config))
+    theirs, ours = (
+        files.plain({"name": rule.name} | dataclasses.asdict(rule.settings)) for rule in (loaded.config.rule, config)
+    )
     is_other = any(theirs.get(key) != ours[key] for key in ("name", *config.entry.eta_settings))
     if is_other or _shapes_of_eta(loaded.config.rule) != _shapes_of_eta(config):
         differing = {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}
         text = "; ".join(f"{key} is {a} there and {b} here" for key, (a, b) in differing.items())
         raise ValueError(f"{name} is a rule of another configuration: {text}")
     return loaded.meta_params
-
-
-def _flat(config: RuleConfig) -> dict[str, Any]:
-    return {"name": config.name} | dataclasses.asdict(config.settings)
 
 
 def _arrays(rule: Rule) -> dict[str, np.ndarray]:
@@ -322,10 +321,6 @@ def _origin(name: str, archive: Archive) -> Origin:
 
 def _shapes_of_eta(config: RuleConfig) -> Any:
     return jax.eval_shape(lambda: make_update_rule(config).random_meta_params(jax.random.key(0), 2))
-
-
-def _described(shapes: Any) -> dict[str, str]:
-    return {key: f"{x.dtype}{list(x.shape)}" for key, x in _by_key(shapes).items()}
 
 
 def _checked(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

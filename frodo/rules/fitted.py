@@ -17,20 +17,11 @@ from frodo.logs import note
 from frodo.settings.registry import RuleConfig, make_update_rule, starts
 
 VERSION = 1  # of the fit: another one makes all that was cached anew
-_OF_LOSS = (  # settings that the fit does not depend on
+_OF_LOSS = (  # settings that the fit does not depend on, besides the costs
     "reduction",
     "next_value_gradient",
-    "consistency_cost",
     "is_consistency_multi_step",
-    "value_cost",
-    "entropy_cost",
-    "policy_cost",
-    "y_cost",
-    "z_cost",
-    "aux_policy_cost",
     "target_decay",
-    "target_policy_cost",
-    "logit_cost",
     "skips_first_steps",
 )
 
@@ -48,8 +39,8 @@ def check_target(target: str, rule: RuleConfig) -> None:
 
 def cached(target: str, rule: RuleConfig, fit: Callable[[Array], Params]) -> Params:
     """Return what a fit makes of a key for that target, from the cache if it is there."""
-    settings = rule.settings
-    own = {name: plain(value) for name, value in dataclasses.asdict(settings).items() if name not in _OF_LOSS}
+    all_settings = dataclasses.asdict(rule.settings).items()
+    own = {name: plain(x) for name, x in all_settings if name not in _OF_LOSS and not name.endswith("_cost")}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"
     shapes = jax.eval_shape(lambda: make_update_rule(rule).random_meta_params(jax.random.key(0), 2))

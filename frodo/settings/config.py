@@ -68,15 +68,11 @@ class AgentConfig(LifetimeConfig):
                 "one of the two"
             )
         self._check_outer()
-        self._check_model()
-        self._check_passes()
-
-    def _check_model(self) -> None:
-        """Raise a ValueError where the rule's losses unroll a model that the network does not have."""
         if make_update_rule(self.rule).model_steps and not self.network.action_model:
             raise ValueError(
                 f"network.action_model is 0, expected a positive number: the rule {self.rule.name!r} unrolls a model"
             )
+        self._check_passes()
 
     def _check_passes(self) -> None:
         """Raise a ValueError where minibatches cannot be made, or are not for this rule."""

@@ -14,7 +14,7 @@ overflows.
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,12 @@ import numpy as np
 
 from agents.lazy import rlax
 from agents.types import Array
-from meta.programs.language import FORMULAS, LIMIT, LOSSES, OPERATORS, Language, Program, compact, parse
+from meta.programs.language import LIMIT, LOSSES, OPERATORS, Language, Program, compact
 
-TD = (FORMULAS["dqn"], "(Q(s)[a] - (r + max(Q_targ(s_next))))**2")  # δ² with γ and without
 _TINY = 1e-10  # the least magnitude of a divisor
 _TINY_LOG = 1e-12
 
-# Arithmetic on numbers, by the names of `program_language.OPERATORS`; of one argument, the second is ignored.
+# Arithmetic on numbers, by the names of `language.OPERATORS`; of one argument, the second is ignored.
 ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {
     "Add": lambda x, y: x + y,
     "Subtract": lambda x, y: x - y,
@@ -41,6 +40,20 @@ ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {
     "Exp": lambda x, _: jnp.exp(jnp.minimum(x, np.log(LIMIT))),
     "Abs": lambda x, _: jnp.abs(x),
     "MultiplyTenth": lambda x, _: 0.1 * x,
+}
+# Numbers made of lists, of probabilities by their logarithms, and of states.
+OF_LISTS: dict[str, Callable[..., Any]] = {
+    "MaxList": lambda x: jnp.max(x, axis=-1),
+    "MinList": lambda x: jnp.min(x, axis=-1),
+    "MeanList": lambda x: jnp.mean(x, axis=-1),
+    "VarianceList": lambda x: jnp.var(x, axis=-1),
+    "SelectList": lambda x, action: jnp.take_along_axis(x, action[:, None], axis=-1)[:, 0],
+    "ArgMaxList": lambda x: jnp.argmax(x, axis=-1),
+    "Softmax": lambda x: jax.nn.log_softmax(x),
+    "Entropy": lambda log_p: -jnp.sum(jnp.exp(log_p) * log_p, axis=-1),
+    "KLDiv": lambda log_p, log_q: jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1),
+    "StateDotProduct": lambda x, y: jnp.sum(x * y, axis=-1),
+    "StateL2Distance": lambda x, y: jnp.sum((x - y) ** 2, axis=-1),
 }
 _CODES = {name: i for i, name in enumerate(("Load", *ARITHMETIC))}
 
@@ -98,7 +111,7 @@ class Transition(NamedTuple):
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """The inputs of a program of `program_language.LOSSES`."""
+        """The inputs of a program of `language.LOSSES`."""
         return dict(zip(LOSSES.inputs, (self.state, *self[1:4], self.next_state), strict=True))
 
 
@@ -139,19 +152,14 @@ def features(transition: Transition) -> Array:
     lists = jnp.stack(list(transition.lists.values()))  # [L, N, A]
     actions = jax.nn.one_hot(jnp.concatenate([transition.action[None], jnp.argmax(lists, axis=-1)]), lists.shape[-1])
     log_p = jax.nn.log_softmax(lists)
-    p = jnp.exp(log_p)
     states = jnp.stack([transition.state, transition.next_state])
     values = {
         "given": jnp.stack([transition.reward, transition.gamma]),
-        "MaxList": jnp.max(lists, axis=-1),
-        "MinList": jnp.min(lists, axis=-1),
-        "MeanList": jnp.mean(lists, axis=-1),
-        "VarianceList": jnp.var(lists, axis=-1),
-        "Entropy": -jnp.sum(p * log_p, axis=-1),
+        **{name: OF_LISTS[name](lists) for name in ("MaxList", "MinList", "MeanList", "VarianceList")},
+        "Entropy": OF_LISTS["Entropy"](log_p),
         "SelectList": jnp.sum(lists[:, None] * actions, axis=-1),
-        "KLDiv": jnp.sum(p[:, None] * (log_p[:, None] - log_p), axis=-1),
-        "StateDotProduct": jnp.sum(states[:, None] * states, axis=-1),
-        "StateL2Distance": jnp.sum((states[:, None] - states) ** 2, axis=-1),
+        "KLDiv": OF_LISTS["KLDiv"](log_p[:, None], log_p),
+        **{name: OF_LISTS[name](states[:, None], states) for name in ("StateDotProduct", "StateL2Distance")},
     }
     kinds = _expressions(tuple(transition.lists))
     return jnp.concatenate([jnp.reshape(values[kind], (len(own), -1)) for kind, own in kinds.items()])
@@ -267,133 +275,21 @@ def _backward(kept, cotangent):
 _interpret.defvjp(_forward, _backward)
 
 
-NUM_PROBES, PROBED_ACTIONS, PROBED_DISCOUNT = 30, 3, 0.99
-
-
-def _probe() -> tuple[Transition, Draws, Array]:
-    """Return fixed transitions of the size that agents see, fixed draws for each of them, and which are terminal.
-
-    A third has values around -4, a third around 0 and a third around 4, and of each three one is terminal. Were draws
-    the same for all, a factor that is drawn would count as a constant.
-    """
-    rng = np.random.default_rng(0)
-    normal = lambda *shape: jnp.asarray(rng.normal(size=shape))
-    number = np.arange(NUM_PROBES)
-    is_end, level = number % 3 == 0, jnp.asarray(4.0 * (3 * number[:, None] // NUM_PROBES - 1))
-    transition = Transition(
-        lists={name: level + 3 * normal(NUM_PROBES, PROBED_ACTIONS) for name in LISTS},
-        action=jnp.asarray(rng.integers(PROBED_ACTIONS, size=NUM_PROBES)),
-        reward=normal(NUM_PROBES),
-        gamma=jnp.where(is_end, 0.0, PROBED_DISCOUNT),
-        state=normal(NUM_PROBES, 4),
-        next_state=normal(NUM_PROBES, 4),
-    )
-    num = (NUM_PROBES, LOSSES.max_nodes)
-    return transition, Draws(normal(*num), jnp.asarray(rng.uniform(size=num))), jnp.asarray(is_end)
-
-
-def _on_probes(instructions: Instructions, given: Array, draws: Draws) -> Array:
-    """Run a program on the fixed transitions, each with draws of its own: [features, NUM_PROBES] -> [NUM_PROBES]."""
-    one = lambda given, draws: interpret(instructions, draws, given[:, None])[0]
-    return jax.vmap(one, (1, 0))(given, draws)
-
-
-@functools.partial(jax.jit, static_argnames="ends")
-def fingerprint(instructions: Instructions, ends: str = "gamma") -> Array:
-    """Return the gradient of a program's loss to Q(s) and Q(s_next) on fixed transitions, in units of its length.
-
-    Programs whose losses differ by a constant, or by a positive factor, have the same: an optimiser that divides by the
-    size of gradients cannot tell them apart. 0 for a program without a gradient.
-
-    Args:
-      instructions: with the registers of all lists, `registers_of(LISTS)`.
-      ends: what the loss is told of ends by, of ENDS.
-    Returns:
-      [2 * NUM_PROBES * PROBED_ACTIONS].
-    """
-    transition, draws, is_end = _probe()
-
-    def loss(lists):
-        told = transition._replace(lists=lists).told_ends(ends, PROBED_DISCOUNT, is_end)
-        return jnp.sum(_on_probes(instructions, features(told), draws))
-
-    gradient = jax.grad(loss)(transition.lists)
-    flat = jnp.concatenate([gradient[name].ravel() for name in LISTS if name[0] == "Q"])
-    largest = jnp.max(jnp.abs(flat))
-    scaled = flat / jnp.where(largest > 0, largest, 1.0)
-    return scaled / jnp.where(largest > 0, jnp.linalg.norm(scaled), 1.0)
-
-
-def distance_from_td(program: Program, ends: str = "gamma") -> float:
-    """Return the distance between the directions of a loss's gradient and of δ²'s, with γ or without, the nearer one.
-
-    Directions are those of `fingerprint`, with respect to Q(s) and Q(s′): from 0 to 2.
-    """
-    own = _direction(program, ends)
-    return min(float(np.linalg.norm(own - other)) for other in _directions_of_td(ends))
-
-
-@functools.cache
-def _directions_of_td(ends: str) -> list[np.ndarray]:
-    return [_direction(parse(LOSSES, formula), ends) for formula in TD]
-
-
-def _direction(program: Program, ends: str) -> np.ndarray:
-    return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS)), ends))
-
-
-@functools.partial(jax.jit, static_argnames="ends")
-def outputs(instructions: Instructions, ends: str = "gamma") -> Array:
-    """Return a program's losses on fixed transitions, in units of the largest, and the logarithm of that unit.
-
-    What the paper tells programs apart by (Co-Reyes et al. 2021, section 3.3: a hash of outputs); a tolerance is thus
-    relative. 0 where all losses are.
-
-    Returns:
-      [NUM_PROBES + 1].
-    """
-    transition, draws, is_end = _probe()
-    losses = _on_probes(instructions, features(transition.told_ends(ends, PROBED_DISCOUNT, is_end)), draws)
-    largest = jnp.max(jnp.abs(losses))
-    unit = jnp.where(largest > 0, largest, 1.0)
-    return jnp.append(losses / unit, jnp.log(unit))
-
-
-def has_gradient(program: Program, ends: str = "gamma") -> bool:
-    """Say whether a loss moves Q at all."""
-    return bool(np.any(_direction(program, ends)))
-
-
-_OF_LISTS: dict[str, Callable[..., Any]] = {
-    "MaxList": lambda x: jnp.max(x, axis=-1),
-    "MinList": lambda x: jnp.min(x, axis=-1),
-    "MeanList": lambda x: jnp.mean(x, axis=-1),
-    "VarianceList": lambda x: jnp.var(x, axis=-1),
-    "SelectList": lambda x, action: jnp.take_along_axis(x, action[:, None], axis=-1)[:, 0],
-    "ArgMaxList": lambda x: jnp.argmax(x, axis=-1),
-    "Softmax": lambda x: jax.nn.log_softmax(x),
-    "Entropy": lambda log_p: -jnp.sum(jnp.exp(log_p) * log_p, axis=-1),
-    "KLDiv": lambda log_p, log_q: jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1),
-    "StateDotProduct": lambda x, y: jnp.sum(x * y, axis=-1),
-    "StateL2Distance": lambda x, y: jnp.sum((x - y) ** 2, axis=-1),
-}
-
-
 def constants_of(language: Language, program: Program) -> list[float]:
     """Return the constants of a program, in the order in which `evaluate` takes them."""
     return [node.value for node in compact(language, program) if node.operator == "Constant"]
 
 
-class Given(Protocol):
+class Given(NamedTuple):
     """What a program is computed from: its inputs by their names, [N] where they are numbers, and networks' outputs."""
 
-    @property
-    def inputs(self) -> Mapping[str, Array]: ...
-    @property
-    def lists(self) -> Mapping[ListName, Array]: ...
+    inputs: Mapping[str, Array]
+    lists: Mapping[ListName, Array] = {}
 
 
-def evaluate(language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None) -> Array:
+def evaluate(
+    language: Language, program: Program, given: Given | Transition, draws: Draws, constants: Array | None = None
+) -> Array:
     """Compute a program: straight code, for one; returns [N].
 
     Gradients flow to lists and constants; those that are given, [constants], take the place of the program's.
@@ -402,7 +298,7 @@ def evaluate(language: Language, program: Program, given: Given, draws: Draws, c
 
 
 def evaluate_nodes(
-    language: Language, program: Program, given: Given, draws: Draws, constants: Array | None = None
+    language: Language, program: Program, given: Given | Transition, draws: Draws, constants: Array | None = None
 ) -> list[Array]:
     """Compute all of a compact program: its inputs, then node by node."""
     own = iter(constants_of(language, program) if constants is None else constants)
@@ -422,5 +318,5 @@ def evaluate_nodes(
                 x, y = (rlax.clip_gradient(x, -LIMIT, LIMIT) for x in (arguments[0], arguments[-1]))
                 values.append(_arithmetic(operator, x, y))
             case operator:
-                values.append(_OF_LISTS[operator](*arguments))
+                values.append(OF_LISTS[operator](*arguments))
     return values

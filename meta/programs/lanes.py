@@ -2,7 +2,7 @@
 
 A lane is an agent, its replay and its environment for as many episodes as an evaluation has (Co-Reyes et al. 2021,
 Algorithm 1): ε-greedy acting, one update by replayed transitions for each step, and a hard copy of Q every so many.
-Its program is data (`program_evaluation.Instructions`). Lanes share nothing: what one computes does not depend on the
+Its program is data (`evaluation.Instructions`). Lanes share nothing: what one computes does not depend on the
 others.
 
 Unlike in trajectories, `s_next` of a transition that ended its episode is the episode's own last state.
@@ -10,22 +10,22 @@ Unlike in trajectories, `s_next` of a transition that ended its episode is the e
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from agents.networks.agent import NetworkConfig, make_agent
+from agents.settings import Count, Fraction, OneOf, Positive, Settings, Sizes
 from agents.types import Array, Params, PredictionSpec
-from agents.validation import check_choice, check_fractions, check_positive
 from meta.programs.evaluation import ENDS, LISTS, Draws, Instructions, ListName, Transition, draw, features, interpret
 from meta.programs.language import LOSSES
 from toy_envs.base import Environment
 
 
 @dataclasses.dataclass
-class LaneConfig:
+class LaneConfig(Settings):
     """How an agent learns by a loss; "appendix B" is that of Co-Reyes et al. 2021, for classical control.
 
     Attributes:
@@ -42,26 +42,17 @@ class LaneConfig:
       max_steps: Environment steps of a training at most, whatever the number of episodes, at least 1.
     """
 
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 1e-4
-    discount: float = 0.99
-    ends: str = "gamma"
-    epsilon: float = 0.05
-    exploration: int = 1000
-    target_period: int = 100
-    capacity: int = 100_000
-    batch_size: int = 32
-    num_episodes: int = 400
-    max_steps: int = 1_000_000
-
-    def validate(self) -> None:
-        """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        check_positive(self, "learning_rate", "exploration", "target_period")
-        check_positive(self, "capacity", "batch_size", "num_episodes", "max_steps")
-        check_fractions(self, "discount", "epsilon")
-        check_choice("ends", self.ends, ENDS)
-        if not all(size > 0 for size in self.hidden):
-            raise ValueError(f"hidden is {self.hidden}, expected positive integers")
+    hidden: Sizes = (256, 256)
+    learning_rate: Positive = 1e-4
+    discount: Fraction = 0.99
+    ends: Annotated[str, OneOf(ENDS)] = "gamma"
+    epsilon: Fraction = 0.05
+    exploration: Count = 1000
+    target_period: Count = 100
+    capacity: Count = 100_000
+    batch_size: Count = 32
+    num_episodes: Count = 400
+    max_steps: Count = 1_000_000
 
 
 class Replayed(NamedTuple):

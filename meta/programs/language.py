@@ -3,7 +3,7 @@
 A program is a graph. Its *inputs* are what a `Language` names; each *node* is an operator with earlier inputs or nodes
 as arguments; the last node is what the program computes. Types are those of the paper: a state S, an action Z, a number
 R, a list of numbers L with one for each action, a probability P over actions. Types decide what can be an argument of
-what when a program is made; programs that are run know none (`program_evaluation.py`).
+what when a program is made; programs that are run know none (`evaluation.py`).
 
 A formula is the same as text, in Python's syntax:
 
@@ -16,7 +16,7 @@ at `s_next` are. Equal parts are one node. `(x - y)**2` is the paper's L2Distanc
 
 import ast
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agents.validation import did_you_mean
@@ -25,42 +25,48 @@ TYPES = {"S": "a state", "Z": "an action", "R": "a number", "L": "a list", "P": 
 
 
 class Operator(NamedTuple):
-    """Attributes: types of the arguments, a letter each; type of the result; the formula, with {} for arguments."""
+    """An operator; {} stands for arguments in the texts, and a Constant has none.
+
+    Attributes:
+      arguments, result: types of the arguments, a letter each, and of the result.
+      formula, latex: how it is written.
+    """
 
     arguments: str
     result: str
     formula: str
+    latex: str = ""
 
 
 # The operators of the paper's Appendix A, of which one with several types is several here.
 OPERATORS = {
-    "Q": Operator("S", "L", "Q({})"),
-    "QTarget": Operator("S", "L", "Q_targ({})"),
+    "Q": Operator("S", "L", "Q({})", "Q({})"),
+    "QTarget": Operator("S", "L", "Q_targ({})", r"Q_{{\mathrm{{targ}}}}({})"),
     "Constant": Operator("", "R", ""),
-    "Normal": Operator("", "R", "normal()"),
-    "Uniform": Operator("", "R", "uniform()"),
-    "Add": Operator("RR", "R", "{} + {}"),
-    "Subtract": Operator("RR", "R", "{} - {}"),
-    "DotProduct": Operator("RR", "R", "{} * {}"),
-    "Div": Operator("RR", "R", "{} / {}"),
-    "L2Distance": Operator("RR", "R", "({} - {})**2"),
-    "Max": Operator("RR", "R", "max({}, {})"),
-    "Min": Operator("RR", "R", "min({}, {})"),
-    "Log": Operator("R", "R", "log({})"),
-    "Exp": Operator("R", "R", "exp({})"),
-    "Abs": Operator("R", "R", "abs({})"),
-    "MultiplyTenth": Operator("R", "R", "tenth({})"),
-    "StateDotProduct": Operator("SS", "R", "dot({}, {})"),
-    "StateL2Distance": Operator("SS", "R", "l2({}, {})"),
-    "MaxList": Operator("L", "R", "max({})"),
-    "MinList": Operator("L", "R", "min({})"),
-    "MeanList": Operator("L", "R", "mean({})"),
-    "VarianceList": Operator("L", "R", "variance({})"),
-    "SelectList": Operator("LZ", "R", "{}[{}]"),
-    "ArgMaxList": Operator("L", "Z", "argmax({})"),
-    "Softmax": Operator("L", "P", "softmax({})"),
-    "KLDiv": Operator("PP", "R", "kl({}, {})"),
-    "Entropy": Operator("P", "R", "entropy({})"),
+    "Normal": Operator("", "R", "normal()", r"\mathcal{{N}}(0, 1)"),
+    "Uniform": Operator("", "R", "uniform()", r"\mathcal{{U}}(0, 1)"),
+    "Add": Operator("RR", "R", "{} + {}", "{} + {}"),
+    "Subtract": Operator("RR", "R", "{} - {}", "{} - {}"),
+    "DotProduct": Operator("RR", "R", "{} * {}", r"{} \cdot {}"),
+    "Div": Operator("RR", "R", "{} / {}", r"\frac{{{}}}{{{}}}"),
+    "L2Distance": Operator("RR", "R", "({} - {})**2", r"\left({} - {}\right)^2"),
+    "Max": Operator("RR", "R", "max({}, {})", r"\max({}, {})"),
+    "Min": Operator("RR", "R", "min({}, {})", r"\min({}, {})"),
+    "Log": Operator("R", "R", "log({})", r"\log({})"),
+    "Exp": Operator("R", "R", "exp({})", r"\exp({})"),
+    "Abs": Operator("R", "R", "abs({})", r"\left|{}\right|"),
+    "MultiplyTenth": Operator("R", "R", "tenth({})", r"0.1 \cdot ({})"),
+    "StateDotProduct": Operator("SS", "R", "dot({}, {})", r"{}^\top {}"),
+    "StateL2Distance": Operator("SS", "R", "l2({}, {})", r"\left\|{} - {}\right\|^2"),
+    "MaxList": Operator("L", "R", "max({})", r"\max_{{a'}} {}[a']"),
+    "MinList": Operator("L", "R", "min({})", r"\min_{{a'}} {}[a']"),
+    "MeanList": Operator("L", "R", "mean({})", r"\mathrm{{mean}}_{{a'}}\, {}[a']"),
+    "VarianceList": Operator("L", "R", "variance({})", r"\mathrm{{var}}_{{a'}}\, {}[a']"),
+    "SelectList": Operator("LZ", "R", "{}[{}]", "{}[{}]"),
+    "ArgMaxList": Operator("L", "Z", "argmax({})", r"\arg\max_{{a'}} {}[a']"),
+    "Softmax": Operator("L", "P", "softmax({})", r"\mathrm{{softmax}}({})"),
+    "KLDiv": Operator("PP", "R", "kl({}, {})", r"\mathrm{{KL}}({} \,\|\, {})"),
+    "Entropy": Operator("P", "R", "entropy({})", r"\mathcal{{H}}({})"),
 }
 LIMIT = 1e10  # of constants, of results, and of the gradient to an argument, in size
 CONSTANTS = (1.0, 0.5, 0.2, 0.1, 0.01)  # what a search draws from
@@ -139,18 +145,35 @@ def _check_types(operator: str, found: Sequence[str]) -> None:
 
 def to_formula(language: Language, program: Program) -> str:
     """Write a program as a formula that `parse` reads; what is used more than once has a name, x1, x2, …"""
+
+    def text(node: Node, parts: list[str]) -> str:
+        formula = OPERATORS[node.operator].formula
+        return ast.unparse(ast.parse(formula.format(*(f"({part})" for part in parts)) if formula else repr(node.value)))
+
+    return "; ".join(statements(language, program, language.inputs, text, "x{}"))
+
+
+def statements(
+    language: Language, program: Program, inputs: Iterable[str], text_of: Callable[[Node, list[str]], str], name: str
+) -> list[str]:
+    """Write a program: first what is used more than once, "name = …" with a number in the name, then the result.
+
+    Args:
+      inputs: how the language's inputs are written.
+      text_of: node, texts of its arguments -> its text.
+      name: with {} for the number.
+    """
     program = compact(language, program)
     uses = collections.Counter(x for node in program for x in node.arguments)
-    texts, named = list(language.inputs), list[str]()
+    texts, named = list(inputs), list[str]()
     for i, node in enumerate(program, start=len(texts)):
-        operator = OPERATORS[node.operator]
-        parts = [f"({texts[x]})" for x in node.arguments]
-        text = ast.unparse(ast.parse(operator.formula.format(*parts) if operator.formula else repr(node.value)))
+        text = text_of(node, [texts[x] for x in node.arguments])
         if uses[i] > 1 and node.operator not in ("Constant", "Q", "QTarget"):
-            named.append(f"x{len(named) + 1} = {text}")
-            text = f"x{len(named)}"
+            own = name.format(len(named) + 1)
+            named.append(f"{own} = {text}")
+            text = own
         texts.append(text)
-    return "; ".join([*named, texts[-1]])
+    return [*named, texts[-1]]
 
 
 _INFIX = {ast.Add: "Add", ast.Sub: "Subtract", ast.Mult: "DotProduct", ast.Div: "Div"}

@@ -6,17 +6,17 @@
 import dataclasses
 import functools
 import itertools
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.rule import UpdateRule, masked_means
 from agents.rules.action_values import epsilon_greedy_logits
-from agents.settings import Settings
+from agents.settings import Count, Fraction, OneOf, Settings
 from agents.types import Array, PredictionSpec, successors
-from agents.validation import check_choice, check_fractions
-from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, has_gradient, lists_of
+from meta.programs.equivalence import has_gradient
+from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, lists_of
 from meta.programs.language import FORMULAS, LOSSES, Program, compact, parse_setting
 
 MOST_MAXIMA = 2  # that cases are told apart by
@@ -37,17 +37,14 @@ class ProgramConfig(Settings):
     """
 
     formula: str = FORMULAS["dqn"]
-    discount: float = 0.99
-    epsilon: float = 0.05
-    target_period: int = 100
-    ends: str = "gamma"
+    discount: Fraction = 0.99
+    epsilon: Fraction = 0.05
+    target_period: Count = 100
+    ends: Annotated[str, OneOf(ENDS)] = "gamma"
 
     def validate(self) -> None:
-        check_choice("ends", self.ends, ENDS)
+        super().validate()
         parse_loss("formula", self.formula, self.ends)
-        check_fractions(self, "discount", "epsilon")
-        if self.target_period < 1:
-            raise ValueError(f"target_period is {self.target_period}, expected an integer of at least 1")
 
 
 @functools.cache

@@ -2,29 +2,29 @@
 
 A program is one step of a scan from the last step of a trajectory to the first. From reward, discount, v(S), v(S′),
 π(A|S), μ(A|S) and the target of the next step it makes that of this one; the scan begins with v(S′). The language's
-operators are the numerical ones of `program_language`. η is the program's constants: the λ of a λ-return, say. Or η is
+operators are the numerical ones of `language.py`. η is the program's constants: the λ of a λ-return, say. Or η is
 the program as a whole, as data: one compiled program then serves all, and agents can be mapped over programs.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from agents.rule import REDUCTIONS, UpdateRule
+from agents.rule import Reduction, UpdateRule
 from agents.rules.action_values import taken
 from agents.rules.categorical import log_probability
 from agents.rules.impala import actor_critic_spec
+from agents.settings import Fraction, NotNegative, Settings
 from agents.types import Array, Params, Trajectory, successors
-from agents.validation import check_choice, check_fractions, check_not_negative
 from meta.programs.evaluation import (
     ARITHMETIC,
     Draws,
+    Given,
     Instructions,
-    ListName,
     assemble,
     constants_of,
     evaluate,
@@ -42,15 +42,8 @@ FORMULAS = {  # with λ = 0.95
 }
 
 
-class Step(NamedTuple):
-    """The inputs of a program of `TARGETS` by their names, [B] each."""
-
-    inputs: Mapping[str, Array]
-    lists: Mapping[ListName, Array] = {}
-
-
 @dataclasses.dataclass
-class TargetProgramConfig:
+class TargetProgramConfig(Settings):
     """A program as the target of actor-critics.
 
     Attributes:
@@ -64,18 +57,16 @@ class TargetProgramConfig:
     """
 
     formula: str = FORMULAS["vtrace"]
-    discount: float = 0.99
-    reduction: str = "mean"
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    vtrace_lambda: float = 0.95
+    discount: Fraction = 0.99
+    reduction: Reduction = "mean"
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    vtrace_lambda: Fraction = 0.95
     is_data: bool = False
 
     def validate(self) -> None:
+        super().validate()
         _program(self.formula)
-        check_fractions(self, "discount", "vtrace_lambda")
-        check_choice("reduction", self.reduction, REDUCTIONS)
-        check_not_negative(self, "value_cost", "entropy_cost")
 
 
 @functools.cache
@@ -101,7 +92,7 @@ def target_program(config: TargetProgramConfig) -> UpdateRule:
             )
         else:
             given = meta_params["program"]["constants"] if constants else None
-            compute = lambda inputs: evaluate(TARGETS, program, Step(inputs), _no_draws(), given)
+            compute = lambda inputs: evaluate(TARGETS, program, Given(inputs), _no_draws(), given)
         found = targets(compute, trajectory, predictions["value"], predictions["policy"], config.discount)
         return found, rule_state
 

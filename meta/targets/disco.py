@@ -7,18 +7,19 @@ Source: Oh et al. 2025, Methods; every constant is that of the published rule, D
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents.acting.in_jax import empty_trajectory
 from agents.rule import UpdateRule, masked_means, masked_reduce
 from agents.rules.action_values import taken, taken_vectors
 from agents.rules.categorical import entropy, kl_divergence, to_scalars, two_hot_loss
 from agents.rules.moving_average import MovingAverage, initial_average, update_average
+from agents.settings import Bounds, Count, CountOrZero, Fraction, NotNegative, OneOf, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
-from agents.validation import check_choice, check_fractions, check_not_negative
 from meta.targets import disco_inputs
 from meta.targets.disco_inputs import DiscoContext, compute_values
 from meta.targets.target_network import (
@@ -30,13 +31,13 @@ from meta.targets.target_network import (
     initial_lifetime_lstm_state,
 )
 
-PARTS = ("y_z", "q", "aux_policy")
 HIDDEN = ("nothing", "own", "all")
+_EMBEDDING = Bounds("positive layer sizes", lambda x: bool(x) and min(x) >= 1)
 HIDDEN_AS = {"zero": jnp.zeros_like, "mean": lambda x: jnp.broadcast_to(jnp.mean(x), x.shape)}
 
 
 @dataclasses.dataclass
-class DiscoConfig:
+class DiscoConfig(Settings):
     """DiscoRL's rule; the defaults are those of Disco103 (Oh et al. 2025: its weights and public code).
 
     Attributes:
@@ -62,47 +63,35 @@ class DiscoConfig:
       skips_first_steps: Whether losses leave out the first step of an episode, as those of the public code do.
     """
 
-    prediction_size: int = 600
-    max_value: int = 300
-    lstm: int = 256
-    lifetime_lstm: int = 128
-    action_embedding: tuple[int, ...] = (16, 2)
-    discount: float = 0.997
-    lambda_: float = 0.95
-    policy_cost: float = 1.0
-    y_cost: float = 1.0
-    z_cost: float = 1.0
-    aux_policy_cost: float = 1.0
-    value_cost: float = 0.2
-    target_decay: float = 0.9
-    target_policy_cost: float = 1e-2
-    logit_cost: float = 1e-3
-    core: str = "lstm"
-    without: tuple[str, ...] = ()
-    hidden: str = "nothing"
-    hidden_as: str = "zero"
+    prediction_size: Count = 600
+    max_value: Count = 300
+    lstm: Count = 256
+    lifetime_lstm: CountOrZero = 128
+    action_embedding: Annotated[tuple[int, ...], _EMBEDDING] = (16, 2)
+    discount: Fraction = 0.997
+    lambda_: Fraction = 0.95
+    policy_cost: NotNegative = 1.0
+    y_cost: NotNegative = 1.0
+    z_cost: NotNegative = 1.0
+    aux_policy_cost: NotNegative = 1.0
+    value_cost: NotNegative = 0.2
+    target_decay: Fraction = 0.9
+    target_policy_cost: NotNegative = 1e-2
+    logit_cost: NotNegative = 1e-3
+    core: Annotated[str, OneOf(CORES)] = "lstm"
+    without: Annotated[tuple[str, ...], OneOf(("y_z", "q", "aux_policy"))] = ()
+    hidden: Annotated[str, OneOf(HIDDEN)] = "nothing"
+    hidden_as: Annotated[str, OneOf(HIDDEN_AS)] = "zero"
     skips_first_steps: bool = False
 
     def validate(self) -> None:
-        for name, least in (("prediction_size", 1), ("max_value", 1), ("lstm", 1), ("lifetime_lstm", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least {least}")
-        check_choice("core", self.core, CORES)
-        check_choice("hidden", self.hidden, HIDDEN)
-        check_choice("hidden_as", self.hidden_as, HIDDEN_AS)
-        for part in self.without:
-            check_choice("without", part, PARTS)
+        super().validate()
         if self.hidden != "nothing" and "y_z" in self.without:
             raise ValueError(f"hidden is {self.hidden!r}, expected 'nothing' where there are no y and z")
         if self.core == "transformer" and self.lstm % FutureTransformer.NUM_HEADS:
             raise ValueError(
                 f"lstm is {self.lstm}, expected a multiple of {FutureTransformer.NUM_HEADS} for a transformer"
             )
-        if not self.action_embedding or min(self.action_embedding) < 1:
-            raise ValueError(f"action_embedding is {self.action_embedding}, expected positive layer sizes")
-        check_fractions(self, "discount", "lambda_", "target_decay")
-        check_not_negative(self, "policy_cost", "y_cost", "z_cost", "aux_policy_cost", "value_cost")
-        check_not_negative(self, "target_policy_cost", "logit_cost")
 
 
 class DiscoState(NamedTuple):
@@ -180,7 +169,8 @@ def disco(config: DiscoConfig) -> UpdateRule:
         return DiscoState(initial_lifetime_lstm_state(_sizes(config)), initial_average(), initial_average())
 
     def random_meta_params(key: Array, num_actions: int):
-        trajectory, predictions = _example(spec(num_actions), num_actions)
+        trajectory = empty_trajectory(None, jnp.zeros((1, 1)), 1, num_actions)
+        predictions = {name: jnp.zeros((2, 1, *x.axes(num_actions))) for name, x in spec(num_actions).items()}
         context, _ = make_context(init(), trajectory, predictions, predictions, config)
         return network.init(key, context, init().lifetime)
 
@@ -192,14 +182,9 @@ def disco(config: DiscoConfig) -> UpdateRule:
         return DiscoTargets(targets["policy"], targets.get("y"), targets.get("z"), returns), new_state
 
     def loss(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
-        costs = {
-            "policy": config.policy_cost,
-            "y": config.y_cost,
-            "z": config.z_cost,
-            "aux_policy": config.aux_policy_cost,
-        }
         losses = prediction_losses(targets, predictions, trajectory)
-        return _weights(config, trajectory) * sum((costs[name] * x for name, x in losses.items()), start=jnp.zeros(()))
+        weighted = (getattr(config, f"{name}_cost") * x for name, x in losses.items())
+        return _weights(config, trajectory) * sum(weighted, start=jnp.zeros(()))
 
     def loss_without_meta(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         assert targets.returns is not None
@@ -262,20 +247,3 @@ def prediction_losses(targets: DiscoTargets, predictions: Predictions, trajector
 def value_loss(returns: Array, q_logits: Array, trajectory: Trajectory) -> Array:
     """Cross-entropy of q(S, A) to the two-hot encoding of the transformed returns, [T, B]."""
     return two_hot_loss(returns, taken_vectors(q_logits, trajectory))
-
-
-def _example(spec: TargetSpec, num_actions: int) -> tuple[Trajectory, Predictions]:
-    """Zeros in the shapes of one step of one environment."""
-    zeros = jnp.zeros((1, 1))
-    trajectory = Trajectory(
-        observation=jnp.zeros((2, 1)),
-        is_first=jnp.zeros((2, 1), bool),
-        action=zeros.astype(int),
-        reward=zeros,
-        discount=zeros,
-        truncated=zeros.astype(bool),
-        valid=jnp.ones((1, 1), bool),
-        behaviour_logits=jnp.zeros((1, 1, num_actions)),
-        core_state=(),
-    )
-    return trajectory, {name: jnp.zeros((2, 1, *x.axes(num_actions))) for name, x in spec.items()}

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.networks.agent import TORSO
+from agents.rule import UpdateRule
 from agents.types import Array, Params, Predictions, Trajectory
 from agents.validation import check_choice
 from meta.targets.hand_made import TARGETS
@@ -69,12 +70,13 @@ def fit(name: str, config: FrodoConfig, key: Array) -> Params:
         )
         return jnp.mean(error / (size + 0.1 * size.mean()))
 
+    return minimise(loss, rule, NUM_ACTIONS, key)
+
+
+def minimise(loss: Callable[[Params, Array], Array], rule: UpdateRule, num_actions: int, key: Array) -> Params:
+    """Minimise a loss of η and a key by Adam, from a random η on, a key of its own in each of the updates."""
     init_key, key = jax.random.split(key)
-    return minimise(loss, rule.random_meta_params(init_key, NUM_ACTIONS), key)
-
-
-def minimise(loss: Callable[[Params, Array], Array], meta_params: Params, key: Array) -> Params:
-    """Minimise a loss of η and a key by Adam, a key of its own in each of the updates."""
+    meta_params = rule.random_meta_params(init_key, num_actions)
     schedule = optax.cosine_decay_schedule(LEARNING_RATE, NUM_UPDATES)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
 

@@ -107,8 +107,7 @@ def fit(config: DiscoConfig, key: Array) -> Params:
         made_up = [make_up_for_disco(key, config, num) for key, num in zip(keys, NUM_ACTIONS, strict=True)]
         return sum((divergence(config, meta_params, one)[0] for one in made_up), start=jnp.zeros(()))
 
-    init_key, key = jax.random.split(key)
-    return minimise(loss, disco(config).random_meta_params(init_key, NUM_ACTIONS[0]), key)
+    return minimise(loss, disco(config), NUM_ACTIONS[0], key)
 
 
 def make_up_for_disco(

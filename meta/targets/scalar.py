@@ -6,7 +6,7 @@ Eq. 13. Off-policy inputs: section 5.1. Learned loss: section 5.4.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -14,16 +14,17 @@ import jax.numpy as jnp
 
 from agents.lazy import rlax
 from agents.networks.agent import TORSO
-from agents.rule import REDUCTIONS, UpdateRule, masked_means
+from agents.rule import Reduction, UpdateRule, masked_means
 from agents.rules import impala
 from agents.rules.action_values import epsilon_greedy_logits, expected_values, squared_error, taken
 from agents.rules.categorical import entropy, log_probability
 from agents.rules.td import only_action
-from agents.settings import Settings
+from agents.settings import CountOrZero, Fraction, NotNegative, OneOf, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory, successors
-from agents.validation import check_choice, check_fractions, check_not_negative
+from agents.validation import check_choice
 from meta.targets import inputs
 from meta.targets.hand_made import TARGETS
+from meta.targets.inputs import INPUTS
 from meta.targets.target_network import Inputs, TargetNetwork, TargetNetworkConfig
 
 VALUE = "value"  # what relative targets change by default
@@ -42,21 +43,16 @@ class MetaNetworkConfig(Settings):
       torso: Units of the agent's last layer, which is an input besides (Xu et al. 2020, appendix C.4); 0 for none.
     """
 
-    discount: float = 0.99
-    reduction: str = "sum"
+    discount: Fraction = 0.99
+    reduction: Reduction = "sum"
     lstm: int = 256
-    inputs: tuple[str, ...] = ("reward", "discount", "next_value", "pi", "mu")
-    torso: int = 0
+    inputs: Annotated[tuple[str, ...], OneOf(INPUTS)] = ("reward", "discount", "next_value", "pi", "mu")
+    torso: CountOrZero = 0
 
     def validate(self) -> None:
-        check_fractions(self, "discount")
-        check_choice("reduction", self.reduction, REDUCTIONS)
-        for name in self.inputs:
-            check_choice("inputs", name, inputs.INPUTS)
+        super().validate()
         if self.lstm < 1 or not self.inputs:
             raise ValueError(f"lstm is {self.lstm} and inputs {self.inputs}, expected units and inputs")
-        if self.torso < 0:
-            raise ValueError(f"torso is {self.torso}, expected the units of the agent's last layer, or 0")
 
 
 @dataclasses.dataclass
@@ -84,26 +80,22 @@ class FrodoConfig(MetaNetworkConfig):
 
     kind: str = "actor_critic"
     is_relative: bool = False
-    base: str = VALUE
-    next_value_gradient: str = "semi"
-    consistency_cost: float = 0.0
+    base: Annotated[str, OneOf((VALUE, *TARGETS))] = VALUE
+    next_value_gradient: Annotated[str, OneOf(("literal", "semi", "stopped"))] = "semi"
+    consistency_cost: NotNegative = 0.0
     is_consistency_multi_step: bool = True
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    vtrace_lambda: float = 1.0
-    epsilon: float = 0.1
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    vtrace_lambda: Fraction = 1.0
+    epsilon: Fraction = 0.1
 
     def validate(self) -> None:
         super().validate()
         check_choice("kind", self.kind, KINDS)
-        check_choice("base", self.base, (VALUE, *TARGETS))
         if self.base != VALUE and not self.is_relative:
             raise ValueError(f"base is {self.base!r}, expected {VALUE!r}: targets are not relative")
         if self.base == "vtrace" and self.kind != "actor_critic":
             raise ValueError(f"base is 'vtrace', expected another one: kind {self.kind!r} has no policy that learns")
-        check_choice("next_value_gradient", self.next_value_gradient, ("literal", "semi", "stopped"))
-        check_fractions(self, "vtrace_lambda", "epsilon")
-        check_not_negative(self, "consistency_cost", "value_cost", "entropy_cost")
         for kind, names in SETTINGS_OF_KIND.items():
             for name in names:
                 value, default = getattr(self, name), getattr(FrodoConfig, name)
@@ -124,11 +116,7 @@ class LearnedLossConfig(MetaNetworkConfig):
     """
 
     is_next_value_differentiated: bool = False
-    entropy_cost: float = 0.01
-
-    def validate(self) -> None:
-        super().validate()
-        check_not_negative(self, "entropy_cost")
+    entropy_cost: NotNegative = 0.01
 
 
 class Kind(NamedTuple):

@@ -48,9 +48,7 @@ class TargetNetworkConfig:
     core: str = "lstm"
 
 
-class LifetimeLSTMState(NamedTuple):
-    hidden: Array  # [lifetime_lstm]
-    cell: Array  # [lifetime_lstm]
+LifetimeLSTMState = hk.LSTMState  # hidden and cell, [lifetime_lstm] each
 
 
 def initial_lifetime_lstm_state(config: TargetNetworkConfig) -> LifetimeLSTMState | tuple[()]:
@@ -126,8 +124,7 @@ class TargetNetwork(hk.Module):
             if inputs.target_features is not None:
                 columns.append(inputs.target_features)
             embedded = hk.Linear(16, name="embedding")(jnp.concatenate(columns, axis=-1))
-            _, new = hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), hk.LSTMState(*state))
-        return LifetimeLSTMState(new.hidden, new.cell)
+            return hk.LSTM(self._config.lifetime_lstm)(embedded.mean(axis=(0, 1)), state)[1]
 
 
 class ReverseLSTM(hk.Module):

@@ -7,7 +7,7 @@ appendix D.5: no-op filtering, and prioritised level replay (PLR) after Jiang et
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from agents.acting.trials import play
 from agents.networks.agent import Agent
 from agents.rules.categorical import to_scalars
 from agents.rules.moving_average import MovingAverage, initial_average, normalise, update_average
+from agents.settings import POSITIVE, Count, Fraction, OneOf, Positive, Settings
 from agents.types import Array, Params, Predictions, TargetSpec, Trajectory, successors
-from agents.validation import check_choice, check_fractions, check_positive
 from toy_envs.base import Environment
 from toy_envs.trials import Trials
 
@@ -30,7 +30,7 @@ DIFFERENCE, MAX_OF_NO_OP, GOOD, MAX_GOOD, MIN_BETTER, MIN_WORSE, RANGE = 0.01, 1
 
 
 @dataclasses.dataclass
-class CurriculumConfig:
+class CurriculumConfig(Settings):
     """How tasks are chosen (Bauer et al. 2023, section 2.3).
 
     Attributes:
@@ -44,21 +44,12 @@ class CurriculumConfig:
       temperature: PLR: a task's probability goes by 1 / rank to the power of 1 / temperature; positive.
     """
 
-    kind: str = UNIFORM
-    num_train: int = 30
-    capacity: int = 1000
-    replay: float = 0.2
-    staleness: float = 0.2
-    temperature: float = 0.3
-
-    def validate(self) -> None:
-        """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        check_choice("kind", self.kind, KINDS)
-        check_fractions(self, "replay", "staleness")
-        check_positive(self, "replay", "temperature")
-        for name in ("num_train", "capacity"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
+    kind: Annotated[str, OneOf(KINDS)] = UNIFORM
+    num_train: Count = 30
+    capacity: Count = 1000
+    replay: Annotated[Fraction, POSITIVE] = 0.2
+    staleness: Fraction = 0.2
+    temperature: Positive = 0.3
 
     @property
     def min_size(self) -> int:

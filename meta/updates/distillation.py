@@ -6,7 +6,7 @@ al. 2023 (AdA), section 2.5 and eq. 2; the paper gives no weight of the loss, an
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,12 @@ from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.rules.categorical import kl_divergence
 from agents.rules.muesli import ahead, reached
+from agents.settings import NOT_NEGATIVE, NotNegative, Settings
 from agents.types import Array, Params, Predictions, Targets, Trajectory
-from agents.validation import check_not_negative
 
 
 @dataclasses.dataclass
-class DistillationConfig:
+class DistillationConfig(Settings):
     """Distillation: an actor-critic is also moved to a teacher's policy, early in its life.
 
     Attributes:
@@ -30,11 +30,11 @@ class DistillationConfig:
     """
 
     teacher: str = ""
-    steps: int = 0
-    cost: float = 1.0
+    steps: Annotated[int, NOT_NEGATIVE] = 0
+    cost: NotNegative = 1.0
 
     def validate(self) -> None:
-        check_not_negative(self, "steps", "cost")
+        super().validate()
         if self.teacher and not self.steps:
             raise ValueError(f"steps is 0, expected how many environment steps {self.teacher} teaches")
 

@@ -230,8 +230,7 @@ def init_window(window_overlap: int, example: Trajectory, agent: AgentState) -> 
 def with_replay(step: LifetimeStep, config: ReplayConfig) -> LifetimeStep:
     """Make the lifetime step in which each fresh trajectory adds one update, on a draw of all that was seen."""
 
-    def draw(replay: Replay, fresh: Trajectory) -> tuple[Replay, Trajectory]:
-        return replays.sample(config, replays.add(replay, fresh), fresh)
+    draw = lambda replay, fresh: replays.sample(config, replays.add(replay, fresh), fresh)
 
     def learn(meta_params, state: LifetimeState, trajectories, validation, is_ready) -> Learned:
         assert isinstance(state.replay, Replay)

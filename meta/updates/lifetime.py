@@ -5,7 +5,7 @@ The online regime takes it with the one agent there is, a population with each o
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,14 @@ from agents.acting.in_jax import Schedule
 from agents.acting.replay import ReplayConfig
 from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
-from agents.settings import Settings
+from agents.settings import Bounds, Count, OneOf, PositiveOrInf, Settings
 from agents.types import Array, Params, Trajectory
-from agents.validation import check_choice
 from meta.updates import gradients, passes
 from meta.updates.distillation import Teacher
 from meta.updates.outer import Outer
 from meta.updates.passes import Passes
+
+_STEPS = Bounds("environment steps, or 0 for none", lambda x: x >= 0)
 
 
 @dataclasses.dataclass
@@ -47,32 +48,23 @@ class LifetimeConfig(Settings):
       replay: The replay of trajectories.
     """
 
-    batch_size: int = 30
-    unroll: int = 30
-    validation_unroll: int = 30
-    num_updates: int = 5
+    batch_size: Count = 30
+    unroll: Count = 30
+    validation_unroll: Count = 30
+    num_updates: Count = 5
     is_validation_kept: bool = False
     stride: int = 0
-    epochs: int = 1
-    minibatches: int = 1
-    annealing: int = 0
+    epochs: Count = 1
+    minibatches: Count = 1
+    annealing: Annotated[int, _STEPS] = 0
     is_acting_interleaved: bool = False
-    exploration: int = 0
-    max_abs_reward: float = float("inf")
-    gradient_mode: str = "mixed"
+    exploration: Annotated[int, _STEPS] = 0
+    max_abs_reward: PositiveOrInf = float("inf")
+    gradient_mode: Annotated[str, OneOf(gradients.MODES)] = "mixed"
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
 
     def validate(self) -> None:
-        """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        for name in ("batch_size", "unroll", "validation_unroll", "num_updates", "epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-        for name in ("annealing", "exploration"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected environment steps, or 0 for none")
-        if not self.max_abs_reward > 0:
-            raise ValueError(f"max_abs_reward is {self.max_abs_reward}, expected a positive number")
-        check_choice("gradient_mode", self.gradient_mode, gradients.MODES)
+        super().validate()
         if not 0 <= self.stride <= self.num_updates:
             raise ValueError(
                 f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
@@ -82,16 +74,10 @@ class LifetimeConfig(Settings):
                 f"validation_unroll is {self.validation_unroll} and unroll {self.unroll}, expected the same where "
                 "is_validation_kept is True"
             )
-        if self.is_validation_kept and self.replay.capacity:
-            raise ValueError(
-                f"is_validation_kept is True and replay.capacity is {self.replay.capacity}, expected one of the two"
-            )
         self.replay.validate(self.batch_size)
-        if self.is_acting_interleaved and self.replay.capacity:
-            raise ValueError(
-                f"is_acting_interleaved is True and replay.capacity is {self.replay.capacity}, expected one of the "
-                "two: what is replayed was acted by older parameters anyway"
-            )
+        for name in ("is_validation_kept", "is_acting_interleaved"):  # what is replayed is of older parameters anyway
+            if getattr(self, name) and (capacity := self.replay.capacity):
+                raise ValueError(f"{name} is True and replay.capacity is {capacity}, expected one of the two")
 
     def num_new_updates(self, is_meta: bool) -> int:
         """Updates of θ that an iteration adds: all M, or those of a stride."""

@@ -1,15 +1,15 @@
 """Optimisers of agents, of η and of meta-value functions, as meta-gradients need them."""
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from agents.settings import Bounds, OneOf, Positive, PositiveOrInf, check_settings
 from agents.types import Array, Params
-from agents.validation import check_choice, check_finite
 
-NAMES = ("rmsprop", "adam")
 ADAM_B1 = 0.9
 
 
@@ -26,21 +26,15 @@ class OptimizerConfig:
       max_update: What each entry of an update is clipped to, before the learning rate, positive; inf for none.
     """
 
-    learning_rate: float = 1e-3
-    decay: float = 0.99
-    epsilon: float = 0.1
-    max_gradient_norm: float = 1e4
-    name: str = "rmsprop"
-    max_update: float = float("inf")
+    learning_rate: Positive = 1e-3
+    decay: Annotated[float, Bounds("a number from 0 to below 1", lambda x: 0 <= x < 1)] = 0.99
+    epsilon: Positive = 0.1
+    max_gradient_norm: PositiveOrInf = 1e4
+    name: Annotated[str, OneOf(("rmsprop", "adam"))] = "rmsprop"
+    max_update: PositiveOrInf = float("inf")
 
     def validate(self, prefix: str) -> None:
-        check_choice(f"{prefix}.name", self.name, NAMES)
-        for field in ("learning_rate", "epsilon", "max_gradient_norm", "max_update"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{prefix}.{field} is {getattr(self, field)}, expected a positive number")
-        check_finite(self, "learning_rate", "epsilon", prefix=f"{prefix}.")
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"{prefix}.decay is {self.decay}, expected a number from 0 to below 1")
+        check_settings(self, f"{prefix}.")
 
     def make(self, num_updates: int = 0) -> optax.GradientTransformation:
         """Make the optimiser; with `num_updates`, the learning rate falls in a line and is 0 after so many updates."""

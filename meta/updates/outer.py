@@ -21,13 +21,13 @@ from agents.rules.categorical import entropy
 from agents.rules.impala import actor_critic_loss, vtrace_targets
 from agents.rules.moving_average import MovingAverage, initial_average, normalise, update_average
 from agents.rules.returns import lambda_returns
+from agents.settings import Fraction, NotNegative, Positive, Settings, Sizes
 from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory
-from agents.validation import check_fractions, check_not_negative, check_positive
 from meta.updates.optimizers import OptimizerConfig, adam
 
 
 @dataclasses.dataclass
-class OuterConfig:
+class OuterConfig(Settings):
     """The outer objective; per-step losses are reduced as the rule's are.
 
     `settings_of` says which of these settings the objective of an agent has; the others must keep their defaults.
@@ -44,22 +44,18 @@ class OuterConfig:
       value_optimizer: The optimiser of the meta-value function (Oh et al. 2025, Methods, and their public code).
     """
 
-    discount: float = 0.99
-    lambda_: float = 1.0
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
-    prediction_entropy_cost: float = 1e-3
-    temperature: float = 1.0
+    discount: Fraction = 0.99
+    lambda_: Fraction = 1.0
+    value_cost: NotNegative = 0.5
+    entropy_cost: NotNegative = 0.01
+    prediction_entropy_cost: NotNegative = 1e-3
+    temperature: Positive = 1.0
     is_advantage_normalised: bool = False
-    value_hidden: tuple[int, ...] = (256, 256)
+    value_hidden: Sizes = (256, 256)
     value_optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: adam(3e-4, max_update=1.0))
 
     def validate(self) -> None:
-        check_fractions(self, "discount", "lambda_")
-        check_not_negative(self, "value_cost", "entropy_cost", "prediction_entropy_cost")
-        check_positive(self, "temperature")
-        if not isinstance(self.value_hidden, tuple) or any(size < 1 for size in self.value_hidden):
-            raise ValueError(f"value_hidden is {self.value_hidden}, expected a tuple of positive layer sizes")
+        super().validate()
         self.value_optimizer.validate("value_optimizer")
 
 

@@ -1,13 +1,13 @@
 """What a bad value is answered: one line that names it, its value and what was expected."""
 
-import types
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import validation
+from agents.settings import Fraction, NotNegative, Positive, check_settings
 from agents.validation import check_choice, check_shape
 
 NAN = float("nan")
@@ -22,19 +22,20 @@ def test_a_choice_is_one_of_those_that_there_are():
 
 
 @pytest.mark.parametrize(
-    ("check", "good", "bad", "expected"),
+    ("kind", "good", "bad", "expected"),
     [
-        (validation.check_fractions, (0, 0.5, 1), (-0.1, 1.1, NAN), "a number from 0 to 1"),
-        (validation.check_not_negative, (0, 7.5), (-1e-3, NAN), "a number of at least 0"),
-        (validation.check_positive, (1e-3, 7.5), (0.0, -1.0, NAN), "a positive number"),
+        (Fraction, (0, 0.5, 1), (-0.1, 1.1, NAN), "a number from 0 to 1"),
+        (NotNegative, (0, 7.5), (-1e-3, NAN), "a number of at least 0"),
+        (Positive, (1e-3, 7.5), (0.0, -1.0, NAN), "a positive number"),
     ],
 )
-def test_a_setting_out_of_range_is_named(check, good, bad, expected):
+def test_a_setting_out_of_range_is_named(kind, good, bad, expected):
+    make = dataclasses.make_dataclass("Made", [("first", kind), ("second", kind)])
     for value in good:
-        check(types.SimpleNamespace(first=1.0, second=value), "first", "second")
+        check_settings(make(1.0, value))
     for value in bad:
         with pytest.raises(ValueError, match=f"^second is {value}, expected {expected}$"):
-            check(types.SimpleNamespace(first=1.0, second=value), "first", "second")
+            check_settings(make(1.0, value))
 
 
 def test_a_shape_has_sizes_of_which_none_is_any():

@@ -21,7 +21,7 @@ from frodo.regimes.target_lanes import TargetLaneConfig
 from frodo.rules.files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
-from meta.programs.evaluation import distance_from_td
+from meta.programs.equivalence import distance_from_td
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import LOSSES, parse
 
@@ -222,7 +222,7 @@ def test_a_target_is_found_and_is_a_rule_that_others_read(tmp_path):
         (["--envs=envpool/CartPole-v1"], "error: --envs: envpool/CartPole-v1 is stepped on the host, expected toy/..."),
         (["--envs=toy/catch,toy/catch"], "error: --envs: toy/catch is given more than once"),
         (["--config.start=dqm"], "start: 'dqm' is no name: there are s, a, r, gamma, s_next (did you mean 'dqn'?)"),
-        (["--config.lane.batch_size=0"], "lane.batch_size is 0, expected a positive number"),
+        (["--config.lane.batch_size=0"], "lane.batch_size is 0, expected an integer of at least 1"),
         (["--envs=gymnax/FourRooms-misc"], "no scores of random and of best play are known for gymnax/FourRooms-misc"),
         (["--config.tournament_size=500"], "tournament_size is 500, expected at most population_size (300)"),
         (["--config.start=Q(s)[b]"], "start: 'b' is no name"),

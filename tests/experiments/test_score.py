@@ -7,7 +7,8 @@ import pytest
 
 from frodo.regimes.evolution import Evolution
 from frodo.regimes.scores import task_of
-from meta.programs.evaluation import ENDS, distance_from_td
+from meta.programs.equivalence import distance_from_td
+from meta.programs.evaluation import ENDS
 from meta.programs.language import FORMULAS, LOSSES, parse
 from tests.experiments.test_evolve import CONFIG
 

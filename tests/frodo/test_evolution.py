@@ -18,8 +18,8 @@ from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.regimes.target_lanes import TargetLaneConfig
-from meta.programs.equivalence import SAME
-from meta.programs.evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
+from meta.programs.equivalence import SAME, TD, distance_from_td, fingerprint, outputs
+from meta.programs.evaluation import LISTS, assemble, registers_of
 from meta.programs.lanes import LaneConfig, make_lanes
 from meta.programs.language import FORMULAS, LOSSES, parse, to_formula
 from meta.programs.targets import TARGETS
@@ -287,9 +287,9 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
             r"^num_episodes is \(5,\), expected none: targets have target_lane.budget$",
         ),
         ({"max_steps": (5, 0)}, r"^max_steps is \(5, 0\), expected integers of at least 1$"),
-        ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected a positive number$"),
+        ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected an integer of at least 1$"),
         ({"lane": LaneConfig(ends="value")}, "^lane.ends is 'value', expected one of gamma, values .did you mean"),
-        ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected positive integers$"),
+        ({"lane": LaneConfig(hidden=(0,))}, r"^lane.hidden is \(0,\), expected a tuple of positive layer sizes$"),
         (
             {"target_lane": TargetLaneConfig(budget=255)},
             "^target_lane.budget is 255, expected at least the 256 steps of an update$",

@@ -212,8 +212,8 @@ def test_tabular_is_a_table_that_starts_at_zero():
     ("config", "message"),
     [
         (NetworkConfig("resnett"), "network.torso is 'resnett', expected one of mlp, conv, resnet, tabular"),
-        (NetworkConfig(core=-1), r"network sizes are hidden=\(256, 256\), .*core=-1.*, expected positive layer sizes"),
-        (NetworkConfig(hidden=(8, 0)), r"network sizes are hidden=\(8, 0\), .*, expected positive layer sizes"),
+        (NetworkConfig(core=-1), "network.core is -1, expected an integer of at least 0"),
+        (NetworkConfig(hidden=(8, 0)), r"network.hidden is \(8, 0\), expected a tuple of positive layer sizes"),
         (
             NetworkConfig(is_orthogonal=True, head_stddev=0.1),
             "network.is_orthogonal is True, torso 'mlp' and head_stddev 0.1, expected the torso 'mlp' and no head_",

@@ -170,8 +170,8 @@ def test_the_meta_gradient_through_this_core_is_the_same_in_reverse_and_in_mixed
     ("settings", "message"),
     [
         (dict(core_kind="gru"), "network.core_kind is 'gru', expected one of lstm, transformer"),
-        (dict(memory=0), "network.memory is 0, expected at least 1"),
-        (dict(core_layers=0), "network.core_layers is 0, expected at least 1"),
+        (dict(memory=0), "network.memory is 0, expected an integer of at least 1"),
+        (dict(core_layers=0), "network.core_layers is 0, expected an integer of at least 1"),
         (dict(core_heads=4), "network.core is 6, expected a positive multiple of network.core_heads, 4, for a transf"),
         (dict(core=0), "network.core is 0, expected a positive multiple of network.core_heads, 2, for a transformer"),
     ],
