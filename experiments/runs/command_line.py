@@ -26,6 +26,7 @@ import jax
 from absl import app, flags, logging
 
 from agents.environments.host import NotFiniteError
+from agents.environments.names import is_pure
 from agents.validation import ON_HOST, did_you_mean
 from experiments.runs import compiled_programs, jobs, processes
 from experiments.runs.setting_flags import define_settings, given_settings, show_help, with_settings
@@ -35,6 +36,9 @@ from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
 from frodo.runs.options import RunOptions
+from frodo.settings.config import AgentConfig
+from frodo.settings.registry import with_prefix
+from frodo.settings.unused import refuse_unused
 
 Config = TypeVar("Config")
 MAX_LINE = 2000  # characters of an error
@@ -85,9 +89,13 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
 def parse_settings(argv: Sequence[str], config: Config) -> Config:
     """Return the configuration with what the command line overrides; arguments and errors as of `parse_options`."""
     no_arguments(argv)
-    config = with_settings(config, given_settings())
+    given = given_settings()
+    config = with_settings(config, given)
     if hasattr(config, "validate"):
         config.validate()
+    if isinstance(config, AgentConfig):
+        is_frozen, env = getattr(config, "is_frozen", False), getattr(config, "env", "toy")
+        with_prefix("--config", lambda: refuse_unused(config, given, is_frozen, is_pure(env)))
     return config
 
 

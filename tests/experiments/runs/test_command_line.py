@@ -166,10 +166,12 @@ def test_a_rule_has_flags_for_its_own_settings(start):
             "rule.temperature=2",
             "--config.rule.temperature is no flag of this program (did you mean '--config.outer.",
         ),
+        ("impala", "gradient_mode=remat", "--config.gradient_mode is 'remat', but changes nothing: the rule 'impala' "),
+        ("frodo", "network.memory=3", "--config.network.memory is 3, but changes nothing: network.core_kind is 'lstm'"),
         ("frodo", "is_acting_in_turn", "(did you mean '--config.is_acting_interleaved'?)"),
     ],
 )
-def test_a_setting_that_the_rule_does_not_have_is_refused(start, rule, flag, error):
+def test_a_setting_that_there_is_not_or_that_changes_nothing_is_refused(start, rule, flag, error):
     assert_one_line(start(WITH_A_RULE.replace("RULE)", f"{rule!r})"), f"--config.{flag}"), error)
 
 
