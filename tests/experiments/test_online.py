@@ -175,7 +175,7 @@ def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_pat
     whole, killed = tmp_path / "whole", tmp_path / "killed"
 
     def both(folder, *others):
-        own = [coordinator(), "--num_processes=2", "--timeout=20", *others]
+        own = [coordinator(), "--num_processes=2", *others]
         return [run(folder, 800, 1, *own, f"--process_id={i}", program=("-c", SAVING_OFTEN)) for i in range(2)]
 
     ended(*both(whole))
@@ -186,7 +186,7 @@ def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_pat
         while not saved() - before and time.monotonic() < end:
             time.sleep(0.05)
         processes[victim].kill()
-        said = end_of(processes, 60)[1 - victim]
+        said = end_of(processes, 100)[1 - victim]
         code = processes[1 - victim].returncode
         assert code == -signal.SIGABRT and not victim or code == 1 and any(line.startswith(GONE) for line in said)
     ended(*both(killed, "--resume"))
