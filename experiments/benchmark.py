@@ -2,92 +2,247 @@
 
     python -m experiments.benchmark
     python -m experiments.benchmark --only=catch,pong_frodo --against=HEAD~3
+    JAX_NUM_CPU_DEVICES=8 python -m experiments.benchmark --only=one_device,eight_devices
 
 A benchmark (a row of BENCHMARKS) is a program with its arguments, run in processes of its own on --num_cores cores:
 once *cold*, where nothing is compiled yet, then --repeats times *cached*, with what the cold one compiled. With
---against, each is run in turns with the same at another revision of the repository.
+--against, each is run in turns with the same at another revision of the repository. What cannot be run is left out.
 
 Prints the medians as a table, and with --against one of ratios, this revision's numbers over the other's. --out has
-both and every sample, the machine, the revisions, and in `failed` what could not be run and why. On an accelerator the
-tables show wall seconds: CPU seconds say little there.
+every sample, the machine, and the revisions. Times are CPU seconds on CPUs, and wall seconds on an accelerator.
 """
 
 import contextlib
+import io
 import os
 import platform
 import re
+import signal
+import statistics
+import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from absl import flags
 
-from experiments.benchmarks import revisions
-from experiments.benchmarks.cases import BENCHMARKS, Benchmark, choose
-from experiments.benchmarks.processes import Sample, choose_cores, run_once
-from experiments.benchmarks.tables import OTHER, THIS, result, tables
+from agents.validation import did_you_mean
 from experiments.results import reading
-from experiments.runs import command_line
+from experiments.runs import command_line, jobs
+from experiments.runs.compiled_programs import MIN_SECONDS
 from frodo import files
 from frodo.logs import note
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
 
+ROOT = Path(__file__).parents[1]
+STATES = ("cold", "cached")
+TITLES = ("ms per unit", "s to first row", "s of start and end", "peak MB")
+
+Sample = Mapping[str, float]  # the numbers of one process, by TITLES
+
+
+class Unit(NamedTuple):
+    """What the speed of a program is counted in: so many of a column of metrics.csv."""
+
+    name: str
+    column: str
+    size: int = 1
+
+
+class Benchmark(NamedTuple):
+    """A program with its arguments."""
+
+    unit: Unit
+    program: str
+    arguments: str
+
+
+STEPS, UPDATE, META_STEP = Unit("1000 steps", "env_steps", 1000), Unit("update", "update"), Unit("meta-step", "update")
+_SMALL_AGENT = (
+    "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.validation_unroll=16 "
+    "--config.network.hidden=64,64"
+)
+_TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
+_TRANSFORMER = "--config.network.core_kind=transformer --config.network.core=64"
+_TWO_AGENTS = "--envs=toy/catch,toy/catch"
+_LARGE_BATCH = "--env=toy/catch --rule=impala --config.batch_size=256 --steps=2e6"
+
+# So long that there are ten rows of metrics after compilation, and no longer.
+BENCHMARKS = {
+    "catch": Benchmark(STEPS, "online", "--env=toy/catch --steps=1e5"),
+    "catch_a2c": Benchmark(STEPS, "online", "--env=toy/catch --rule=a2c --steps=5e5"),
+    "random_walk": Benchmark(STEPS, "online", "--env=toy/random_walk --seeds=0-9 --steps=1e5"),
+    "grid_world": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --config.rule.lstm=64 --steps=2e5"),
+    "grid_world_a2c": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --rule=a2c --steps=1e6"),
+    "pong_frodo": Benchmark(STEPS, "online", "--env=atari/Pong --steps=27e3"),
+    "pong_impala": Benchmark(STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
+    "disco103": Benchmark(UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4"),
+    "trials": Benchmark(STEPS, "online", f"{_TRIALS} --steps=1e6"),
+    "trials_transformer": Benchmark(STEPS, "online", f"{_TRIALS} {_TRANSFORMER} --steps=3e5"),
+    "one_device": Benchmark(STEPS, "online", _LARGE_BATCH),
+    "eight_devices": Benchmark(STEPS, "online", f"{_LARGE_BATCH} --num_devices=8"),
+    "population_scalar": Benchmark(META_STEP, "discover", f"--rule=frodo {_TWO_AGENTS} --steps=100"),
+    "population_disco": Benchmark(META_STEP, "discover", f"{_TWO_AGENTS} --steps=10"),
+    "harness": Benchmark(META_STEP, "discover", "--preset=harness --envs=toy/catch --steps=7"),
+}
+
 
 def run(
     benchmarks: Mapping[str, Benchmark], packages: Mapping[str, Path], repeats: int, cores: Sequence[int]
 ) -> dict[str, Any]:
-    """Run benchmarks; what cannot be run is said in a line, and left out.
+    """Run benchmarks; one that fails is said in a line, and left out.
 
     Args:
       benchmarks: by name.
-      packages: the folder that they are imported from, for THIS revision and maybe the OTHER.
+      packages: the folder that they are imported from, by revision.
       repeats: cached processes of each.
       cores: that a process runs on; [] for all.
     Returns:
-      `benchmarks`, a `result` for each name; `failed`, for each name why, by revision; and, as the runs say them, the
-      `device` and the `versions` of packages.
+      `samples` by name and revision, the first one cold, and the `device` and `versions` as the last run has them.
     """
-    results: dict[str, Any] = {"benchmarks": {}, "failed": {}}
-    total, num_done, start = len(benchmarks) * len(packages) * (1 + repeats), 0, time.monotonic()
+    results: dict[str, Any] = {"samples": {}}
     for name, benchmark in benchmarks.items():
         samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
-        failed: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
-            for turn in range(1 + repeats):
-                for revision in packages:
-                    num_done += 1
-                    if revision in failed:
-                        continue
-                    which = f"{name} ({revision})" if len(packages) > 1 else name
-                    compiled, out = Path(folder, revision, "compiled"), Path(folder, revision, str(turn))
-                    try:
-                        sample = run_once(benchmark, packages[revision], compiled, out, cores)
-                    except (RunError, UsageError) as error:
-                        failed[revision] = str(error)
-                        note(f"{which} is left out: {error}")
-                        continue
-                    samples[revision].append(sample)
-                    config = reading.read(out).config
-                    results |= {key: config[key] for key in ("device", "versions")}
-                    left = (time.monotonic() - start) / num_done * (total - num_done)
-                    took = f"{'cached' if turn else 'cold'}, {sample['wall_s']:.0f} s"
-                    note(f"{num_done} of {total}  {which}: {took}; {left // 60:.0f}:{left % 60:02.0f} left")
-        if failed:
-            results["failed"][name] = failed
-        if whole := {revision: taken for revision, taken in samples.items() if revision not in failed}:
-            results["benchmarks"][name] = result(benchmark, whole)
+        try:
+            with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
+                for turn in range(1 + repeats):
+                    for revision, of in packages.items():
+                        begun, out = time.monotonic(), Path(folder, revision, str(turn))
+                        samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out, cores))
+                        took = f"{'cached' if turn else 'cold'}, {time.monotonic() - begun:.0f} s"
+                        note(f"{name} of {revision}: {took}; {repeats - turn} to go")
+                config = reading.read(out).config
+        except (RunError, UsageError) as error:
+            note(f"{name} of {revision} is left out: {error}")
+            continue
+        results |= {key: config[key] for key in ("device", "versions")}
+        results["samples"][name] = samples
     return results
+
+
+def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, cores: Sequence[int]) -> Sample:
+    """Run a benchmark once.
+
+    Args:
+      packages: the folder that the packages are imported from.
+      compiled: the folder of compiled programs, empty or from an earlier process.
+      out: the folder of the run, which is not there yet.
+      cores: that the process runs on; [] for all.
+    Raises:
+      RunError: if the program fails, saying why.
+      UsageError: if it wrote no metrics.
+    """
+    env = {
+        "PYTHONPATH": str(packages),
+        "PYTHONSAFEPATH": "1",  # not those of the working folder
+        "JAX_COMPILATION_CACHE_DIR": str(compiled),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_SECONDS),  # of revisions before it, too
+    }
+    arguments = (*benchmark.arguments.split(), f"--out={out}")
+    cpu, wall = _cpu_seconds_of_children(), time.monotonic()
+    process = jobs.begin(jobs.Job("", out, f"experiments.{benchmark.program}", arguments), cores, env)
+    try:
+        process.wait()
+    finally:
+        process.kill()
+    seconds = {"cpu_seconds": _cpu_seconds_of_children() - cpu, "seconds": time.monotonic() - wall}
+    if process.returncode < 0:
+        raise RunError(f"it was ended by {signal.Signals(-process.returncode).name}")
+    if process.returncode:
+        raise RunError(jobs.failure(out))
+    return read_sample(out, benchmark.unit, seconds)
+
+
+def _cpu_seconds_of_children() -> float:
+    return os.times().children_user + os.times().children_system
+
+
+def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:
+    """Return the numbers of a run.
+
+    Up to the first row of its metrics a run mostly compiles; the time per unit is the median over pairs of neighbouring
+    rows; start and end are what the process does before the run (imports) and after its last row.
+
+    Args:
+      out: the run's folder.
+      unit: what its speed is counted in, that of all seeds together.
+      seconds: of the whole process, by the clocks "cpu_seconds" and "seconds".
+    """
+    _, config, columns = reading.read(out)
+    clock = clock_of(config["device"])
+    if missing := {unit.column, clock, "peak_memory_mb"} - set(columns):
+        raise RunError(f"its metrics have no {' and no '.join(sorted(missing))}")
+    of_first = columns["seed"] == columns["seed"][0]
+    if of_first.sum() < 2:
+        raise RunError("it wrote one row of metrics, expected at least two")
+    at, units = columns[clock][of_first], columns[unit.column][of_first] * len(set(columns["seed"])) / unit.size
+    per_unit = 1000 * np.median(np.diff(at) / np.diff(units))
+    numbers = (per_unit, at[0], seconds[clock] - at[-1], columns["peak_memory_mb"].max())
+    return dict(zip(TITLES, map(float, numbers), strict=True))
+
+
+def clock_of(device: str) -> str:
+    """Return the column of metrics.csv with the time that counts on a device."""
+    return "cpu_seconds" if " cpu " in device and os.name == "posix" else "seconds"
+
+
+def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
+    """Return a table of the first revision's medians, and where there are two, one of ratios, with lines above them.
+
+    Args:
+      results: what `run` returns, with `processor` and `num_cores`.
+    """
+    header = ["benchmark", "unit", *(f"{title}: {state}" for title in TITLES for state in STATES)]
+    medians, ratios = [header, ["---"] * len(header)], [header, ["---"] * len(header)]
+    for name, samples in results["samples"].items():
+        first = [f"`{name}`", BENCHMARKS[name].unit.name]
+        columns = [(title, part) for title in TITLES for part in (slice(1), slice(1, None))]
+        values = {of: [[one[title] for one in taken[part]] for title, part in columns] for of, taken in samples.items()}
+        own = values[revisions[0]]
+        medians.append(first + [f"{statistics.median(x):.4g}" for x in own])
+        if len(revisions) > 1:
+            pairs = [np.divide(x, y) for x, y in zip(own, values[revisions[1]], strict=True)]
+            ratios.append(first + [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in pairs])
+    clock = "CPU" if clock_of(results["device"]) == "cpu_seconds" else "wall"
+    where = f"{results['device']}, {results['num_cores']} cores of {results['processor']}"
+    text = [f"Medians, in {clock} time, of {revisions[0]} with JAX {results['versions']['jax']} on {where}:", ""]
+    text += [f"| {' | '.join(row)} |" for row in medians]
+    if len(revisions) > 1:
+        text += ["", f"{revisions[0]} over {revisions[1]}, medians of the ratios (smallest to largest):", ""]
+        text += [f"| {' | '.join(row)} |" for row in ratios]
+    return "\n".join(text)
+
+
+def check_out_revision(revision: str, folder: Path) -> str:
+    """Write the packages as they were at a revision to a folder; return the commit.
+
+    Raises:
+      UsageError: if there is no such revision, or no repository, or none of these packages were in it.
+    """
+    try:
+        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+        with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit))) as tar:
+            tar.extractall(folder, filter="data")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"--against={revision}: there is no such revision, or no git: {error}") from None
+    if not (folder / "experiments" / "online.py").exists():
+        raise UsageError(f"--against={revision}: it has no experiments.online")
+    return commit[:7]
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
 
 
 def processor() -> str:
     """Return the name of this machine's processor."""
     with contextlib.suppress(OSError):
-        if found := re.search(
-            r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
-        ):
+        if found := re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M):
             return found[1]
     return platform.processor() or platform.machine()
 
@@ -95,28 +250,35 @@ def processor() -> str:
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     command_line.no_arguments(argv)
-    benchmarks, cores, out = choose(FLAGS.only), choose_cores(FLAGS.num_cores), Path(FLAGS.out)
+    chosen, out = FLAGS.only or list(BENCHMARKS), Path(FLAGS.out)
+    for name in chosen:
+        if name not in BENCHMARKS:
+            hint = did_you_mean(name, BENCHMARKS) or f": give some of {', '.join(BENCHMARKS)}"
+            raise UsageError(f"--only={','.join(chosen)}: {name!r} is no benchmark{hint}")
+    cores = sorted(os.sched_getaffinity(0))[: FLAGS.num_cores] if hasattr(os, "sched_getaffinity") else []
+    if cores and FLAGS.num_cores > len(cores):
+        raise UsageError(f"--num_cores={FLAGS.num_cores}: this process may use {len(cores)}")
     check_out(out, is_file=True)
-    commits, packages = {THIS: revisions.describe()}, {THIS: revisions.ROOT}
+    packages = {"this": ROOT}
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        packages = {_git("describe", "--always", "--dirty", "--exclude=*").decode().strip(): ROOT}
     with tempfile.TemporaryDirectory(prefix="frodo_revision_") as folder:
         if FLAGS.against:
-            packages[OTHER] = Path(folder)
-            commits[OTHER] = revisions.check_out(FLAGS.against, packages[OTHER])
+            packages[check_out_revision(FLAGS.against, Path(folder))] = Path(folder)
         with files.writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-        results = run(benchmarks, packages, FLAGS.repeats, cores)
-    if results["benchmarks"]:
-        machine = {"processor": processor(), "num_cores": len(cores) or os.cpu_count(), "revisions": commits}
-        results = machine | results
-        print(tables(results))
+        results = run({name: BENCHMARKS[name] for name in chosen}, packages, FLAGS.repeats, cores)
+    if results["samples"]:
+        results |= {"processor": processor(), "num_cores": len(cores) or os.cpu_count()}
+        print(tables(results, list(packages)))
         files.write_json(out, results)
         note(f"every sample is in {out}")
-    if failed := results["failed"]:
-        raise RunError(f"{len(failed)} of {len(benchmarks)} benchmarks could not be run: {', '.join(failed)}")
+    if failed := [name for name in chosen if name not in results["samples"]]:
+        raise RunError(f"{len(failed)} of {len(chosen)} benchmarks could not be run: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("only", "", f"Only these benchmarks, of {', '.join(BENCHMARKS)}.")
+    flags.DEFINE_list("only", [], f"Only these benchmarks, of {', '.join(BENCHMARKS)}.")
     flags.DEFINE_string("against", "", "A revision of the repository to compare with, such as HEAD~3.")
     flags.DEFINE_integer("repeats", 3, "Cached processes of each benchmark.", lower_bound=1)
     flags.DEFINE_integer("num_cores", 1, "Cores of a process; 0 for all.", lower_bound=0)

@@ -5,13 +5,13 @@ environment, JAX_COMPILATION_CACHE_DIR names another folder, and JAX_ENABLE_COMP
 """
 
 import contextlib
+import glob
 import hashlib
 import os
 import platform
 import re
 import tempfile
 import warnings
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,14 @@ from frodo.files import cache_folder
 from frodo.logs import note
 
 MAX_BYTES = 2 * 2**30  # of all folders together
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how an entry begins that was packed by it, else by zlib
-_MIN_SECONDS = 0.2  # to compile: what takes less is not kept
+MIN_SECONDS = 0.2  # to compile: what takes less is not kept
 
 
 def keep() -> None:
     """Let JAX keep what it compiles, and read what it kept; old programs go where there are more than MAX_BYTES.
 
     A folder that cannot be written is said in one line, and nothing is kept then; so is an entry that cannot be read or
-    written, which is ignored. In a folder that the environment names, only entries that are damaged are removed.
+    written, which is ignored, and removed with those of its name. Nothing else goes from a folder that is named.
     """
     if not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return
@@ -49,7 +48,7 @@ def keep() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
     show = warnings.showwarning
 
     def show_in_one_line(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -57,26 +56,14 @@ def keep() -> None:
         if not found:
             return show(message, *args, **kwargs)
         if found[1] == "read":
-            _remove_damaged(folder, found[2])
+            digest = "[0-9a-f]" * 64
+            for path in folder.glob(f"{glob.escape(found[2])}-{digest}-cache"):  # JAX would leave it, for the next run
+                with contextlib.suppress(OSError):
+                    path.unlink()
         what = {"read": "read", "writ": "written"}[found[1]]
         note(f"{found[2]}: the compiled program in {folder} cannot be {what}, and is ignored: {found[3]}")
 
     warnings.showwarning = show_in_one_line
-
-
-def _remove_damaged(folder: Path, name: str) -> None:
-    """Remove the entries of programs of that name that cannot be unpacked: JAX would leave them, for the next run."""
-    for path in folder.glob(f"{name}-*-cache"):
-        with contextlib.suppress(OSError):
-            if not re.fullmatch(r"-[0-9a-f]{64}-cache", path.name.removeprefix(name)):
-                continue
-            data = path.read_bytes()
-            try:
-                is_whole = data.startswith(_ZSTANDARD) or bool(zlib.decompress(data))
-            except zlib.error:
-                is_whole = False
-            if not is_whole:
-                path.unlink()
 
 
 def _processor() -> str:

@@ -59,7 +59,7 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
             for place in range(num_processes):
                 if place not in running and waiting:
                     job = waiting.pop(0)
-                    running[place] = _start(job, cores[place::num_processes]), job, time.monotonic()
+                    running[place] = begin(job, cores[place::num_processes]), job, time.monotonic()
             time.sleep(0.2)
             for place, (process, job, begun) in list(running.items()):
                 if process.poll() is None:
@@ -86,28 +86,25 @@ def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
         raise KeyboardInterrupt
 
 
-def _start(job: Job, cores: Sequence[int]) -> subprocess.Popen:
+def begin(job: Job, cores: Sequence[int], env: Mapping[str, str] | None = None) -> subprocess.Popen:
+    """Start a job on these cores, [] for all, with more variables of the environment than this process has."""
     with files.writing(job.folder):
         job.folder.mkdir(parents=True, exist_ok=True)
         log = (job.folder / "log.txt").open("w", encoding="utf-8")
-    everything = os.sched_getaffinity(0) if cores else set()
+    with log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", job.module, *job.arguments],
+            env={**os.environ, **ENVIRONMENT, **(env or {})},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for this process
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
+        )
     if cores:
-        os.sched_setaffinity(0, cores)  # which the process inherits
-    try:
-        with log:
-            command = [sys.executable, "-m", job.module, *job.arguments]
-            return subprocess.Popen(
-                command,
-                env=os.environ | ENVIRONMENT,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for this process
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
-            )
-    finally:
-        if cores:
-            os.sched_setaffinity(0, everything)
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(process.pid, cores)
+    return process
 
 
 def _ask_to_stop(process: subprocess.Popen) -> None:
@@ -138,14 +135,11 @@ def failure(folder: Path) -> str:
     if (folder / "summary.json").exists():
         return ""
     with contextlib.suppress(OSError):
-        lines = [line for line in _log(folder).splitlines() if line.strip()]
+        log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in log.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it said nothing"])[-1].removeprefix("error: ")
     return "it was not run"
-
-
-def _log(folder: Path) -> str:
-    return (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
 
 
 def _given(value: Any) -> Any:

@@ -123,21 +123,18 @@ def trajectory_shapes(
     config: AgentConfig, agent: Agent, environment: Shown, is_meta: bool
 ) -> tuple[Trajectory, Trajectory | None]:
     """Return the shapes of what an actor hands over for a step."""
-    schedule, observation = config.schedule(is_meta), batch_shape(config, environment)
-    of_length = lambda length, *num: trajectory_shape(agent, observation, length, environment.num_actions, num)
+    schedule = config.schedule(is_meta)
+
+    def of_length(length: int, *leading: int) -> Any:
+        empty = lambda x: acting.empty_trajectory(agent, agent.prepare(x), length, environment.num_actions)
+        shapes = jax.eval_shape(empty, batch_shape(config, environment))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), shapes)
+
     validation = of_length(schedule.num_validation_steps) if schedule.num_validation_steps else None
     return of_length(schedule.num_steps, schedule.num_trajectories), validation
 
 
-def trajectory_shape(agent: Agent, observation: Any, length: int, num_actions: int, leading: tuple[int, ...]) -> Any:
-    """Return the shapes of trajectories [*leading, T, B, ...]."""
-    empty = lambda x: acting.empty_trajectory(agent, agent.prepare(x), length, num_actions)
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), jax.eval_shape(empty, observation)
-    )
-
-
-def batch_shape(config: AgentConfig, environment: Shown, size: int = 0) -> jax.ShapeDtypeStruct:
+def batch_shape(config: AgentConfig, environment: Shown) -> jax.ShapeDtypeStruct:
     """Return the shape of observations of a batch, as the environment shows them."""
-    shape = (size or config.batch_size, *environment.observation_shape)
+    shape = (config.batch_size, *environment.observation_shape)
     return jax.ShapeDtypeStruct(shape, environment.observation_dtype)

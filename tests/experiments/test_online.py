@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,10 +12,24 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarks import kills
-from experiments.benchmarks.kills import ITERATION, TINY, coordinator
 from frodo.runs.checkpoints import Checkpoints
 from tests.experiments.runs.small_runs import rows
+
+ITERATION = 8 * 2 * 4  # environment steps
+TINY = (
+    *("--env=toy/catch/4x3", "--rule=frodo", "--config.batch_size=8", "--config.unroll=4", "--config.num_updates=1"),
+    *("--config.validation_unroll=4", "--config.rule.lstm=3", "--config.network.hidden=4"),
+)
+SAVING_OFTEN = (
+    "import runpy, frodo.runs.run as run; run.SAVE_SECONDS = 0.5; "
+    "runpy.run_module('experiments.online', run_name='__main__', alter_sys=True)"
+)
+
+
+def coordinator():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
 
 
 def arguments(folder, iterations):
@@ -142,7 +157,7 @@ devices.agree = lose
 @pytest.mark.long
 def test_where_a_device_of_one_process_is_lost_the_other_ends_too_and_one_alone_can_go_on(tmp_path):
     address = coordinator()
-    codes = [kills.SAVING_OFTEN, LOSING_ITS_DEVICE.format(folder=str(tmp_path)) + kills.SAVING_OFTEN]
+    codes = [SAVING_OFTEN, LOSING_ITS_DEVICE.format(folder=str(tmp_path)) + SAVING_OFTEN]
     both = [
         run(tmp_path, 3000, 1, address, "--num_processes=2", f"--process_id={i}", program=("-c", code))
         for i, code in enumerate(codes)
@@ -157,17 +172,25 @@ def test_where_a_device_of_one_process_is_lost_the_other_ends_too_and_one_alone_
 
 @pytest.mark.long
 def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_path):
-    def until_it_is_saved_again(folder):
-        saved = lambda: {path.name for path in (folder / "checkpoints").glob("*") if path.name.isdigit()}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+
+    def both(folder, *others):
+        own = [coordinator(), "--num_processes=2", *others]
+        return [run(folder, 800, 1, *own, f"--process_id={i}", program=("-c", SAVING_OFTEN)) for i in range(2)]
+
+    ended(*both(whole))
+    saved = lambda: {path.name for path in (killed / "checkpoints").glob("*") if path.name.isdigit()}
+    for victim in range(2):
         before, end = saved(), time.monotonic() + 240
+        processes = both(killed, *["--resume"] * victim)
         while not saved() - before and time.monotonic() < end:
             time.sleep(0.05)
-
-    found, is_same = kills.run(tmp_path, 800, [until_it_is_saved_again] * 2)
-    assert is_same
-    for one in found:
-        assert one.steps < 800 * ITERATION and one.seconds < 20
-        assert one.end in ("a line: another process of the run is gone", "aborted by JAX")
+        processes[victim].kill()
+        said = end_of(processes, 100)[1 - victim]
+        code = processes[1 - victim].returncode
+        assert code == -signal.SIGABRT and not victim or code == 1 and any(line.startswith(GONE) for line in said)
+    ended(*both(killed, "--resume"))
+    assert rows(killed) == rows(whole) and state(killed, 800) == state(whole, 800)
 
 
 @pytest.mark.long
@@ -175,7 +198,7 @@ def test_a_run_of_two_processes_that_were_killed_goes_on_to_the_same_end(tmp_pat
     ("devices", "seeds", "precisions", "message"),
     [
         ((1, 1), (0, 1), (None, None), "--seeds is 0 in process 0 and 1 in process 1"),
-        ((1, 3), (0, 0), (None, None), "number of devices is 1 in process 0, 3 in process 1"),
+        ((1, 3), (0, 0), (None, None), "number of devices is 1 in process 0 and 3 in process 1"),
         ((1, 1), (0, 0), (None, "float32"), "JAX_DEFAULT_MATMUL_PRECISION is None in process 0 and float32 in proc"),
     ],
 )
@@ -200,7 +223,7 @@ def test_processes_of_two_versions_say_so(tmp_path):
     address = coordinator()
     both = [
         run(tmp_path / "run", 10, 1, address, "--num_processes=2", f"--process_id={i}", program=("-c", code))
-        for i, code in enumerate((kills.SAVING_OFTEN, other + kills.SAVING_OFTEN))
+        for i, code in enumerate((SAVING_OFTEN, other + SAVING_OFTEN))
     ]
     for said, process in zip(end_of(both, 120), both, strict=True):
         assert process.returncode == 2 and not (tmp_path / "run").exists(), said

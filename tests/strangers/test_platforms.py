@@ -8,7 +8,6 @@ import types
 
 import pytest
 
-import experiments.benchmarks.processes as benchmark_processes
 from experiments.runs import jobs
 from frodo.runs import cores, folders
 from frodo.runs.errors import UsageError
@@ -114,12 +113,6 @@ def test_on_windows_peak_memory_is_that_of_the_working_set(monkeypatch):
     assert cores.peak_memory_mb() == 7
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert cores.peak_memory_mb() != cores.peak_memory_mb()  # nan
-
-
-def test_a_benchmark_says_what_it_lacks(monkeypatch):
-    monkeypatch.setattr(benchmark_processes, "resource", None)
-    with pytest.raises(UsageError, match="this platform does not say how many CPU seconds"):
-        benchmark_processes.choose_cores(1)
 
 
 def test_jobs_are_run_without_the_signals_of_unix(monkeypatch, tmp_path):

@@ -27,7 +27,7 @@ def test_only_unfinished_jobs_are_run(tmp_path, monkeypatch):
             finish(both[1])
             return 0
 
-    monkeypatch.setattr(jobs, "_start", lambda job, cores: started.append(job) or Process())
+    monkeypatch.setattr(jobs, "begin", lambda job, cores: started.append(job) or Process())
     jobs.run_all(both, 2, tmp_path)
     assert started == both[1:]
     jobs.run_all(both, 2, tmp_path)
@@ -42,7 +42,7 @@ def test_sigterm_reaches_the_jobs(tmp_path, monkeypatch):
         threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
         return started[0]
 
-    monkeypatch.setattr(jobs, "_start", start)
+    monkeypatch.setattr(jobs, "begin", start)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         jobs.run_all([Job("one", tmp_path, "experiments.online", ())], 1, tmp_path)
@@ -54,7 +54,7 @@ def test_a_signal_that_was_turned_off_stays_so(tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGHUP)
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.5)"])
 
-    monkeypatch.setattr(jobs, "_start", start)
+    monkeypatch.setattr(jobs, "begin", start)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         jobs.run_all([Job("one", tmp_path, "experiments.online", ())], 1, tmp_path)
@@ -103,6 +103,6 @@ def test_a_folder_goes_on_with_the_same_alone(tmp_path):
 
 def test_what_a_process_died_of_is_said(tmp_path, monkeypatch):
     kill = lambda job, cores: subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
-    monkeypatch.setattr(jobs, "_start", kill)
+    monkeypatch.setattr(jobs, "begin", kill)
     jobs.run_all([Job("one", tmp_path, "experiments.online", ())], 1, tmp_path)
     assert jobs.failure(tmp_path) == "it was ended by SIGKILL"

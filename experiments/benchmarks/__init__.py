@@ -1,1 +1,0 @@
-"""Timing of the programs: what is timed, the processes, other revisions, and the tables."""
