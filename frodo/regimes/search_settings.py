@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agents.settings import Settings
-from agents.validation import check_choice, check_numbers
-from frodo.regimes.program_lanes import Pool, Task, loss_pools, target_pools
+from agents.validation import check_choice, check_fractions, check_numbers
 from frodo.regimes.target_lanes import TargetLaneConfig
 from frodo.settings.registry import with_prefix
 from meta.programs.equivalence import EQUIVALENCES, of_loss, of_target
@@ -19,7 +18,27 @@ from meta.programs.targets import FORMULAS as OF_TARGETS
 from meta.programs.targets import TARGETS
 
 MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
+SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
+_COUNTS = "population_size tournament_size num_seeds num_lanes num_full_lanes chunk num_finalists num_final_seeds"
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
+
+
+class Kind(NamedTuple):
+    """What is searched for.
+
+    Attributes:
+      language: of the programs.
+      formulas: known programs by name.
+      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by
+        (`meta.programs.equivalence`).
+    """
+
+    language: Language
+    formulas: Mapping[str, str]
+    fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
+
+
+KINDS = {"losses": Kind(LOSSES, FORMULAS, of_loss), "targets": Kind(TARGETS, OF_TARGETS, of_target)}
 
 
 @dataclasses.dataclass
@@ -46,6 +65,8 @@ class EvolutionConfig(Settings):
       exploration: Environment steps over which ε falls in each environment; () for lane.exploration in all.
       lane: How agents learn by losses.
       target_lane: How agents learn by targets.
+      num_finalists: The best programs, which are scored again, at least 1.
+      num_final_seeds: Fresh seeds that each finalist is scored with, at least 1.
     """
 
     language: str = "losses"
@@ -65,25 +86,27 @@ class EvolutionConfig(Settings):
     exploration: tuple[int, ...] = ()
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
     target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
+    num_finalists: int = 10
+    num_final_seeds: int = 5
 
     @property
-    def kind(self) -> "Kind":
+    def kind(self) -> Kind:
         return KINDS[self.language]
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
         check_choice("language", self.language, KINDS)
-        for name in ("population_size", "tournament_size", "num_seeds", "num_lanes", "num_full_lanes", "chunk"):
+        for name in _COUNTS.split():
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-        if self.num_seeds > MAX_SEEDS:
-            raise ValueError(f"num_seeds is {self.num_seeds}, expected at most {MAX_SEEDS}")
+        for name, most in {"num_seeds": MAX_SEEDS, "num_final_seeds": MAX_SEEDS - SEEDS_OF_FINALISTS}.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at most {most}")
         if self.tournament_size > self.population_size:
             raise ValueError(
                 f"tournament_size is {self.tournament_size}, expected at most population_size ({self.population_size})"
             )
-        if not 0 <= self.mutation_share <= 1:
-            raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
+        check_fractions(self, "mutation_share")
         check_choice("equivalence", self.equivalence, EQUIVALENCES)
         num = min(len(self.parse_start()), self.kind.language.max_nodes - 1)
         if not 0 <= self.num_frozen <= num:
@@ -113,36 +136,4 @@ class EvolutionConfig(Settings):
         return [dataclasses.replace(self, lane=lane) for lane in lanes]
 
     def parse_start(self) -> Program:
-        kind = self.kind
-        return parse_setting("start", kind.language, self.start, kind.formulas) if self.start else ()
-
-
-class Kind(NamedTuple):
-    """What is searched for.
-
-    Attributes:
-      language: of the programs.
-      formulas: known programs by name.
-      pools: task, its settings -> lanes, those that fit fewest programs first.
-      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by
-      (`meta.programs.equivalence`).
-    """
-
-    language: Language
-    formulas: Mapping[str, str]
-    pools: Callable[[Task, EvolutionConfig], list[Pool]]
-    fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
-
-
-def _loss_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
-    return loss_pools(task, config.lane, config.num_lanes, config.num_full_lanes)
-
-
-def _target_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
-    return target_pools(task, config.target_lane, config.num_lanes)
-
-
-KINDS = {
-    "losses": Kind(LOSSES, FORMULAS, _loss_pools, of_loss),
-    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, of_target),
-}
+        return parse_setting("start", self.kind.language, self.start, self.kind.formulas) if self.start else ()
