@@ -23,14 +23,11 @@ from agents.acting.on_host import ActedIteration
 from agents.environments.host import HostEnvironment
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_count
-from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import Control, Learner, LearnerState, split
 from frodo.runs.not_finite import NotFinite, first_not_finite, nothing
 from frodo.settings.config import AgentConfig
 from meta.updates.curriculum import check_curriculum, make_curriculum
 from toy_envs.base import Environment
-
-MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
 
 
 class OnlineState(NamedTuple):
@@ -161,15 +158,3 @@ def whole_steps(num_steps: float, env_steps: int) -> int:
             "iteration"
         )
     return int(num_steps) // env_steps * env_steps
-
-
-def why_stopped(control: Control, params: Params) -> str:
-    """Say why a run cannot go on after iterations with these results, "" if it can."""
-    if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
-        return f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
-    return "" if all_finite(params) else "the agent's parameters are not finite"
-
-
-def cause(reason: str, shown: str, remedy: str) -> str:
-    """Say why a run cannot go on: by what the environments showed, else by what was learned."""
-    return f"{reason}: {shown or f'all that the environments showed was finite, so {remedy}'}"

@@ -5,13 +5,14 @@ long as its budget of environment steps.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.networks.agent import NetworkConfig
 from agents.types import Array
+from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import OnlineState, make_online_program
 from frodo.settings.config import AgentConfig
@@ -97,8 +98,7 @@ def make_target_lanes(environment: Environment, config: TargetLaneConfig) -> Lan
         state, metrics, _ = program.run(lane.state._replace(learner=own), iterations)
         steps = lane.num_steps + program.env_steps * jnp.arange(1, iterations + 1)
         counts = lambda x: jnp.sum(jnp.where((steps <= config.budget) & ~lane.is_over, x, 0))
-        params: Any = state.learner.params
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]))
+        finite = all_finite(state.learner.params)
         kept = state.learner._replace(meta_params=lane.state.learner.meta_params)
         return TargetLane(
             state._replace(learner=kept),
