@@ -22,7 +22,7 @@ from agents.environments.names import is_pure, make_environment
 from experiments.results import reading
 from experiments.runs import exact_metrics, settings
 from frodo import devices, files
-from frodo.regimes.in_jax import LivesInJax, Measures, chunk_of
+from frodo.regimes.in_jax import LivesInJax, chunk_of
 from frodo.regimes.learner import Learner, build_learner, check_teacher
 from frodo.regimes.life_rows import lives_of
 from frodo.regimes.lifetimes import check_split, check_tasks
@@ -118,12 +118,10 @@ def _in_jax(config, environment, make_learner, lives, options: RunOptions, how) 
     env_steps = config.num_env_steps(learner.is_meta)
     iterations = max(1, options.steps // env_steps)
     chunk = chunk_of(iterations, env_steps)
-    measures = Measures(
-        exact_metrics.iteration_metrics(environment, learner),
-        exact_metrics.log_metrics(environment, learner, chunk * env_steps),
-    )
+    how["of_iterations"] = exact_metrics.iteration_metrics(environment, learner)
+    how["of_rows"] = exact_metrics.log_metrics(environment, learner, chunk * env_steps)
     steps = iterations // chunk * chunk * env_steps
-    how |= dict(chunk=chunk, measures=measures, is_quick=_is_quick(config, options))
+    how |= dict(chunk=chunk, is_quick=_is_quick(config, options))
     return LivesInJax(config, environment, make_learner, lives, steps, **how)
 
 

@@ -142,7 +142,6 @@ class Populations(Regime):
         self._env_steps_before, self._is_kept = env_steps_before, is_kept
         self._hosts = {i: one for i, one in enumerate(environments) if isinstance(one, HostEnvironment)}
         self._told: set[str] = set()  # environments whose agents were made anew
-        self._window: list[list[AgentResults]] = []
         self._num_resets = 0
         self.rows: list[dict[str, Any]] = []
 
@@ -161,15 +160,15 @@ class Populations(Regime):
         return state
 
     def advance(self, state: PopulationState, step: int) -> Advanced:
-        state, results = self.population.step(state)
-        step += 1
-        self._window.append(results)
-        if step % self._every and step < self.total:
-            return Advanced(state, step, can_stop=False)
-        row = reduce_results(self._window, self.population.indices, self._names)
+        window: list[list[AgentResults]] = []
+        while not window or (step % self._every and step < self.total):
+            state, results = self.population.step(state)
+            window.append(results)
+            step += 1
+        row = reduce_results(window, self.population.indices, self._names)
         if row["resets"] > self._num_resets:
-            tell_not_finite(self._window, self.population.indices, self._names, self._told)
-        self._num_resets, self._window = row["resets"], []
+            tell_not_finite(window, self.population.indices, self._names, self._told)
+        self._num_resets = row["resets"]
         if self._is_kept:
             self.rows.append(row)
         env_steps = step * self.population.env_steps

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +28,6 @@ CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log point
 CHUNK_STEPS = 1000
 
 
-class Measures(NamedTuple):
-    """What is measured beside what the learner reports.
-
-    Attributes:
-      of_iterations: of the states before and after an iteration, inside the program.
-      of_rows: of the state at a log point.
-    """
-
-    of_iterations: Evaluate = lambda before, after: {}
-    of_rows: Callable[[OnlineState], dict[str, Any]] = lambda state: {}
-
-
 class LivesInJax(LivesRegime):
     """As many lives at a time as there are devices, or all of them side by side; or each split over devices.
 
@@ -49,7 +37,8 @@ class LivesInJax(LivesRegime):
       chunk: iterations between two rows, at most.
       meta_params: η at the start; None for random.
       num_devices: over which each life is split; 0 where whole lives are shared out.
-      measures: what rows have beside what the learner reports.
+      of_iterations: measures of the states before and after an iteration, inside the program.
+      of_rows: measures of the state at a log point.
       is_quick: whether to save on compilation.
     """
 
@@ -64,18 +53,16 @@ class LivesInJax(LivesRegime):
         chunk: int = CHUNK,
         meta_params: Params | None = None,
         num_devices: int = 0,
-        measures: Measures | None = None,
+        of_iterations: Evaluate = lambda before, after: {},
+        of_rows: Callable[[OnlineState], dict[str, Any]] = lambda state: {},
         is_kept: bool = False,
         is_quick: bool = False,
     ):
         super().__init__(config, make_learner, lives, num_steps, is_kept)
         self._environment, self._chunk, self._num = environment, chunk, len(lives.seeds)
-        measures, vmaps = measures or Measures(), getattr(config, "vmap_seeds", False)
-        program_with = lambda rate: make_online_program(
-            make_learner(learning_rate=rate), environment, measures.of_iterations
-        )
+        program_with = lambda rate: make_online_program(make_learner(learning_rate=rate), environment, of_iterations)
         self.program: OnlineProgram = program_with(None)
-        is_split = bool(num_devices)
+        vmaps, is_split = getattr(config, "vmap_seeds", False), bool(num_devices)
         self._group = self._num if vmaps else 1 if is_split else devices.num_shares(self._num)
         shared_out = (lambda fn: fn) if is_split else functools.partial(devices.shared_out, num=self._group)
         split = splitting.over(num_devices)
@@ -92,7 +79,7 @@ class LivesInJax(LivesRegime):
             compiler_options=quick if is_quick else {},
         )
         self._run = split(run)
-        self._evaluate = split(jax.jit(shared_out(jax.vmap(lambda state: splitting.whole(measures.of_rows(state))))))
+        self._evaluate = split(jax.jit(shared_out(jax.vmap(lambda state: splitting.whole(of_rows(state))))))
         init = jax.vmap(lambda key: self.program.init(key, meta_params))
         self._init_group = split(jax.jit(shared_out(init), compiler_options=quick))
         with splitting.over(num_devices):

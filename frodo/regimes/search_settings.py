@@ -7,20 +7,69 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.networks.agent import NetworkConfig
 from agents.settings import Settings
 from agents.validation import check_choice, check_fractions, check_numbers
-from frodo.regimes.target_lanes import TargetLaneConfig
-from frodo.settings.registry import with_prefix
+from frodo.settings.config import AgentConfig
+from frodo.settings.registry import RuleConfig, with_prefix
 from meta.programs.equivalence import EQUIVALENCES, of_loss, of_target
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import FORMULAS, LOSSES, Language, Program, parse_setting
 from meta.programs.targets import FORMULAS as OF_TARGETS
-from meta.programs.targets import TARGETS
+from meta.programs.targets import TARGETS, TargetProgramConfig
+from meta.updates.optimizers import OptimizerConfig
 
 MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
 SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
 _COUNTS = "population_size tournament_size num_seeds num_lanes num_full_lanes chunk num_finalists num_final_seeds"
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
+
+
+@dataclasses.dataclass
+class TargetLaneConfig:
+    """How an actor-critic learns by a program; the defaults are a point of the grid of `experiments.compare`.
+
+    Attributes:
+      hidden: Units of the layers of the network, at least 1 each.
+      learning_rate: Learning rate of Adam, annealed to 0 over the lifetime, positive.
+      entropy_cost: Weight of the policy's entropy, at least 0.
+      discount: γ, from 0 to 1.
+      batch_size: Environments side by side, at least 1.
+      unroll: Steps of a trajectory, at least 1.
+      budget: Environment steps of a lifetime, at least those of an update.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 3e-3
+    entropy_cost: float = 0.03
+    discount: float = 0.99
+    batch_size: int = 16
+    unroll: int = 16
+    budget: int = 102_400
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        config = self.agent()
+        config.validate()
+        if self.budget < (least := config.num_env_steps(is_meta=False)):
+            raise ValueError(f"budget is {self.budget}, expected at least the {least} steps of an update")
+
+    def agent(self, formula: str = "") -> AgentConfig:
+        """Return the settings of an agent that learns by a formula, "" by one that is data."""
+        own = {"formula": formula} if formula else {"is_data": True}
+        rule = TargetProgramConfig(discount=self.discount, entropy_cost=self.entropy_cost, **own)  # type: ignore[arg-type]
+        return AgentConfig(
+            batch_size=self.batch_size,
+            unroll=self.unroll,
+            validation_unroll=self.unroll,
+            num_updates=1,
+            is_acting_interleaved=True,
+            gradient_mode="reverse",
+            annealing=self.budget,
+            rule=RuleConfig("target_program", rule),
+            network=NetworkConfig("mlp", self.hidden, head_stddev=0.01),
+            optimizer=OptimizerConfig(self.learning_rate, 0.999, 1e-5, max_gradient_norm=0.5, name="adam"),
+        )
 
 
 class Kind(NamedTuple):

@@ -15,7 +15,6 @@ import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agents.validation import check_type
@@ -149,9 +148,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self._on_exit.close()
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:

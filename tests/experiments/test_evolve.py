@@ -17,7 +17,7 @@ import pytest
 from experiments import evolve
 from experiments.evolve import EvolveConfig
 from frodo.regimes import evolution
-from frodo.regimes.target_lanes import TargetLaneConfig
+from frodo.regimes.search_settings import TargetLaneConfig
 from frodo.rules.files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions

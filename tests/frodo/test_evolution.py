@@ -16,8 +16,7 @@ from frodo.regimes.evolution import Evolution
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task
-from frodo.regimes.search_settings import EvolutionConfig
-from frodo.regimes.target_lanes import TargetLaneConfig
+from frodo.regimes.search_settings import EvolutionConfig, TargetLaneConfig
 from meta.programs.equivalence import SAME
 from meta.programs.evaluation import LISTS, TD, assemble, distance_from_td, fingerprint, outputs, registers_of
 from meta.programs.lanes import LaneConfig, make_lanes
