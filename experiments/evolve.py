@@ -32,9 +32,9 @@ from frodo.logs import table
 from frodo.regimes.evolution import Evolution
 from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import KINDS, SEEDS_OF_FINALISTS, EvolutionConfig
-from frodo.regimes.searching import Evolved, Interrupted, Searches, settings_for
+from frodo.regimes.searching import Evolved, Searches, settings_for
 from frodo.runs.callbacks import by_name
-from frodo.runs.driver import Stopped, drive, end_program
+from frodo.runs.driver import drive, end_program
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
@@ -72,10 +72,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         stopped = drive(regime, run, by_name(options.log_to))
         end_program(stopped, run)
         cpu_seconds = run.clock.cpu_seconds()
-        try:
-            found = regime.result(cpu_seconds)
-        except Interrupted as error:
-            end_program(Stopped(stopped.state, stopped.step, error.args[0]), run)
+        found = regime.result(lambda number: end_program(stopped._replace(signal=number), run), cpu_seconds)
         write_finalists(run.folder / "finalists.csv", config, found)
         found.save(run.folder / "rule.npz")
         best, counts = found.best[0], found.search.counts

@@ -150,7 +150,8 @@ class LivesInJax(LivesRegime):
         is_over = ~np.asarray(are_finite(states.learner.params))
         is_over |= np.max(control.skipped_in_a_row, axis=1) >= MAX_SKIPPED_IN_A_ROW
         life = number * self._group + int(np.argmax(is_over))
-        saved, start = self._driven.last_saved(self.gather(self.init()))
+        run, begun = self._driven.run, self.gather(self.init())
+        saved, start = run.last_saved(begun) if run else (begun, 0)
         note(f"seed {self._lives.seeds[life]} is run again from step {start} on, to see what its environments show")
         state = jax.tree.map(lambda x: x[life], saved)
         found = self._search(state, (step - start) // self._env_steps)

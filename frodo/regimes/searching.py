@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from frodo.regimes.program_lanes import Task
 from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import SEEDS_OF_FINALISTS, EvolutionConfig
 from frodo.rules.files import Origin, Rule
-from frodo.runs.driver import Advanced, Driven, Regime, Stopped, drive, go_on_or_end
+from frodo.runs.driver import Advanced, Driven, Regime, drive, go_on_or_end
 from frodo.runs.errors import RunError, caused_by
 from frodo.runs.run import opened
 from frodo.runs.signals import Signals
@@ -154,8 +154,8 @@ class Searches(Regime):
         ]
         files.write_csv(path, rows)
 
-    def result(self, cpu_seconds: float | None = None) -> Evolved:
-        """Evaluate the best programs with fresh seeds, and return what was found; a signal raises Interrupted."""
+    def result(self, end: Callable[[int], None], cpu_seconds: float | None = None) -> Evolved:
+        """Evaluate the best programs with fresh seeds, and return what was found; `end` is given a signal's number."""
         search, config = self.search, self.search.config
         scored = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
         finalists = scored[: config.num_finalists]
@@ -169,7 +169,8 @@ class Searches(Regime):
             def on_chunk(num: int) -> None:
                 trainings.update(num)
                 if signals.number:
-                    raise Interrupted(signals.number)
+                    end(signals.number)
+                    raise KeyboardInterrupt
 
             again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
         num_steps += sum(record.num_steps for record in search.records)
@@ -188,10 +189,6 @@ class Searches(Regime):
         best.sort(key=lambda one: -np.sum(np.median(one.scores, axis=-1)))
         metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
         return Evolved(best, metrics, search)
-
-
-class Interrupted(Exception):
-    """A signal came while finalists were evaluated."""
 
 
 def rule_of(
@@ -260,11 +257,8 @@ def evolve(
     with opened(folder, "evolve", language, config, num_programs, about, "num_programs", why_as_long=why) as run:
         stopped = drive(regime, run, callbacks)
         go_on_or_end(stopped, run)
-        try:
-            return regime.result(run.clock.cpu_seconds() if run else None)
-        except Interrupted as error:
-            go_on_or_end(Stopped(stopped.state, stopped.step, error.args[0]), run)
-            raise KeyboardInterrupt from None
+        end = lambda number: go_on_or_end(stopped._replace(signal=number), run)
+        return regime.result(end, run.clock.cpu_seconds() if run else None)
 
 
 def settings_for(language: str) -> EvolutionConfig:

@@ -85,7 +85,8 @@ class Checkpoints:
             try:
                 data, index = self.read(step)
             except Exception as error:  # noqa: BLE001 - whatever Orbax, tensorstore or JSON make of damaged files
-                damaged.append((step, f"checkpoint {self.folder / str(step)} is damaged ({_first_line(error)})"))
+                why = (str(error).splitlines() or [type(error).__name__])[0][:120]
+                damaged.append((step, f"checkpoint {self.folder / str(step)} is damaged ({why})"))
                 continue
             state = _unpack(data, index["leaves"], template, self.folder / str(step))
             for newer, reason in damaged:
@@ -118,10 +119,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(verbosity)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
 def _describe(leaves: dict[str, Any]) -> dict[str, str]:

@@ -125,10 +125,6 @@ class Driven:
     def is_stopping(self) -> bool:
         return bool(self._signals.number)
 
-    def last_saved(self, begun: Any) -> tuple[Any, int]:
-        """Return state and step of the last checkpoint, or what was begun with and 0."""
-        return self.run.last_saved(begun) if self.run else (begun, 0)
-
 
 class Stopped(NamedTuple):
     """Where a run ended, and by which signal, 0 for none."""
