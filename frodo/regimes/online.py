@@ -108,11 +108,10 @@ def discover_online(
     check_teacher(config, teacher)
     check_split(config, num_devices)
     regime = _regime(config, environment, key, meta_params, is_frozen, num_devices, teacher, num_steps)
-    about = {
-        "key": str(jax.random.key_data(key).tolist()),
-        "environment": f"{type(environment).__name__} {_kind(environment)}",
-        "is_frozen": str(is_frozen),
-    }
+    seen = _observation(environment)
+    what = f"{environment.num_actions} actions {np.dtype(seen.dtype)}{list(seen.shape)}"
+    about = {"key": str(jax.random.key_data(key).tolist()), "environment": f"{type(environment).__name__} {what}"}
+    about["is_frozen"] = str(is_frozen)
     with opened(folder, "online", config.rule.name, config, int(num_steps), about) as run:
         return _run(regime, environment, key, callbacks, run)
 
@@ -174,11 +173,6 @@ def _settings(environment: Environment | HostEnvironment, rule: Rule | str) -> A
     if presets.is_image_torso(preset.network):
         return presets.with_images(config, preset.network)
     return config if config.network.core else presets.with_memory(config, preset)
-
-
-def _kind(environment: Environment | HostEnvironment) -> str:
-    seen = _observation(environment)
-    return f"{environment.num_actions} actions {np.dtype(seen.dtype)}{list(seen.shape)}"
 
 
 def host_seeds(key: Array, number: int, num: int) -> list[int]:

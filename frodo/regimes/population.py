@@ -129,7 +129,6 @@ class Population:
         self.env_steps = config.num_env_steps(is_meta=True) * len(environments)  # of one meta-step
         programs: dict[Environment, list[int]] = {}
         self._hosts: list[_Host] = []
-        self._host_functions: dict[int, _HostFunctions] = {}  # by the number of actions
         for i, environment in enumerate(self._environments):
             if isinstance(environment, Environment):
                 programs.setdefault(environment.program, []).append(i)
@@ -168,15 +167,14 @@ class Population:
                 f"batch_size is {self._config.batch_size}, expected {environment.num_envs}, as many environments as "
                 f"agent {index} has"
             )
-        if environment.num_actions not in self._host_functions:
+        known = [host.functions for host in self._hosts if host.environment.num_actions == environment.num_actions]
+        if not known:
             setup = make_setup(self._config, environment.num_actions)
             agent = make_agent(self._config, setup, environment)
             init, renew = (jax.jit(x, compiler_options=self._quick) for x in (agent.init, agent.renew))
-            learn = jax.jit(make_host_learn(agent), donate_argnums=0)
-            functions = _HostFunctions(setup, init, learn, renew)
-            self._host_functions[environment.num_actions] = functions
+            known = [_HostFunctions(setup, init, jax.jit(make_host_learn(agent), donate_argnums=0), renew)]
         device = self._devices[len(self._hosts) % len(self._devices)]
-        return _Host(index, environment, self._host_functions[environment.num_actions], device)
+        return _Host(index, environment, known[0], device)
 
     def check(self, meta_params: Params | None = None) -> None:
         """Raise a ValueError where a network does not suit an environment, or agents need more memory than there is."""

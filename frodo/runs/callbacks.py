@@ -101,6 +101,8 @@ class Checkpoint(Callback):
 
 
 class _InFolder(Callback):
+    """What writes into the run's folder, or into one that is given, by a package that may not be installed."""
+
     name, package = "", ""  # as --log_to has it, and what it needs
 
     def __init__(self, folder: Path | str | None = None):
