@@ -1,7 +1,7 @@
 """Lifetimes in a pure environment as a regime: all lives by one program, what they differ in is data."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
-from agents.types import Array, Params
+from agents.environments.host import NotFiniteError, check_finite
+from agents.types import Array, Params, Trajectory
 from frodo import devices, files
 from frodo.logs import note
 from frodo.regimes.arguments import are_finite
 from frodo.regimes.learner import Control, Learner
 from frodo.regimes.life_rows import MAX_SKIPPED_IN_A_ROW, Lives, LivesRegime, reduced, text_of
 from frodo.regimes.lifetimes import Evaluate, OnlineProgram, OnlineState, make_online_program
+from frodo.regimes.results import joined
 from frodo.runs.driver import Advanced, Driven
 from frodo.runs.memory import check_agents
-from frodo.runs.not_finite import what_was_shown
 from frodo.settings.config import AgentConfig
 from frodo.settings.observations import note_sizes
 from toy_envs.base import Environment
@@ -85,7 +86,7 @@ class LivesInJax(LivesRegime):
         with splitting.over(num_devices):
             shapes = jax.eval_shape(init, lives.keys)
             check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes)
-        self._search = split(jax.jit(self.program.search))
+        self._again = split(jax.jit(self.program.again))
 
     def _set(self, num_steps: int, *of_life: Any) -> None:
         super()._set(num_steps // self._env_steps * self._env_steps, *of_life)
@@ -107,9 +108,9 @@ class LivesInJax(LivesRegime):
         outputs = [self._run(own, rate, num) for own, rate in zip(state, self._rates, strict=True)]
         state, step = [own for own, _ in outputs], step + num * self._env_steps
         found = jax.tree.map(lambda x: x[:, :num], jax.device_get([of_group for _, of_group in outputs]))
-        metrics, controls = _stacked([own for own, _ in found]), [control for _, control in found]
+        metrics, controls = joined([own for own, _ in found]), [control for _, control in found]
         self._bins.look(metrics)
-        logged = reduced(metrics) | _stacked(jax.device_get([self._evaluate(own) for own in state]))
+        logged = reduced(metrics) | joined(jax.device_get([self._evaluate(own) for own in state]))
         if self._lives.rates is None:
             for i, (own, control) in enumerate(zip(state, controls, strict=True)):
                 look = functools.partial(self._what_was_shown, own, control, i, step)
@@ -153,11 +154,27 @@ class LivesInJax(LivesRegime):
         run, begun = self._driven.run, self.gather(self.init())
         saved, start = run.last_saved(begun) if run else (begun, 0)
         note(f"seed {self._lives.seeds[life]} is run again from step {start} on, to see what its environments show")
-        state = jax.tree.map(lambda x: x[life], saved)
-        found = self._search(state, (step - start) // self._env_steps)
-        shape = state.actor.time_step.observation.shape[1:]
+        state, num_taken = jax.tree.map(lambda x: x[life], saved), (self._before + start) // self._config.batch_size
         name = getattr(self._config, "env", "") or type(self._environment).__name__
-        return what_was_shown(found, name, shape, (self._before + start) // self._config.batch_size)
+        try:
+            for _ in range((step - start) // self._env_steps):
+                state, parts = self._again(state)
+                for part in parts:
+                    num_taken = _check_finite(jax.device_get(part), name, num_taken, self._config.max_abs_reward)
+        except NotFiniteError as error:
+            return str(error)
+        return ""
+
+
+def _check_finite(acted: Trajectory, name: str, num_taken: int, max_abs_reward: float) -> int:
+    """Raise a NotFiniteError where trajectories [M, T, B, ...] show what is none; returns how many steps were taken."""
+    num, length, _ = acted.action.shape
+    if not (np.isfinite(acted.observation).all() and np.isfinite(acted.reward).all()):
+        reward: Any = np.pad(acted.reward, ((0, 0), (1, 0), (0, 0)))  # the first of each is what was shown before
+        for m, t in np.ndindex(num, length + 1):
+            shown = acted._replace(observation=acted.observation[m, t], reward=reward[m, t])
+            check_finite(shown, name, num_taken + m * length + t, np.isfinite(max_abs_reward))
+    return num_taken + num * length
 
 
 def _run(program: OnlineProgram, size: int, state: OnlineState, num_iterations: Array) -> tuple[OnlineState, Any]:
@@ -182,8 +199,3 @@ def _groups(states: Any, size: int) -> list[Any]:
     """Cut a pytree [lives, ...] into groups of so many."""
     num = len(jax.tree.leaves(states)[0])
     return [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
-
-
-def _stacked(found: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join what groups of lives gave, [lives, ...]."""
-    return {name: np.concatenate([own[name] for own in found]) for name in found[0]}

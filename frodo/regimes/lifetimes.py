@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
@@ -24,7 +23,6 @@ from agents.environments.host import HostEnvironment
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_count
 from frodo.regimes.learner import Control, Learner, LearnerState, split
-from frodo.runs.not_finite import NotFinite, first_not_finite, nothing
 from frodo.settings.config import AgentConfig
 from meta.updates.curriculum import check_curriculum, make_curriculum
 from toy_envs.base import Environment
@@ -47,14 +45,13 @@ class OnlineProgram(NamedTuple):
       init: key, η -> OnlineState; without the last argument η is random.
       run: state, number of iterations (static) -> state, metrics and Control of every iteration, [iterations] each.
       env_steps: of one iteration, all environments of the batch counted.
-      search: state, number of iterations -> NotFinite: run them again, and say what the environments show first that is
-        not finite.
+      again: state -> state, parts [M, T, B, ...]: an iteration once more, to see what it acted, part after part.
     """
 
     learner: Learner
     init: Callable[..., OnlineState]
     run: Callable[[OnlineState, int], tuple[OnlineState, dict[str, Array], Control]]
-    search: Callable[[OnlineState, Array], NotFinite]
+    again: Callable[[OnlineState], tuple[OnlineState, list[Trajectory]]]
     env_steps: int
 
 
@@ -84,20 +81,13 @@ def make_online_program(
         state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
         return state, *splitting.whole((metrics, control))
 
-    def search(state: OnlineState, num_iterations: Array) -> NotFinite:
-        def iteration(carry):
-            i, state, _ = carry
-            actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
-            found = first_not_finite(trajectories, validation, np.isfinite(config.max_abs_reward))
-            learner_state, *_ = learner.learn(state.learner, trajectories, validation)
-            return i + 1, OnlineState(split(learner_state), acting.split(actor_state)), found
+    def again(state: OnlineState) -> tuple[OnlineState, list[Trajectory]]:
+        actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
+        learner_state, *_ = learner.learn(state.learner, trajectories, validation)
+        parts = [trajectories] + ([] if validation is None else [jax.tree.map(lambda x: x[None], validation)])
+        return OnlineState(split(learner_state), acting.split(actor_state)), parts
 
-        is_on = lambda carry: (carry[0] < num_iterations) & ~carry[2].is_there
-        num, _, found = jax.lax.while_loop(is_on, iteration, (jnp.zeros((), jnp.int32), state, nothing()))
-        steps_before = (num - 1) * (config.num_env_steps(learner.is_meta) // config.batch_size)
-        return splitting.whole(found._replace(step=found.step + steps_before))
-
-    return OnlineProgram(learner, init, run, search, config.num_env_steps(learner.is_meta))
+    return OnlineProgram(learner, init, run, again, config.num_env_steps(learner.is_meta))
 
 
 def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:

@@ -17,6 +17,7 @@ from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import Learner, LearnerState, split
 from frodo.regimes.life_rows import Lives, LivesRegime, reduced, text_of
 from frodo.regimes.lifetimes import check_tasks, make_host_learn, of_all_actors
+from frodo.regimes.results import joined
 from frodo.runs.driver import Advanced, Driven
 from frodo.runs.memory import batch_shape, check_agents
 from frodo.settings.config import AgentConfig
@@ -75,7 +76,7 @@ class LivesOnHost(LivesRegime):
     def _set(self, *of_life: Any) -> None:
         super()._set(*of_life)
         self._on_exit, self._life, self._text = contextlib.ExitStack(), -1, ""
-        self._window: list[dict[str, np.ndarray]] = []  # metrics of the iterations since the last row
+        self._window: list[dict[str, np.ndarray]] = []  # metrics [1] of the iterations since the last row
         self._actors: list[HostActor] = []
 
     def init(self) -> State:
@@ -142,12 +143,11 @@ class LivesOnHost(LivesRegime):
             actor.params = params
         if rate is None:
             self._check(control, learner_state.params)
-        of_episodes = zip(
-            ("episodes", "return_sum"), devices.total(len(acted.returns), sum(acted.returns)), strict=True
-        )
-        self._window.append(jax.device_get(metrics) | {name: np.asarray(x) for name, x in of_episodes})
+        episodes, return_sum = devices.total(len(acted.returns), sum(acted.returns))
+        one = jax.device_get(metrics) | {"episodes": episodes, "return_sum": return_sum}
+        self._window.append({name: np.asarray(x)[None] for name, x in one.items()})
         if self._is_kept:
-            self.parts.append({name: x[None] for name, x in self._window[-1].items()})
+            self.parts.append(self._window[-1])
         self._keys = self._keys.at[number].set(acted.key)
         state = {
             "index": index,
@@ -166,7 +166,7 @@ class LivesOnHost(LivesRegime):
         return Advanced(state, step, rows, self._text)
 
     def _rows(self, state: State, rate: Any) -> list[dict[str, Any]]:
-        stacked = {name: np.stack([metrics[name] for metrics in self._window])[None] for name in self._window[0]}
+        stacked = {name: x[None] for name, x in joined(self._window).items()}
         self._bins.look(stacked)
         logged = reduced(stacked) | {name: np.array([x]) for name, x in self._waiting.shares().items()}
         if rate is not None:
