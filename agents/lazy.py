@@ -1,4 +1,4 @@
-"""rlax, loaded when it is used first: it brings TensorFlow Probability, a third of what `import frodo` would take."""
+"""Packages that are loaded by their first use: rlax brings TensorFlow Probability, a third of `import frodo`."""
 
 import importlib.util
 import sys

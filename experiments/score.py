@@ -80,5 +80,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("out", "", "Folder for the score of each seed, and pictures of the programs.")
-    command_line.define_settings(EvolutionConfig(), without=("language",))
+    command_line.define_settings(EvolutionConfig(), without=("language", "num_finalists", "num_final_seeds"))
     command_line.start(main)

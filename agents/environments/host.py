@@ -58,11 +58,11 @@ class NotFiniteError(FloatingPointError):
     """An environment showed what is not finite, or what was learned is not."""
 
 
-def check_finite(time_step: TimeStep, name: str, step: int, is_clipped: bool = False) -> None:
+def check_finite(time_step: Any, name: str, step: int, is_clipped: bool = False) -> None:
     """Raise a NotFiniteError that says which environment of a batch showed a number that is none, or infinite.
 
     Args:
-      time_step: [B, ...] of NumPy's arrays.
+      time_step: what has observation and reward, [B, ...] of NumPy's arrays.
       name: of the environment.
       step: how many were taken.
       is_clipped: whether rewards are clipped for learning: infinite ones then do no harm, but to the return.

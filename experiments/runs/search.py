@@ -10,10 +10,10 @@ from experiments.runs.discovery import one_seed
 from frodo import files
 from frodo.regimes.evolution import Evolution
 from frodo.regimes.scores import task_of
-from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
-from frodo.regimes.searching import SEEDS_OF_FINALISTS, Interrupted, Searches, settings_for
+from frodo.regimes.search_settings import SEEDS_OF_FINALISTS, EvolutionConfig
+from frodo.regimes.searching import Searches, settings_for
 from frodo.runs.callbacks import by_name
-from frodo.runs.driver import Stopped, drive, end_program
+from frodo.runs.driver import drive, end_program
 from frodo.runs.folders import of_process
 from frodo.runs.options import RunOptions
 from frodo.runs.run import Run
@@ -23,25 +23,13 @@ from meta.programs.language import LOSSES, to_formula
 
 @dataclasses.dataclass
 class EvolveConfig(EvolutionConfig):
-    """A search of programs, where its agents live, and how its best programs are told apart.
+    """A search of programs, and where its agents live.
 
     Attributes:
       envs: Names of environments; the first is the hurdle.
-      num_finalists: The best programs, which are scored again, at least 1.
-      num_final_seeds: Fresh seeds that each finalist is scored with, at least 1.
     """
 
     envs: tuple[str, ...] = ()
-    num_finalists: int = 10
-    num_final_seeds: int = 5
-
-    def validate(self) -> None:
-        super().validate()
-        for name in ("num_finalists", "num_final_seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-        if self.num_final_seeds > (most := MAX_SEEDS - SEEDS_OF_FINALISTS):
-            raise ValueError(f"num_final_seeds is {self.num_final_seeds}, expected at most {most}")
 
 
 def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:
@@ -60,10 +48,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
         stopped = drive(regime, run, by_name(options.log_to))
         end_program(stopped, run)
         cpu_seconds = run.clock.cpu_seconds()
-        try:
-            found = regime.result(config.num_finalists, config.num_final_seeds, cpu_seconds)
-        except Interrupted as error:
-            end_program(Stopped(stopped.state, stopped.step, error.args[0]), run)
+        found = regime.result(lambda number: end_program(stopped._replace(signal=number), run), cpu_seconds)
         rows = [
             {"number": one.number, "env": env, "seed": SEEDS_OF_FINALISTS + k, "score": one.scores[j, k]}
             | {"formula": one.formula}

@@ -24,7 +24,7 @@ from experiments.runs import exact_metrics, settings
 from experiments.runs.loaded_agent import check_learner as check_learner
 from experiments.runs.loaded_agent import load_teacher
 from frodo import devices, files
-from frodo.regimes.in_jax import LivesInJax, Measures, chunk_of
+from frodo.regimes.in_jax import LivesInJax, chunk_of
 from frodo.regimes.learner import build_learner, check_teacher
 from frodo.regimes.life_rows import lives_of
 from frodo.regimes.lifetimes import check_split
@@ -86,10 +86,8 @@ def train(
         env_steps = config.num_env_steps(learner.is_meta)
         iterations = max(1, options.steps // env_steps)
         chunk = chunk_of(iterations, env_steps)  # of which a run has a whole number
-        how["measures"] = Measures(
-            exact_metrics.iteration_metrics(environment, learner),
-            exact_metrics.log_metrics(environment, learner, chunk * env_steps),
-        )
+        how["of_iterations"] = exact_metrics.iteration_metrics(environment, learner)
+        how["of_rows"] = exact_metrics.log_metrics(environment, learner, chunk * env_steps)
         how |= dict(chunk=chunk, is_quick=_is_quick(config, options))
         steps = iterations // chunk * chunk * env_steps
         regime: LivesInJax | LivesOnHost = LivesInJax(config, environment, make_learner, lives, steps, **how)

@@ -58,6 +58,9 @@ def all_finite(tree: Any) -> Array:
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
+are_finite = jax.jit(jax.vmap(all_finite))  # of each of several pytrees, [N, ...]
+
+
 def check_params(agent: Agent, params: Params, observation: Any) -> None:
     """Raise a ValueError for a θ of another agent than that for such observations [B, ...]."""
     prepared = jax.eval_shape(agent.prepare, observation)
@@ -105,15 +108,12 @@ def check_first_observation(observation: Array) -> None:
 
 def check_is_batch(observation: Array, num_axes: int = 1) -> None:
     """Raise a ValueError for observations with fewer axes, or of no environment."""
-    if observation.ndim >= num_axes and not len(observation):
-        raise ValueError(
-            f"observation has the shape {list(observation.shape)}, expected [B, ...] of at least one environment"
+    is_short = observation.ndim < num_axes
+    if is_short or not len(observation):
+        why = (
+            ": the first axis is that of the environments, also of one" if is_short else " of at least one environment"
         )
-    if observation.ndim < num_axes:
-        raise ValueError(
-            f"observation has the shape {list(observation.shape)}, expected [B, ...]: the first axis is that of the "
-            "environments, also of one"
-        )
+        raise ValueError(f"observation has the shape {list(observation.shape)}, expected [B, ...]{why}")
 
 
 def check_is_first(is_first: Any, batch_size: int) -> None:

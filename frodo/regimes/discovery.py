@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from agents.environments.adapt import as_environment
 from agents.environments.host import HostEnvironment
 from agents.types import Array, Params
 from agents.validation import check_count, check_type, checked_key
+from frodo import devices
 from frodo.logs import note
 from frodo.regimes.online import host_seeds
 from frodo.regimes.population import AgentResults, Population, PopulationState
@@ -39,9 +39,7 @@ def reduce_results(
       return/<name>, the mean return of the episodes that ended; end_return/<name>, that of meta-steps in which a
       lifetime ended; means of outer_loss and meta_gradient_norm; and lifetimes and resets in all.
     """
-    if jax.process_count() > 1:
-        window = multihost_utils.process_allgather(window, tiled=True)
-    window = jax.device_get(window)
+    window = jax.device_get(devices.gather(window))
     per_name: dict[str, list[AgentResults]] = {name: [] for name in names}
     for own, group in zip(indices, zip(*window, strict=True), strict=True):
         stacked: AgentResults = jax.tree.map(lambda *xs: np.stack(xs), *group)
@@ -62,13 +60,13 @@ def reduce_results(
 
 
 def tell_not_finite(
-    results: list[AgentResults], indices: Sequence[Sequence[int]], names: Sequence[str], told: set[str]
+    window: Sequence[list[AgentResults]], indices: Sequence[Sequence[int]], names: Sequence[str], told: set[str]
 ) -> None:
     """Say of each environment once that an agent in it was made anew; `told` are those of which it was said."""
-    if jax.process_count() > 1:
-        results = multihost_utils.process_allgather(results, tiled=True)
-    for own, group in zip(indices, jax.device_get(results), strict=True):
-        for i in (i for i, is_finite in zip(own, group.is_finite, strict=True) if not is_finite):
+    agents = [i for own in indices for i in own]
+    for results in jax.device_get(devices.gather(window)):
+        is_finite = np.concatenate([group.is_finite for group in results])
+        for i in (agents[j] for j in np.flatnonzero(~is_finite)):
             if names[i] not in told:
                 told.add(names[i])
                 note(
@@ -144,7 +142,6 @@ class Populations(Regime):
         self._env_steps_before, self._is_kept = env_steps_before, is_kept
         self._hosts = {i: one for i, one in enumerate(environments) if isinstance(one, HostEnvironment)}
         self._told: set[str] = set()  # environments whose agents were made anew
-        self._window: list[list[AgentResults]] = []
         self._num_resets = 0
         self.rows: list[dict[str, Any]] = []
 
@@ -163,16 +160,15 @@ class Populations(Regime):
         return state
 
     def advance(self, state: PopulationState, step: int) -> Advanced:
-        state, results = self.population.step(state)
-        step += 1
-        self._window.append(results)
-        if step % self._every and step < self.total:
-            return Advanced(state, step, can_stop=False)
-        row = reduce_results(self._window, self.population.indices, self._names)
+        window: list[list[AgentResults]] = []
+        while not window or (step % self._every and step < self.total):
+            state, results = self.population.step(state)
+            window.append(results)
+            step += 1
+        row = reduce_results(window, self.population.indices, self._names)
         if row["resets"] > self._num_resets:
-            for one in self._window:
-                tell_not_finite(one, self.population.indices, self._names, self._told)
-        self._num_resets, self._window = row["resets"], []
+            tell_not_finite(window, self.population.indices, self._names, self._told)
+        self._num_resets = row["resets"]
         if self._is_kept:
             self.rows.append(row)
         env_steps = step * self.population.env_steps

@@ -70,13 +70,6 @@ class Record:
     waiting: list[Program] = dataclasses.field(default_factory=list)
 
 
-def make_evaluator(tasks: Sequence[Task], config: EvolutionConfig, seed: int) -> Evaluator:
-    """Make the lanes of a search, in which no more waits for one than a round of full lanes."""
-    settings = config.in_tasks(len(tasks))
-    pools = [config.kind.pools(task, own) for task, own in zip(tasks, settings, strict=True)]
-    return Evaluator(pools, config.chunk, config.num_full_lanes, seed)
-
-
 def _program(nodes: Sequence[Sequence[Any]]) -> Program:
     """Read a program from what JSON made of it."""
     return tuple(Node(operator, tuple(arguments), value) for operator, arguments, value in nodes)
@@ -103,7 +96,6 @@ class Evolution:
         self._seed = seed
         self.empty_lanes()
         self._start = config.parse_start()
-        self._kind = config.kind
         self._known = {name: Rows() for name in EQUIVALENCES}
         self._hashes: set[str] = set()  # of the outputs of all proposals
         self.records: list[Record] = []
@@ -127,22 +119,17 @@ class Evolution:
           Exhausted: if MAX_KNOWN proposals in a row were equal to earlier ones, or without a gradient.
         """
         while len(self.records) < num_programs and self._evaluator.has_room(0):
-            num_records = len(self.records)
-            for _ in range(MAX_KNOWN):
-                self._propose()
-                if len(self.records) > num_records:
-                    break
-            else:
+            if not any(self._propose() for _ in range(MAX_KNOWN)):
                 raise Exhausted(
-                    f"{MAX_KNOWN:,} programs in a row were equal to one of the {num_records} before, or without a "
-                    "gradient: the search has found what its start and mutations reach"
+                    f"{MAX_KNOWN:,} programs in a row were equal to one of the {len(self.records)} before, or without "
+                    "a gradient: the search has found what its start and mutations reach"
                 )
         for job, outcome in self._evaluator.run(self.config.hurdle if len(self._trainings) > 1 else -np.inf):
             self._collect(job, outcome)
 
     def empty_lanes(self) -> None:
         """Drop what is being evaluated: the search itself cannot go on then."""
-        self._evaluator = make_evaluator(self._tasks, self.config, self._seed)
+        self._evaluator = Evaluator(self._tasks, self.config, self._seed)
 
     @property
     def is_idle(self) -> bool:
@@ -176,15 +163,17 @@ class Evolution:
             on_chunk(int(np.sum(np.isfinite(scores))))
         return scores, num_steps
 
-    def _propose(self) -> None:
+    def _propose(self) -> bool:
+        """Propose a program; returns whether it is new, and is evaluated."""
         self.counts["proposals"] += 1
         is_first = self.counts["proposals"] <= self.config.population_size or not self.members
         if is_first or self._rng.random() >= self.config.mutation_share:
-            program, parent = random_program(self._kind.language, self._rng, self._start), None
+            program, parent = random_program(self.config.kind.language, self._rng, self._start), None
         else:
             drawn = self._rng.choice(len(self.members), min(self.config.tournament_size, len(self.members)), False)
-            varied, parent = max((self.members[i] for i in drawn), key=self._score_of)
-            program = mutate(self._kind.language, self._rng, varied, self.config.num_frozen)
+            score_of = lambda member: -np.inf if member[1] is None else self.records[member[1]].score or 0.0
+            varied, parent = max((self.members[i] for i in drawn), key=score_of)
+            program = mutate(self.config.kind.language, self._rng, varied, self.config.num_frozen)
         own = self._fingerprints_of(program)
         outputs_hash = hashlib.blake2b((np.round(own["output"], 4) + 0.0).tobytes(), digest_size=8).hexdigest()
         self.counts["equal outputs"] += outputs_hash in self._hashes
@@ -192,28 +181,28 @@ class Evolution:
         if np.max(np.abs(own["gradient"])) < SAME:
             self.counts["without gradient"] += 1
             self.members.append((program, None))
-            return
-        equal = {name: self._equal(name, own[name]) for name in EQUIVALENCES}
-        self.counts["equal gradients"] += equal["gradient"] is not None
-        if (found := equal[self.config.equivalence]) is not None:
-            self._join(program, found)
-            return
-        self._remember(own)
-        record = Record(len(self.records), program, parent, waiting=[program])
-        self.records.append(record)
-        self._submit(record, self._trainings[:1])
+            return False
+        same = {name: known.same(own[name]) for name, known in self._known.items()}
+        self.counts["equal gradients"] += same["gradient"] is not None
+        if (number := same[self.config.equivalence]) is None:
+            record = Record(len(self.records), program, parent, waiting=[program])
+            self._remember(record, own)
+            self._submit(record, self._trainings[:1])
+            return True
+        if self.records[number].score is None:
+            self.records[number].waiting.append(program)
+        else:
+            self.members.append((program, number))
+        return False
 
     def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
-        return self._kind.fingerprints(compact(self._kind.language, program), self.config.lane.ends)
+        kind = self.config.kind
+        return kind.fingerprints(compact(kind.language, program), self.config.lane.ends)
 
-    def _equal(self, equivalence: str, own: np.ndarray) -> Record | None:
-        """Return the record that is nearest, if it counts as the same."""
-        found = self._known[equivalence].same(own)
-        return None if found is None else self.records[found]
-
-    def _remember(self, own: Mapping[str, np.ndarray]) -> None:
+    def _remember(self, record: Record, fingerprints: Mapping[str, np.ndarray]) -> None:
+        self.records.append(record)
         for name, known in self._known.items():
-            known.append(own[name])
+            known.append(fingerprints[name])
 
     @property
     def lanes(self) -> list[list[Any]]:
@@ -248,24 +237,14 @@ class Evolution:
         for record in told["records"]:
             scores = {int(task): scores for task, scores in record["scores"].items()}
             programs = {"program": _program(record["program"]), "waiting": [_program(x) for x in record["waiting"]]}
-            self.records.append(Record(**record | programs | {"scores": scores}))
-            self._remember(self._fingerprints_of(self.records[-1].program))
+            own = Record(**record | programs | {"scores": scores})
+            self._remember(own, self._fingerprints_of(own.program))
         self.members.extend((_program(program), number) for program, number in told["members"])
         for queue, jobs in zip(self._evaluator.queues, told["queues"], strict=True):
             queue.extend((Job(*job), _program(program)) for job, program in jobs)
         for pools, all_lanes, own in zip(self._evaluator.pools, lanes, told["pools"], strict=True):
             for pool, of_pool, (jobs, programs) in zip(pools, all_lanes, own, strict=True):
                 pool.restore(of_pool, [job and Job(*job) for job in jobs], [_program(x) for x in programs])
-
-    def _score_of(self, member: tuple[Program, int | None]) -> float:
-        score = None if member[1] is None else self.records[member[1]].score
-        return -np.inf if score is None else score
-
-    def _join(self, program: Program, record: Record) -> None:
-        if record.score is None:
-            record.waiting.append(program)
-        else:
-            self.members.append((program, record.number))
 
     def _submit(self, record: Record, trainings: Sequence[tuple[int, int]]) -> None:
         """Let a record's program be trained, with draws of its own: its luck is not its children's."""
@@ -295,6 +274,5 @@ class Evolution:
                 "the environments show may not be, or learning_rate is too large"
             )
         record.score = total if record.is_finite else 0.0
-        for program in record.waiting:
-            self.members.append((program, record.number))
+        self.members.extend((program, record.number) for program in record.waiting)
         record.waiting = []

@@ -1,28 +1,27 @@
 """Lifetimes in a pure environment as a regime: all lives by one program, what they differ in is data."""
 
-import copy
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
-from agents.types import Array, Params
+from agents.environments.host import NotFiniteError, check_finite
+from agents.types import Array, Params, Trajectory
 from frodo import devices, files
 from frodo.logs import note
+from frodo.regimes.arguments import are_finite
 from frodo.regimes.learner import Control, Learner
-from frodo.regimes.life_rows import Lives, are_finite, check, kept, reduced, rows_of, text_of, told_again
-from frodo.regimes.lifetimes import MAX_SKIPPED_IN_A_ROW, Evaluate, OnlineProgram, OnlineState, make_online_program
-from frodo.regimes.results import num_done
-from frodo.runs.driver import Advanced, Driven, Regime
+from frodo.regimes.life_rows import MAX_SKIPPED_IN_A_ROW, Lives, LivesRegime, reduced, text_of
+from frodo.regimes.lifetimes import Evaluate, OnlineProgram, OnlineState, make_online_program
+from frodo.regimes.results import joined
+from frodo.runs.driver import Advanced, Driven
 from frodo.runs.memory import check_agents
-from frodo.runs.not_finite import what_was_shown
 from frodo.settings.config import AgentConfig
 from frodo.settings.observations import note_sizes
-from frodo.settings.value_bins import BinWatch
 from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
@@ -30,31 +29,17 @@ CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log point
 CHUNK_STEPS = 1000
 
 
-class Measures(NamedTuple):
-    """What is measured beside what the learner reports.
-
-    Attributes:
-      of_iterations: of the states before and after an iteration, inside the program.
-      of_rows: of the state at a log point.
-    """
-
-    of_iterations: Evaluate = lambda before, after: {}
-    of_rows: Callable[[OnlineState], dict[str, Any]] = lambda state: {}
-
-
-class LivesInJax(Regime):
+class LivesInJax(LivesRegime):
     """As many lives at a time as there are devices, or all of them side by side; or each split over devices.
 
-    Args:
-      config, environment: those of all lives.
-      make_learner: learning rate, a traced number or None for that of the settings -> Learner.
-      lives: which there are.
-      num_steps: environment steps of each life, of which there are as many whole iterations as fit.
+    Args, beside those of `LivesRegime`:
+      environment: that of all lives.
+      num_steps: of which there are as many whole iterations as fit.
       chunk: iterations between two rows, at most.
       meta_params: η at the start; None for random.
       num_devices: over which each life is split; 0 where whole lives are shared out.
-      measures: what rows have beside what the learner reports.
-      is_kept: whether the metrics of every iteration are kept, for the result.
+      of_iterations: measures of the states before and after an iteration, inside the program.
+      of_rows: measures of the state at a log point.
       is_quick: whether to save on compilation.
     """
 
@@ -69,25 +54,20 @@ class LivesInJax(Regime):
         chunk: int = CHUNK,
         meta_params: Params | None = None,
         num_devices: int = 0,
-        measures: Measures | None = None,
+        of_iterations: Evaluate = lambda before, after: {},
+        of_rows: Callable[[OnlineState], dict[str, Any]] = lambda state: {},
         is_kept: bool = False,
         is_quick: bool = False,
     ):
-        self._config, self._environment, self._lives = config, environment, lives
-        measures = measures or Measures()
-        self._vmaps = getattr(config, "vmap_seeds", False)
-        self.learner, self._chunk, self._is_kept = make_learner(), chunk, is_kept
-        program_with = lambda rate: make_online_program(
-            make_learner(learning_rate=rate), environment, measures.of_iterations
-        )
+        super().__init__(config, make_learner, lives, num_steps, is_kept)
+        self._environment, self._chunk, self._num = environment, chunk, len(lives.seeds)
+        program_with = lambda rate: make_online_program(make_learner(learning_rate=rate), environment, of_iterations)
         self.program: OnlineProgram = program_with(None)
-        self._env_steps, self._num = self.program.env_steps, len(lives.seeds)
-        self._set(num_steps)
-        is_split = bool(num_devices)
-        self._group = self._num if self._vmaps else 1 if is_split else devices.num_shares(self._num)
+        vmaps, is_split = getattr(config, "vmap_seeds", False), bool(num_devices)
+        self._group = self._num if vmaps else 1 if is_split else devices.num_shares(self._num)
         shared_out = (lambda fn: fn) if is_split else functools.partial(devices.shared_out, num=self._group)
-        self._split = split = splitting.over(num_devices)
-        over_lives = jax.vmap if self._vmaps else lambda fn: lambda states: jax.lax.map(fn, states)
+        split = splitting.over(num_devices)
+        over_lives = jax.vmap if vmaps else lambda fn: lambda states: jax.lax.map(fn, states)
         quick = devices.quick_to_compile()
 
         def run_lives(both: tuple[Any, Array | None], num_iterations: Array):
@@ -100,25 +80,16 @@ class LivesInJax(Regime):
             compiler_options=quick if is_quick else {},
         )
         self._run = split(run)
-        self._evaluate = split(jax.jit(shared_out(jax.vmap(lambda state: splitting.whole(measures.of_rows(state))))))
-        init = shared_out(jax.vmap(lambda key: self.program.init(key, meta_params)))
-        self._init_group = split(jax.jit(init, compiler_options=quick))
+        self._evaluate = split(jax.jit(shared_out(jax.vmap(lambda state: splitting.whole(of_rows(state))))))
+        init = jax.vmap(lambda key: self.program.init(key, meta_params))
+        self._init_group = split(jax.jit(shared_out(init), compiler_options=quick))
         with splitting.over(num_devices):
-            shapes = jax.eval_shape(jax.vmap(lambda key: self.program.init(key, meta_params)), lives.keys)
+            shapes = jax.eval_shape(init, lives.keys)
             check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes)
-        self._search = split(jax.jit(self.program.search))
+        self._again = split(jax.jit(self.program.again))
 
-    def _set(self, num_steps: int, start: OnlineState | None = None, parts: Sequence[dict[str, np.ndarray]] = ()):
-        self._start, self.parts, self._bins = start, list(parts), BinWatch()
-        self._steps_of_life = num_steps // self._env_steps * self._env_steps
-        self.total = self.done(self._steps_of_life)
-        self._before = num_done(self.parts) * self._env_steps  # of a life that goes on
-
-    def going_on(self, state: OnlineState, parts: Sequence[dict[str, np.ndarray]], num_steps: int) -> "LivesInJax":
-        """Return the regime in which a life goes on from a state, which stays as it is, and metrics so far."""
-        other = copy.copy(self)
-        other._set(num_steps, state, parts)
-        return other
+    def _set(self, num_steps: int, *of_life: Any) -> None:
+        super()._set(num_steps // self._env_steps * self._env_steps, *of_life)
 
     def init(self) -> list[Any]:
         if self._start is not None:
@@ -126,10 +97,8 @@ class LivesInJax(Regime):
         return [self._init_group(keys) for keys in _groups(self._lives.keys, self._group)]
 
     def begin(self, state: list[Any], step: int, driven: Driven) -> list[Any]:
-        self._driven = driven
+        super().begin(state, step, driven)
         self._rates = [None] * len(state) if self._lives.rates is None else _groups(self._lives.rates, self._group)
-        if driven.told is not None:
-            self.parts = told_again(driven.told)
         if not step and self._start is None:
             note_sizes(state[0].actor.time_step.observation.addressable_shards[0].data)
         return state
@@ -139,13 +108,13 @@ class LivesInJax(Regime):
         outputs = [self._run(own, rate, num) for own, rate in zip(state, self._rates, strict=True)]
         state, step = [own for own, _ in outputs], step + num * self._env_steps
         found = jax.tree.map(lambda x: x[:, :num], jax.device_get([of_group for _, of_group in outputs]))
-        metrics, controls = _stacked([own for own, _ in found]), [control for _, control in found]
+        metrics, controls = joined([own for own, _ in found]), [control for _, control in found]
         self._bins.look(metrics)
-        logged = reduced(metrics) | _stacked(jax.device_get([self._evaluate(own) for own in state]))
+        logged = reduced(metrics) | joined(jax.device_get([self._evaluate(own) for own in state]))
         if self._lives.rates is None:
             for i, (own, control) in enumerate(zip(state, controls, strict=True)):
                 look = functools.partial(self._what_was_shown, own, control, i, step)
-                check(self._driven.run, control, own.learner.params, look)
+                self._check(control, own.learner.params, look)
         else:
             logged["is_finite"] = np.concatenate([are_finite(own.learner.params) for own in state]).astype(int)
         if self._is_kept:
@@ -153,8 +122,7 @@ class LivesInJax(Regime):
         if self._driven.run and self.is_over(state, step):
             env_steps = self._before + step - self._env_steps * np.arange(num)[::-1]
             files.write_arrays(self._driven.run.folder / "last_iterations.npz", metrics | {"env_steps": env_steps})
-        lived = self._before + step
-        rows = rows_of(self._config, self._lives, lived // self._env_steps, lived, logged)
+        rows = self._rows_of(self._lives, self._before + step, logged)
         return Advanced(state, step, rows, text_of(rows))
 
     def is_over(self, state: list[Any], step: int) -> bool:
@@ -162,9 +130,6 @@ class LivesInJax(Regime):
 
     def done(self, step: int) -> int:
         return step * self._num
-
-    def told(self) -> Any:
-        return kept(self.parts) if self._is_kept else None
 
     def gather(self, state: list[Any]) -> Any:
         """Join groups on one device: a program over several has them wait for each other, and is ended after 40 s."""
@@ -186,13 +151,30 @@ class LivesInJax(Regime):
         is_over = ~np.asarray(are_finite(states.learner.params))
         is_over |= np.max(control.skipped_in_a_row, axis=1) >= MAX_SKIPPED_IN_A_ROW
         life = number * self._group + int(np.argmax(is_over))
-        saved, start = self._driven.last_saved(self.gather(self.init()))
+        run, begun = self._driven.run, self.gather(self.init())
+        saved, start = run.last_saved(begun) if run else (begun, 0)
         note(f"seed {self._lives.seeds[life]} is run again from step {start} on, to see what its environments show")
-        state = jax.tree.map(lambda x: x[life], saved)
-        found = self._search(state, (step - start) // self._env_steps)
-        shape = state.actor.time_step.observation.shape[1:]
+        state, num_taken = jax.tree.map(lambda x: x[life], saved), (self._before + start) // self._config.batch_size
         name = getattr(self._config, "env", "") or type(self._environment).__name__
-        return what_was_shown(found, name, shape, (self._before + start) // self._config.batch_size)
+        try:
+            for _ in range((step - start) // self._env_steps):
+                state, parts = self._again(state)
+                for part in parts:
+                    num_taken = _check_finite(jax.device_get(part), name, num_taken, self._config.max_abs_reward)
+        except NotFiniteError as error:
+            return str(error)
+        return ""
+
+
+def _check_finite(acted: Trajectory, name: str, num_taken: int, max_abs_reward: float) -> int:
+    """Raise a NotFiniteError where trajectories [M, T, B, ...] show what is none; returns how many steps were taken."""
+    num, length, _ = acted.action.shape
+    if not (np.isfinite(acted.observation).all() and np.isfinite(acted.reward).all()):
+        reward: Any = np.pad(acted.reward, ((0, 0), (1, 0), (0, 0)))  # the first of each is what was shown before
+        for m, t in np.ndindex(num, length + 1):
+            shown = acted._replace(observation=acted.observation[m, t], reward=reward[m, t])
+            check_finite(shown, name, num_taken + m * length + t, np.isfinite(max_abs_reward))
+    return num_taken + num * length
 
 
 def _run(program: OnlineProgram, size: int, state: OnlineState, num_iterations: Array) -> tuple[OnlineState, Any]:
@@ -217,8 +199,3 @@ def _groups(states: Any, size: int) -> list[Any]:
     """Cut a pytree [lives, ...] into groups of so many."""
     num = len(jax.tree.leaves(states)[0])
     return [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]
-
-
-def _stacked(found: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join what groups of lives gave, [lives, ...]."""
-    return {name: np.concatenate([own[name] for own in found]) for name in found[0]}

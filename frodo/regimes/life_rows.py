@@ -1,10 +1,11 @@
-"""What regimes of lifetimes have in common: which lives there are, and their rows of metrics."""
+"""What regimes of lifetimes have in common: which lives there are, their metrics, and how one goes on."""
 
 import base64
+import copy
 import io
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,15 @@ from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import NotFiniteError
 from agents.types import Array, Params
-from frodo.regimes.learner import Control
-from frodo.regimes.lifetimes import cause, why_stopped
+from frodo.regimes.arguments import all_finite
+from frodo.regimes.learner import Control, Learner
+from frodo.regimes.lifetimes import whole_steps
 from frodo.regimes.results import joined
-from frodo.runs.run import Run
+from frodo.runs.driver import Driven, Regime
 from frodo.settings.config import AgentConfig
+from frodo.settings.value_bins import BinWatch
+
+MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
 
 
 class Lives(NamedTuple):
@@ -55,18 +60,83 @@ def reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-def rows_of(config: AgentConfig, lives: Lives, update: int, step: int, logged) -> list[dict[str, Any]]:
-    """Return a row for each life, of what was logged [lives] after so many updates and steps."""
-    suite, _, game = getattr(config, "env", "").partition("/")
-    frames = step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1)
-    rows: list[dict[str, Any]] = []
-    for i, seed in enumerate(lives.seeds):
-        rate = {} if lives.rates is None else {"learning_rate": float(lives.rates[i])}
-        rows.append({"seed": seed, **rate, "update": update, "env_steps": step, "env_frames": frames})
-        rows[-1] |= {name: x[i] for name, x in logged.items()}
-        if suite == "atari":
-            rows[-1]["human_normalised"] = human_normalised(game, rows[-1]["return"])
-    return rows
+class LivesRegime(Regime):
+    """Lives, the metrics of all their iterations, and what goes on from an earlier life.
+
+    Args:
+      config: that of all lives.
+      make_learner: learning rate, a traced number or None for that of the settings -> Learner.
+      lives: which there are.
+      num_steps: environment steps of each life.
+      is_kept: whether the metrics of every iteration are kept, for the result.
+
+    Attributes:
+      learner: that with the learning rate of the settings.
+      parts: metrics that were kept, one part after the other.
+    """
+
+    def __init__(
+        self, config: AgentConfig, make_learner: Callable[..., Learner], lives: Lives, num_steps: int, is_kept: bool
+    ):
+        self._config, self._lives, self._is_kept, self.learner = config, lives, is_kept, make_learner()
+        self._env_steps = config.num_env_steps(self.learner.is_meta)
+        self._set(num_steps)
+
+    def _set(self, num_steps: int, start: Any = None, parts: Sequence[dict[str, np.ndarray]] = ()) -> None:
+        self._start, self.parts, self._bins, self._steps_of_life = start, list(parts), BinWatch(), num_steps
+        num_done = sum(len(part["episodes"]) for part in self.parts)  # iterations
+        self._before = num_done * self._env_steps  # of a life that goes on
+        self.total = num_steps * len(self._lives.seeds)
+
+    def going_on(self, start: Any, parts: Sequence[dict[str, np.ndarray]], num_steps: float) -> Self:
+        """Return the regime in which a life goes on: from a state, which stays as it is, and metrics so far."""
+        other = copy.copy(self)
+        other._set(whole_steps(num_steps, self._env_steps), start, parts)
+        return other
+
+    def begin(self, state: Any, step: int, driven: Driven) -> Any:
+        self._driven = driven
+        if driven.told is not None:
+            with np.load(io.BytesIO(base64.b64decode(driven.told))) as arrays:
+                self.parts = [dict(arrays)] if arrays.files else []
+        return state
+
+    def told(self) -> Any:
+        """Return the metrics of all iterations as a text."""
+        if not self._is_kept:
+            return None
+        data = io.BytesIO()
+        np.savez(data, **(joined(self.parts) if self.parts else {}))  # type: ignore[arg-type]
+        return base64.b64encode(data.getvalue()).decode()
+
+    def _rows_of(self, lives: Lives, step: int, logged: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+        """Return a row for each of these lives, of what was logged [lives] when they had so many steps."""
+        suite, _, game = getattr(self._config, "env", "").partition("/")
+        frames = step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1)
+        rows: list[dict[str, Any]] = []
+        for i, seed in enumerate(lives.seeds):
+            rate = {} if lives.rates is None else {"learning_rate": float(lives.rates[i])}
+            where = {"update": step // self._env_steps, "env_steps": step, "env_frames": frames}
+            rows.append({"seed": seed, **rate, **where} | {name: x[i] for name, x in logged.items()})
+            if suite == "atari":
+                rows[-1]["human_normalised"] = human_normalised(game, rows[-1]["return"])
+        return rows
+
+    def _check(self, control: Control, params: Params, look: Callable[[], str] = lambda: "") -> None:
+        """Raise a NotFiniteError where nothing more is learned; `look` says what environments showed, "" if nothing."""
+        if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
+            reason = f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
+        elif not all_finite(params):
+            reason = "the agent's parameters are not finite"
+        else:
+            return
+        shown = look() or (
+            "all that the environments showed was finite, so try a smaller optimizer.learning_rate, "
+            "meta_optimizer.learning_rate or max_gradient_norm"
+        )
+        run = self._driven.run
+        kept = f"; checkpoints in {run.folder}, if a minute had passed, are from before" if run else ""
+        raise NotFiniteError(f"{reason}: {shown}{kept}")
 
 
 def text_of(rows: list[dict[str, Any]]) -> str:
@@ -76,32 +146,3 @@ def text_of(rows: list[dict[str, Any]]) -> str:
     value = np.mean([row[name] for row in rows])
     text = f"{name} {value:.3f}" if np.isfinite(value) else ""
     return text + (f", {skipped:.0f} non-finite meta-gradients skipped" if skipped else "")
-
-
-def check(run: Run | None, control: Control, params: Params, look: Callable[[], str] = lambda: "") -> None:
-    """Raise a NotFiniteError where nothing more is learned; `look` says what the environments showed, "" if nothing."""
-    if reason := why_stopped(control, params):
-        remedy = "try a smaller optimizer.learning_rate, meta_optimizer.learning_rate or max_gradient_norm"
-        kept = f"; checkpoints in {run.folder}, if a minute had passed, are from before" if run else ""
-        raise NotFiniteError(cause(reason, look(), remedy) + kept)
-
-
-def kept(parts: Sequence[dict[str, np.ndarray]]) -> str:
-    """Return the metrics of all iterations as a text, for a checkpoint."""
-    data = io.BytesIO()
-    arrays: dict[str, Any] = joined(parts) if parts else {}
-    np.savez(data, **arrays)
-    return base64.b64encode(data.getvalue()).decode()
-
-
-def told_again(text: str) -> list[dict[str, np.ndarray]]:
-    """Return what `kept` was given, as one part."""
-    with np.load(io.BytesIO(base64.b64decode(text))) as arrays:
-        return [dict(arrays)] if arrays.files else []
-
-
-@jax.jit
-def are_finite(params: Params) -> Array:
-    """Say of each of several agents, [N, ...], whether its parameters are finite."""
-    finite = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in jax.tree.leaves(params)]
-    return jnp.all(jnp.stack(finite), axis=0)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
@@ -23,14 +22,10 @@ from agents.acting.on_host import ActedIteration
 from agents.environments.host import HostEnvironment
 from agents.types import Array, Params, Trajectory
 from agents.validation import check_count
-from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import Control, Learner, LearnerState, split
-from frodo.runs.not_finite import NotFinite, first_not_finite, nothing
 from frodo.settings.config import AgentConfig
 from meta.updates.curriculum import check_curriculum, make_curriculum
 from toy_envs.base import Environment
-
-MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
 
 
 class OnlineState(NamedTuple):
@@ -50,14 +45,13 @@ class OnlineProgram(NamedTuple):
       init: key, η -> OnlineState; without the last argument η is random.
       run: state, number of iterations (static) -> state, metrics and Control of every iteration, [iterations] each.
       env_steps: of one iteration, all environments of the batch counted.
-      search: state, number of iterations -> NotFinite: run them again, and say what the environments show first that is
-        not finite.
+      again: state -> state, parts [M, T, B, ...]: an iteration once more, to see what it acted, part after part.
     """
 
     learner: Learner
     init: Callable[..., OnlineState]
     run: Callable[[OnlineState, int], tuple[OnlineState, dict[str, Array], Control]]
-    search: Callable[[OnlineState, Array], NotFinite]
+    again: Callable[[OnlineState], tuple[OnlineState, list[Trajectory]]]
     env_steps: int
 
 
@@ -87,20 +81,13 @@ def make_online_program(
         state, (metrics, control) = jax.lax.scan(iteration, state, None, length=num_iterations)
         return state, *splitting.whole((metrics, control))
 
-    def search(state: OnlineState, num_iterations: Array) -> NotFinite:
-        def iteration(carry):
-            i, state, _ = carry
-            actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
-            found = first_not_finite(trajectories, validation, np.isfinite(config.max_abs_reward))
-            learner_state, *_ = learner.learn(state.learner, trajectories, validation)
-            return i + 1, OnlineState(split(learner_state), acting.split(actor_state)), found
+    def again(state: OnlineState) -> tuple[OnlineState, list[Trajectory]]:
+        actor_state, trajectories, validation, _ = learner.act_iteration(state.learner, actor, state.actor)
+        learner_state, *_ = learner.learn(state.learner, trajectories, validation)
+        parts = [trajectories] + ([] if validation is None else [jax.tree.map(lambda x: x[None], validation)])
+        return OnlineState(split(learner_state), acting.split(actor_state)), parts
 
-        is_on = lambda carry: (carry[0] < num_iterations) & ~carry[2].is_there
-        num, _, found = jax.lax.while_loop(is_on, iteration, (jnp.zeros((), jnp.int32), state, nothing()))
-        steps_before = (num - 1) * (config.num_env_steps(learner.is_meta) // config.batch_size)
-        return splitting.whole(found._replace(step=found.step + steps_before))
-
-    return OnlineProgram(learner, init, run, search, config.num_env_steps(learner.is_meta))
+    return OnlineProgram(learner, init, run, again, config.num_env_steps(learner.is_meta))
 
 
 def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:
@@ -161,15 +148,3 @@ def whole_steps(num_steps: float, env_steps: int) -> int:
             "iteration"
         )
     return int(num_steps) // env_steps * env_steps
-
-
-def why_stopped(control: Control, params: Params) -> str:
-    """Say why a run cannot go on after iterations with these results, "" if it can."""
-    if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
-        return f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
-    return "" if all_finite(params) else "the agent's parameters are not finite"
-
-
-def cause(reason: str, shown: str, remedy: str) -> str:
-    """Say why a run cannot go on: by what the environments showed, else by what was learned."""
-    return f"{reason}: {shown or f'all that the environments showed was finite, so {remedy}'}"

@@ -1,8 +1,7 @@
 """Lifetimes in environments on the host as a regime: one after the other, each with its actor threads."""
 
 import contextlib
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,22 +13,22 @@ from agents.acting.on_host import HostActor, Waiting, actor_keys
 from agents.environments.host import HostEnvironment
 from agents.types import Params
 from frodo import devices
+from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import Learner, LearnerState, split
-from frodo.regimes.life_rows import Lives, are_finite, check, kept, reduced, rows_of, text_of, told_again
+from frodo.regimes.life_rows import Lives, LivesRegime, reduced, text_of
 from frodo.regimes.lifetimes import check_tasks, make_host_learn, of_all_actors
-from frodo.regimes.results import num_done
-from frodo.runs.driver import Advanced, Driven, Regime
+from frodo.regimes.results import joined
+from frodo.runs.driver import Advanced, Driven
 from frodo.runs.memory import batch_shape, check_agents
 from frodo.settings.config import AgentConfig
 from frodo.settings.observations import note_sizes
-from frodo.settings.value_bins import BinWatch
 from meta.updates.experience import apart, jit_in_place, together
 
 ROWS = 200  # log points of a life, at most
 State = dict[str, Any]  # index of the life, its step, keys of its actors, learner
 
 
-class LivesOnHost(Regime):
+class LivesOnHost(LivesRegime):
     """One life after the other, each with its own environments and actor threads, until it is complete.
 
     Of several processes each has its part of the environments. What is not named here is as for `LivesInJax`.
@@ -56,10 +55,8 @@ class LivesOnHost(Regime):
         num_devices: int = 0,
         is_kept: bool = False,
     ):
-        self._config, self._lives, self._meta_params = config, lives, meta_params
-        self._make, self._is_owner = make, is_owner
-        self.learner, self._is_kept = make_learner(), is_kept
-        self._env_steps = config.num_env_steps(self.learner.is_meta)
+        super().__init__(config, make_learner, lives, num_steps, is_kept)
+        self._meta_params, self._make, self._is_owner = meta_params, make, is_owner
         self._num_actors = getattr(config, "num_actors", 1)
         self._on_devices = splitting.over(num_devices)
         init = jax.jit(lambda *of: split(self.learner.init(*of)), compiler_options=devices.quick_to_compile())
@@ -75,21 +72,12 @@ class LivesOnHost(Regime):
             shapes = jax.eval_shape(init, jax.random.key(0), self._observation, meta_params)
             check_agents(config, self.learner.setup.agent, environment, self.learner.is_meta, shapes)
         self._init_learner = self._on_devices(init)
-        self._set(num_steps)
 
-    def _set(self, num_steps: int, start: tuple[LearnerState, Any] | None = None, parts: Sequence[dict] = ()):
-        self._start, self.parts, self._bins = start, list(parts), BinWatch()
-        self._steps_of_life, self.total = num_steps, num_steps * len(self._lives.seeds)
-        self._before = num_done(self.parts) * self._env_steps
+    def _set(self, *of_life: Any) -> None:
+        super()._set(*of_life)
         self._on_exit, self._life, self._text = contextlib.ExitStack(), -1, ""
-        self._window: list[dict[str, np.ndarray]] = []  # metrics of the iterations since the last row
+        self._window: list[dict[str, np.ndarray]] = []  # metrics [1] of the iterations since the last row
         self._actors: list[HostActor] = []
-
-    def going_on(self, start: tuple[LearnerState, Any], parts: Sequence[dict], num_steps: int) -> "LivesOnHost":
-        """Return the regime in which a life goes on: from its learner's state and its actor's key, metrics so far."""
-        other = copy.copy(self)
-        other._set(num_steps, start, parts)
-        return other
 
     def init(self) -> State:
         return self._begun(0)
@@ -107,9 +95,7 @@ class LivesOnHost(Regime):
         return {"index": index, "step": 0, "actor_key": keys, "learner": learner_state}
 
     def begin(self, state: State, step: int, driven: Driven) -> State:
-        self._driven = driven
-        if driven.told is not None:
-            self.parts = told_again(driven.told)
+        super().begin(state, step, driven)
         if not self.is_over(state, step):
             self._start_actors(state)
         return state
@@ -156,13 +142,12 @@ class LivesOnHost(Regime):
         for actor in self._actors:
             actor.params = params
         if rate is None:
-            check(self._driven.run, control, learner_state.params)
-        of_episodes = zip(
-            ("episodes", "return_sum"), devices.total(len(acted.returns), sum(acted.returns)), strict=True
-        )
-        self._window.append(jax.device_get(metrics) | {name: np.asarray(x) for name, x in of_episodes})
+            self._check(control, learner_state.params)
+        episodes, return_sum = devices.total(len(acted.returns), sum(acted.returns))
+        one = jax.device_get(metrics) | {"episodes": episodes, "return_sum": return_sum}
+        self._window.append({name: np.asarray(x)[None] for name, x in one.items()})
         if self._is_kept:
-            self.parts.append({name: x[None] for name, x in self._window[-1].items()})
+            self.parts.append(self._window[-1])
         self._keys = self._keys.at[number].set(acted.key)
         state = {
             "index": index,
@@ -181,16 +166,14 @@ class LivesOnHost(Regime):
         return Advanced(state, step, rows, self._text)
 
     def _rows(self, state: State, rate: Any) -> list[dict[str, Any]]:
-        stacked = {name: np.stack([metrics[name] for metrics in self._window])[None] for name in self._window[0]}
+        stacked = {name: x[None] for name, x in joined(self._window).items()}
         self._bins.look(stacked)
         logged = reduced(stacked) | {name: np.array([x]) for name, x in self._waiting.shares().items()}
         if rate is not None:
-            one = jax.tree.map(lambda x: x[None], state["learner"].params)
-            logged["is_finite"] = np.asarray(are_finite(one)).astype(int)
+            logged["is_finite"] = np.array([all_finite(state["learner"].params)]).astype(int)
         life = slice(self._life, self._life + 1)
         one_life = Lives(self._lives.keys[life], self._lives.seeds[life], None if rate is None else rate[None])
-        lived = self._lived(state)
-        rows = rows_of(self._config, one_life, lived // self._env_steps, lived, logged)
+        rows = self._rows_of(one_life, self._lived(state), logged)
         self._text, self._window = text_of(rows), []
         self._next_row += max(self._env_steps, self._steps_of_life // ROWS)
         return rows
@@ -198,9 +181,6 @@ class LivesOnHost(Regime):
     def close(self, *exception: Any) -> None:
         self._on_exit.__exit__(*exception or (None, None, None))
         self._actors = []
-
-    def told(self) -> Any:
-        return kept(self.parts) if self._is_kept else None
 
     def gather(self, state: State) -> State:
         return state | {"learner": devices.gather(state["learner"])}

@@ -21,7 +21,7 @@ from frodo.regimes.arguments import check_meta_params
 from frodo.regimes.in_jax import LivesInJax
 from frodo.regimes.learner import build_learner, check_teacher
 from frodo.regimes.life_rows import Lives
-from frodo.regimes.lifetimes import OnlineState, check_split, check_tasks, whole_steps
+from frodo.regimes.lifetimes import OnlineState, check_split, whole_steps
 from frodo.regimes.on_host import LivesOnHost
 from frodo.regimes.results import Life, OnlineResult
 from frodo.rules.files import Rule, get_rule
@@ -108,11 +108,10 @@ def discover_online(
     check_teacher(config, teacher)
     check_split(config, num_devices)
     regime = _regime(config, environment, key, meta_params, is_frozen, num_devices, teacher, num_steps)
-    about = {
-        "key": str(jax.random.key_data(key).tolist()),
-        "environment": f"{type(environment).__name__} {_kind(environment)}",
-        "is_frozen": str(is_frozen),
-    }
+    seen = _observation(environment)
+    what = f"{environment.num_actions} actions {np.dtype(seen.dtype)}{list(seen.shape)}"
+    about = {"key": str(jax.random.key_data(key).tolist()), "environment": f"{type(environment).__name__} {what}"}
+    about["is_frozen"] = str(is_frozen)
     with opened(folder, "online", config.rule.name, config, int(num_steps), about) as run:
         return _run(regime, environment, key, callbacks, run)
 
@@ -176,11 +175,6 @@ def _settings(environment: Environment | HostEnvironment, rule: Rule | str) -> A
     return config if config.network.core else presets.with_memory(config, preset)
 
 
-def _kind(environment: Environment | HostEnvironment) -> str:
-    seen = _observation(environment)
-    return f"{environment.num_actions} actions {np.dtype(seen.dtype)}{list(seen.shape)}"
-
-
 def host_seeds(key: Array, number: int, num: int) -> list[int]:
     """Return so many seeds of environments on the host; the key's own split takes the numbers below this one."""
     own_key = jax.random.fold_in(jax.random.clone(key), number)
@@ -198,10 +192,8 @@ def _regime(
     num_steps: float,
 ) -> LivesInJax | LivesOnHost:
     """Make the regime of one life; errors are those of `discover_online`."""
-    of_learner = (config, environment.num_actions, is_frozen)
-    make_learner = functools.partial(build_learner, *of_learner, teacher=teacher)
+    make_learner = functools.partial(build_learner, config, environment.num_actions, is_frozen, teacher=teacher)
     learner = make_learner()
-    check_tasks(learner, environment)
     check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
     steps = whole_steps(num_steps, config.num_env_steps(learner.is_meta))
     lives = Lives(key[None], (0,))
@@ -228,8 +220,7 @@ def _run(
         life = Life(environment.num_actions, seen, is_on_host, key, states.leaves(actor), list(regime.parts))
 
         def go_on(num_steps: float) -> OnlineResult:
-            steps = whole_steps(num_steps, regime.learner.config.num_env_steps(regime.learner.is_meta))
-            return _run(regime.going_on(start, life.parts, steps), environment, key)
+            return _run(regime.going_on(start, life.parts, num_steps), environment, key)
 
         return OnlineResult(regime.learner, learner_state, life, go_on)
 

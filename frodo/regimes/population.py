@@ -121,7 +121,7 @@ class Population:
         if not environments:
             raise ValueError("environments are empty, expected at least one: a population needs an agent")
         self._config, self._environments, self._key = config, list(environments), key
-        self._quick = quick_to_compile()
+        self._rule, self._quick = make_update_rule(config.rule), quick_to_compile()
         self._devices = jax.devices()[: config.num_devices or None]
         self._on_exit = contextlib.ExitStack()
         self._shared_optimizer = None if config.is_optimizer_per_agent else config.meta_optimizer.make()
@@ -129,7 +129,6 @@ class Population:
         self.env_steps = config.num_env_steps(is_meta=True) * len(environments)  # of one meta-step
         programs: dict[Environment, list[int]] = {}
         self._hosts: list[_Host] = []
-        self._host_functions: dict[int, _HostFunctions] = {}  # by the number of actions
         for i, environment in enumerate(self._environments):
             if isinstance(environment, Environment):
                 programs.setdefault(environment.program, []).append(i)
@@ -168,29 +167,41 @@ class Population:
                 f"batch_size is {self._config.batch_size}, expected {environment.num_envs}, as many environments as "
                 f"agent {index} has"
             )
-        if environment.num_actions not in self._host_functions:
+        known = [host.functions for host in self._hosts if host.environment.num_actions == environment.num_actions]
+        if not known:
             setup = make_setup(self._config, environment.num_actions)
             agent = make_agent(self._config, setup, environment)
             init, renew = (jax.jit(x, compiler_options=self._quick) for x in (agent.init, agent.renew))
-            learn = jax.jit(make_host_learn(agent), donate_argnums=0)
-            functions = _HostFunctions(setup, init, learn, renew)
-            self._host_functions[environment.num_actions] = functions
+            known = [_HostFunctions(setup, init, jax.jit(make_host_learn(agent), donate_argnums=0), renew)]
         device = self._devices[len(self._hosts) % len(self._devices)]
-        return _Host(index, environment, self._host_functions[environment.num_actions], device)
+        return _Host(index, environment, known[0], device)
 
     def check(self, meta_params: Params | None = None) -> None:
         """Raise a ValueError where a network does not suit an environment, or agents need more memory than there is."""
-        rule = make_update_rule(self._config.rule)
-        drawn = jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), 2))
-        self._check_memory(drawn if meta_params is None else meta_params)
+        config, parts = self._config, collections.Counter[str]()
+        if meta_params is None:
+            meta_params = jax.eval_shape(lambda: self._rule.random_meta_params(jax.random.key(0), 2))
+        for group in self._groups:
+            environment: Any = self._environments[group.indices[0]]
+            agent, num = group.setup.agent, len(group.indices)
+            start = functools.partial(acting.init_actor, environment, agent, batch_size=config.batch_size)
+            one = self._key, jax.eval_shape(start, self._key)
+            all_of = jax.tree.map(lambda x, num=num: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), one)
+            state = jax.eval_shape(group.begin, all_of[0], meta_params, all_of[1])
+            parts += needs(config, agent, environment, True, state, num if config.vmap_agents else 1)
+        for host in self._hosts:
+            agent = host.functions.setup.agent
+            observation = jax.eval_shape(agent.prepare, batch_shape(config, host.environment))
+            state = jax.eval_shape(host.functions.init, self._key, meta_params, observation)
+            parts += needs(config, agent, host.environment, True, state)
+        check(parts)
 
     def init(self, meta_params: Params | None = None) -> PopulationState:
         """Make every agent's first lifetime, and η at random if it is not given."""
-        check_meta_params(make_update_rule(self._config.rule), 2, meta_params)
+        check_meta_params(self._rule, 2, meta_params)
         meta_key, *keys = jax.random.split(self._key, 1 + len(self._environments))
-        rule = make_update_rule(self._config.rule)
-        draw = jax.jit(rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
         if meta_params is None:
+            draw = jax.jit(self._rule.random_meta_params, static_argnums=1, compiler_options=self._quick)
             meta_params = draw(meta_key, 2)
         meta_params = jax.device_put(meta_params, self._everywhere)
         groups = []
@@ -212,24 +223,6 @@ class Population:
         opt_state = self._shared_optimizer.init(meta_params) if self._shared_optimizer else ()
         opt_state = jax.device_put(opt_state, self._everywhere)
         return PopulationState(meta_params, opt_state, tuple(groups), tuple(hosts))
-
-    def _check_memory(self, meta_params: Any) -> None:
-        """Raise a ValueError where the agents, with an η of these shapes, need more memory than there is."""
-        config, parts = self._config, collections.Counter[str]()
-        for group in self._groups:
-            environment: Any = self._environments[group.indices[0]]
-            agent, num = group.setup.agent, len(group.indices)
-            start = functools.partial(acting.init_actor, environment, agent, batch_size=config.batch_size)
-            one = self._key, jax.eval_shape(start, self._key)
-            all_of = jax.tree.map(lambda x, num=num: jax.ShapeDtypeStruct((num, *x.shape), x.dtype), one)
-            state = jax.eval_shape(group.begin, all_of[0], meta_params, all_of[1])
-            parts += needs(config, agent, environment, True, state, num if config.vmap_agents else 1)
-        for host in self._hosts:
-            agent = host.functions.setup.agent
-            observation = jax.eval_shape(agent.prepare, batch_shape(config, host.environment))
-            state = jax.eval_shape(host.functions.init, self._key, meta_params, observation)
-            parts += needs(config, agent, host.environment, True, state)
-        check(parts)
 
     def __enter__(self) -> Self:
         return self

@@ -15,12 +15,15 @@ import numpy as np
 
 from agents.types import Array
 from frodo.devices import gather, shared_out
-from frodo.regimes.target_lanes import TargetLaneConfig, make_target_lanes
+from frodo.regimes.arguments import all_finite
+from frodo.regimes.learner import build_learner
+from frodo.regimes.lifetimes import OnlineState, make_online_program
+from frodo.regimes.search_settings import EvolutionConfig, TargetLaneConfig
 from frodo.runs import memory
 from meta.programs.evaluation import LISTS, Feature, Instructions, ListName, assemble, lists_of, registers_of
-from meta.programs.lanes import LaneConfig, Lanes, make_lanes
+from meta.programs.lanes import Lanes, make_lanes
 from meta.programs.language import LOSSES, Language, Program, compact, parse
-from meta.programs.targets import TARGETS
+from meta.programs.targets import TARGETS, Data
 from toy_envs.base import Environment
 
 BASIC = (("Q", "s"), ("QTarget", "s_next"))  # outputs of networks that suffice for most programs from Q(s)[a]
@@ -59,7 +62,14 @@ class Job(NamedTuple):
 
 
 class Pool:
-    """The lanes of one environment that share a compiled program."""
+    """The lanes of one environment that share a compiled program; at first all are idle.
+
+    Args:
+      task, functions, num: where agents live, what they do, and how many.
+      language, registers: of programs, and what of their inputs is where.
+      wanted: episodes of an evaluation, 0 where it does not end by them.
+      fits: whether a program can be evaluated here.
+    """
 
     def __init__(
         self,
@@ -71,14 +81,6 @@ class Pool:
         wanted: int = 0,
         fits: Callable[[Program], bool] = lambda program: True,
     ):
-        """Make idle lanes.
-
-        Args:
-          task, functions, num: where agents live, what they do, and how many.
-          language, registers: of programs, and what of their inputs is where.
-          wanted: episodes of an evaluation, 0 where it does not end by them.
-          fits: whether a program can be evaluated here.
-        """
         self._task, self._num, self._wanted, self.fits = task, num, wanted, fits
         self._assemble = lambda program: assemble(language, program, registers)
         devices = jax.devices()
@@ -86,9 +88,8 @@ class Pool:
             expected = f"a multiple of the {len(devices)} devices of all processes"
             raise ValueError(f"num_lanes or num_full_lanes is {num}, expected {expected}")
         init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
-        of_key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-        make = jax.jit(init)
-        shapes = jax.eval_shape(make, jax.ShapeDtypeStruct((num, *of_key.shape), of_key.dtype))
+        key_data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num)))
+        shapes = jax.eval_shape(init, key_data)
         memory.check({"num_lanes, num_full_lanes or what a lane has": memory.num_bytes(shapes)})
 
         def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
@@ -113,7 +114,7 @@ class Pool:
         self._new: dict[int, np.ndarray] = {}
         rows = self._assemble(nothing)
         self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
-        self.lanes: Any = make(np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num))))
+        self.lanes: Any = jax.jit(init)(key_data)
 
     @property
     def free(self) -> list[int]:
@@ -174,39 +175,83 @@ def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool
     return set(lists_of(LOSSES, program)) <= set(lists) and (has_draws or not is_random)
 
 
-def loss_pools(task: Task, lane: LaneConfig, num: int, num_full: int) -> list[Pool]:
-    """Lanes for programs that need two outputs of networks and no random numbers, and lanes for all programs."""
+class TargetLane(NamedTuple):
+    """One evaluation under way; attributes as of `meta.programs.lanes.Lane`."""
+
+    state: OnlineState
+    num_steps: Array
+    num_episodes: Array
+    return_sum: Array
+    is_over: Array
+    is_finite: Array
+
+
+def make_target_lanes(environment: Environment, config: TargetLaneConfig) -> Lanes:
+    """Make the functions of a lane in an environment; steps are those of all environments of its batch."""
+    learner = build_learner(config.agent(), environment.num_actions, is_frozen=True)
+    program = make_online_program(learner, environment)
+
+    def init(key: Array) -> TargetLane:
+        none, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        return TargetLane(program.init(key), none, none, jnp.zeros(()), no, ~no)
+
+    def run(instructions: Instructions, num: Array | int, lane: TargetLane, num_steps: int) -> TargetLane:
+        instructions = jax.tree.map(jnp.asarray, instructions)
+        iterations = max(1, num_steps // program.env_steps)
+        own = lane.state.learner._replace(meta_params=Data(instructions, jnp.asarray(num)))
+        state, metrics, _ = program.run(lane.state._replace(learner=own), iterations)
+        steps = lane.num_steps + program.env_steps * jnp.arange(1, iterations + 1)
+        counts = lambda x: jnp.sum(jnp.where((steps <= config.budget) & ~lane.is_over, x, 0))
+        finite = all_finite(state.learner.params)
+        kept = state.learner._replace(meta_params=lane.state.learner.meta_params)
+        return TargetLane(
+            state._replace(learner=kept),
+            steps[-1],
+            lane.num_episodes + counts(metrics["episodes"]).astype(jnp.int32),
+            lane.return_sum + counts(metrics["return_sum"]),
+            lane.is_over | ~finite | (steps[-1] >= config.budget // program.env_steps * program.env_steps),
+            lane.is_finite & (finite | lane.is_over),
+        )
+
+    return Lanes(init, run)
+
+
+def make_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
+    """Make the lanes of a task, those that fit fewest programs first.
+
+    For losses some are for programs that need two outputs of networks and no random numbers, and others for all.
+    """
     shown = math.prod(task.environment.observation_shape)
-    memory.check({"lane.batch_size": 8 * num * lane.batch_size * shown})  # states of what is replayed, S and S'
+    if config.language == "targets":
+        size = 4 * config.num_lanes * config.target_lane.batch_size * config.target_lane.unroll * shown
+        memory.check({"target_lane.batch_size or unroll": size})
+        functions = make_target_lanes(task.environment, config.target_lane)
+        return [Pool(task, functions, config.num_lanes, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
+    lane = config.lane
+    memory.check({"lane.batch_size": 8 * config.num_lanes * lane.batch_size * shown})  # S and S' of what is replayed
 
     def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
         functions = make_lanes(task.environment, lane, lists, has_draws)
         suits = lambda program: fits(program, lists, has_draws)
         return Pool(task, functions, num, LOSSES, registers_of(lists), lane.num_episodes, suits)
 
-    return [pool(num, BASIC, has_draws=False), pool(num_full, LISTS, has_draws=True)]
-
-
-def target_pools(task: Task, lane: TargetLaneConfig, num: int) -> list[Pool]:
-    shown = math.prod(task.environment.observation_shape)
-    memory.check({"target_lane.batch_size or unroll": 4 * num * lane.batch_size * lane.unroll * shown})
-    functions = make_target_lanes(task.environment, lane)
-    return [Pool(task, functions, num, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
+    return [pool(config.num_lanes, BASIC, has_draws=False), pool(config.num_full_lanes, LISTS, has_draws=True)]
 
 
 class Evaluator:
     """Evaluations of programs in several tasks, as many at once as there are lanes.
 
     Args:
-      pools: the lanes of each task, of which the first is the hurdle.
-      chunk: steps of all lanes between two looks at them.
-      max_waiting: evaluations of a task that may wait for a lane, before no more are asked for.
+      tasks: of which the first is the hurdle.
+      config: of the search; no more evaluations of a task wait for a lane than there are full lanes.
       seed: of all randomness: the same job gets the same draws, whatever its program.
     """
 
-    def __init__(self, pools: Sequence[Sequence[Pool]], chunk: int, max_waiting: int, seed: int):
-        self.pools, self._chunk, self._max_waiting, self._seed = pools, chunk, max_waiting, seed
-        self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in pools]
+    def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
+        settings = zip(tasks, config.in_tasks(len(tasks)), strict=True)
+        self.pools = [make_pools(task, own) for task, own in settings]
+        self._chunk, self._max_waiting, self._seed = config.chunk, config.num_full_lanes, seed
+        self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
 
     def submit(self, job: Job, program: Program) -> None:
         self.queues[job.task].append((job, program))

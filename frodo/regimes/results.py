@@ -238,11 +238,6 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
     return result
 
 
-def num_done(parts: Sequence[dict[str, np.ndarray]]) -> int:
-    """Return the number of iterations whose metrics these are."""
-    return sum(len(part["episodes"]) for part in parts)
-
-
 def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Join metrics [iterations] that came one part after the other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

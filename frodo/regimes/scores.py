@@ -12,6 +12,7 @@ done by who knows the period.
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,14 +32,15 @@ from toy_envs.rule_room import RuleRoom
 from toy_envs.rule_room_optimum import oracle_return
 
 CART_POLE = (22.1, 500.0)
-GYMNAX = {
-    "CartPole-v1": CART_POLE,
-    "Acrobot-v1": (-499.1, -100.0),
-    "MountainCar-v0": (-200.0, -110.0),
-    "Asterix-MinAtar": (0.49, 17.0),
-    "Breakout-MinAtar": (0.38, 69.9),
-    "Freeway-MinAtar": (0.39, 61.8),
-    "SpaceInvaders-MinAtar": (4.18, 180.9),
+KNOWN = {
+    "envpool/CartPole-v1": CART_POLE,
+    "gymnax/CartPole-v1": CART_POLE,
+    "gymnax/Acrobot-v1": (-499.1, -100.0),
+    "gymnax/MountainCar-v0": (-200.0, -110.0),
+    "gymnax/Asterix-MinAtar": (0.49, 17.0),
+    "gymnax/Breakout-MinAtar": (0.38, 69.9),
+    "gymnax/Freeway-MinAtar": (0.39, 61.8),
+    "gymnax/SpaceInvaders-MinAtar": (4.18, 180.9),
 }
 OF_EVOLUTION = {
     "CartPole": (0.0, 500.0),  # of v1; the code has v0
@@ -105,19 +107,11 @@ def reference_scores(env: str) -> tuple[float, float]:
             return 0.0, 1.0  # what pays, a catch or a miss, is always to be had
     if suite == "atari":
         return atari_scores(name)
-    if env == "envpool/CartPole-v1":
-        return CART_POLE
-    if suite == "gymnax" and name in GYMNAX:
-        return GYMNAX[name]
+    if env in KNOWN:
+        return KNOWN[env]
     if suite in ("envpool", "navix") and name.startswith(("LunarLander", "MiniGrid", "Navix")):
         return bounds(env)
-    toy = (
-        BSUITE_CATCH
-        if name.startswith("catch/") and suite == "bsuite"
-        else names.make(name)
-        if suite == "toy"
-        else None
-    )
+    toy = BSUITE_CATCH if env.startswith("bsuite/catch/") else names.make(name) if suite == "toy" else None
     if isinstance(toy, Catch):
         grid = (toy.rows - 1, toy.columns, toy.columns, 3)
         return float(toy.expected_return(jnp.full(grid, 1 / 3))), toy.look_ahead_bound(toy.rows - 1)
@@ -129,9 +123,8 @@ def reference_scores(env: str) -> tuple[float, float]:
     raise UsageError(
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
-        "envpool/CartPole-v1, envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, or gymnax/ "
-        f"and one of {', '.join(GYMNAX)}; changing/actions/<steps>/ and one of them; or "
-        "changing/rewards/<steps>/toy/catch"
+        f"envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, and {', '.join(KNOWN)}; "
+        "changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
 
 
@@ -160,43 +153,25 @@ def _random_play(room: RuleRoom, task_id: Array) -> tuple[Any, Array]:
     return start.task, jnp.mean(jax.vmap(trial)(jax.random.split(jax.random.key(0), 10_000)))
 
 
-def expected_return(world: World, over_actions) -> float:
+def expected_return(world: World, over_actions: Callable[..., Any]) -> float:
     """Return the expected return of an episode in a grid world with fixed cells, by dynamic programming.
 
     A state is the agent's cell and which objects are there; `over_actions` of their values is the policy: np.mean the
     random one, np.max the best.
     """
-    free = world.free[: world.num_free]
+    free, moves = world.free[: world.num_free].tolist(), MOVES.tolist()
     start, *cells = world.cells
     slots = [j for j, cell in enumerate(cells) if cell != ABSENT]
-    subsets = list(itertools.product((False, True), repeat=len(slots)))
-    after = {}  # arriving at a cell, of the objects there -> reward, probability to go on, [(objects, probability)]
-    for agent, present in itertools.product(free.tolist(), subsets):
-        reward, goes_on, left = 0.0, 1.0, []
-        for j, is_there in zip(slots, present, strict=True):
-            if is_there and cells[j] == agent:
-                reward, goes_on, is_there = float(world.rewards[j]), 1.0 - float(world.termination[j]), False
-            comes = 0.0 if is_there or cells[j] == agent else float(world.respawn[j])
-            left.append(1.0 if is_there else comes)
-        odds = [
-            (then, float(np.prod([p if x else 1 - p for x, p in zip(then, left, strict=True)]))) for then in subsets
-        ]
-        after[agent, present] = reward, goes_on, [(then, p) for then, p in odds if p]
-    value = dict.fromkeys(after, 0.0)
+    of_slots = lambda values: np.array([float(values[j]) for j in slots])
+    there = np.array(list(itertools.product((False, True), repeat=len(slots))), bool)  # [subsets, objects]
+    at = np.array(free)[:, None, None] == of_slots(cells)  # [cells, 1, objects]
+    reward = np.sum(of_slots(world.rewards) * (at & there), axis=-1)  # of arriving at a cell, [cells, subsets]
+    goes_on = 1.0 - np.sum(of_slots(world.termination) * (at & there), axis=-1)
+    left = np.where(at, 0.0, np.where(there, 1.0, of_slots(world.respawn)))[:, :, None]
+    odds = np.prod(np.where(there, left, 1 - left), axis=-1)  # of the objects afterwards, [cells, subsets, subsets]
+    after = [[free.index(x if world.walls[x + move] else x + move) for move in moves] for x in free]
+    value = np.zeros((len(free), len(there)))
     for _ in range(int(world.horizon)):
-        of_arrival = {
-            key: reward + goes_on * sum(p * value[key[0], then] for then, p in odds)
-            for key, (reward, goes_on, odds) in after.items()
-        }
-        value = {
-            (agent, present): float(
-                over_actions(
-                    [
-                        of_arrival[agent if world.walls[agent + move] else agent + move, present]
-                        for move in MOVES.tolist()
-                    ]
-                )
-            )
-            for agent, present in value
-        }
-    return value[int(start), (True,) * len(slots)]
+        arrival = reward + goes_on * sum(odds[..., i] * value[:, i, None] for i in range(len(there)))
+        value = over_actions(arrival[after], axis=1)
+    return float(value[free.index(int(start)), -1])

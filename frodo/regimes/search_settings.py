@@ -3,23 +3,90 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from agents.settings import Settings
-from agents.validation import check_choice, check_numbers
-from frodo.regimes.program_lanes import Pool, Task, loss_pools, target_pools
-from frodo.regimes.target_lanes import TargetLaneConfig
-from frodo.settings.registry import with_prefix
+from agents.networks.agent import NetworkConfig
+from agents.settings import Count, Fraction, OneOf, Settings
+from agents.validation import check_numbers
+from frodo.settings.config import AgentConfig
+from frodo.settings.registry import RuleConfig, with_prefix
 from meta.programs.equivalence import EQUIVALENCES, of_loss, of_target
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import FORMULAS, LOSSES, Language, Program, parse_setting
 from meta.programs.targets import FORMULAS as OF_TARGETS
-from meta.programs.targets import TARGETS
+from meta.programs.targets import TARGETS, TargetProgramConfig
+from meta.updates.optimizers import OptimizerConfig
 
 MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
+SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
 LENGTHS = ("num_episodes", "max_steps", "exploration")  # settings of a lane that may differ between environments
+
+
+@dataclasses.dataclass
+class TargetLaneConfig:
+    """How an actor-critic learns by a program; the defaults are a point of the grid of `experiments.compare`.
+
+    Attributes:
+      hidden: Units of the layers of the network, at least 1 each.
+      learning_rate: Learning rate of Adam, annealed to 0 over the lifetime, positive.
+      entropy_cost: Weight of the policy's entropy, at least 0.
+      discount: γ, from 0 to 1.
+      batch_size: Environments side by side, at least 1.
+      unroll: Steps of a trajectory, at least 1.
+      budget: Environment steps of a lifetime, at least those of an update.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 3e-3
+    entropy_cost: float = 0.03
+    discount: float = 0.99
+    batch_size: int = 16
+    unroll: int = 16
+    budget: int = 102_400
+
+    def validate(self) -> None:
+        """Raise a ValueError that names the first bad setting, its value and what was expected."""
+        config = self.agent()
+        config.validate()
+        if self.budget < (least := config.num_env_steps(is_meta=False)):
+            raise ValueError(f"budget is {self.budget}, expected at least the {least} steps of an update")
+
+    def agent(self, formula: str = "") -> AgentConfig:
+        """Return the settings of an agent that learns by a formula, "" by one that is data."""
+        own = {"formula": formula} if formula else {"is_data": True}
+        rule = TargetProgramConfig(discount=self.discount, entropy_cost=self.entropy_cost, **own)  # type: ignore[arg-type]
+        return AgentConfig(
+            batch_size=self.batch_size,
+            unroll=self.unroll,
+            validation_unroll=self.unroll,
+            num_updates=1,
+            is_acting_interleaved=True,
+            gradient_mode="reverse",
+            annealing=self.budget,
+            rule=RuleConfig("target_program", rule),
+            network=NetworkConfig("mlp", self.hidden, head_stddev=0.01),
+            optimizer=OptimizerConfig(self.learning_rate, 0.999, 1e-5, max_gradient_norm=0.5, name="adam"),
+        )
+
+
+class Kind(NamedTuple):
+    """What is searched for.
+
+    Attributes:
+      language: of the programs.
+      formulas: known programs by name.
+      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by
+        (`meta.programs.equivalence`).
+    """
+
+    language: Language
+    formulas: Mapping[str, str]
+    fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
+
+
+KINDS = {"losses": Kind(LOSSES, FORMULAS, of_loss), "targets": Kind(TARGETS, OF_TARGETS, of_target)}
 
 
 @dataclasses.dataclass
@@ -46,45 +113,44 @@ class EvolutionConfig(Settings):
       exploration: Environment steps over which ε falls in each environment; () for lane.exploration in all.
       lane: How agents learn by losses.
       target_lane: How agents learn by targets.
+      num_finalists: The best programs, which are scored again, at least 1.
+      num_final_seeds: Fresh seeds that each finalist is scored with, at least 1.
     """
 
-    language: str = "losses"
-    population_size: int = 300
-    tournament_size: int = 25
-    mutation_share: float = 0.95
+    language: Annotated[str, OneOf(KINDS)] = "losses"
+    population_size: Count = 300
+    tournament_size: Count = 25
+    mutation_share: Fraction = 0.95
     start: str = "Q(s)[a]"
     num_frozen: int = 2
     hurdle: float = 0.6
-    equivalence: str = "gradient"
-    num_seeds: int = 1
-    num_lanes: int = 32
-    num_full_lanes: int = 8
-    chunk: int = 1000
+    equivalence: Annotated[str, OneOf(EQUIVALENCES)] = "gradient"
+    num_seeds: Count = 1
+    num_lanes: Count = 32
+    num_full_lanes: Count = 8
+    chunk: Count = 1000
     num_episodes: tuple[int, ...] = ()
     max_steps: tuple[int, ...] = ()
     exploration: tuple[int, ...] = ()
     lane: LaneConfig = dataclasses.field(default_factory=LaneConfig)
     target_lane: TargetLaneConfig = dataclasses.field(default_factory=TargetLaneConfig)
+    num_finalists: Count = 10
+    num_final_seeds: Count = 5
 
     @property
-    def kind(self) -> "Kind":
+    def kind(self) -> Kind:
         return KINDS[self.language]
 
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
-        check_choice("language", self.language, KINDS)
-        for name in ("population_size", "tournament_size", "num_seeds", "num_lanes", "num_full_lanes", "chunk"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected an integer of at least 1")
-        if self.num_seeds > MAX_SEEDS:
-            raise ValueError(f"num_seeds is {self.num_seeds}, expected at most {MAX_SEEDS}")
+        super().validate()
+        for name, most in {"num_seeds": MAX_SEEDS, "num_final_seeds": MAX_SEEDS - SEEDS_OF_FINALISTS}.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at most {most}")
         if self.tournament_size > self.population_size:
             raise ValueError(
                 f"tournament_size is {self.tournament_size}, expected at most population_size ({self.population_size})"
             )
-        if not 0 <= self.mutation_share <= 1:
-            raise ValueError(f"mutation_share is {self.mutation_share}, expected a number from 0 to 1")
-        check_choice("equivalence", self.equivalence, EQUIVALENCES)
         num = min(len(self.parse_start()), self.kind.language.max_nodes - 1)
         if not 0 <= self.num_frozen <= num:
             raise ValueError(f"num_frozen is {self.num_frozen}, expected 0 to {num}, by the nodes of start")
@@ -113,36 +179,4 @@ class EvolutionConfig(Settings):
         return [dataclasses.replace(self, lane=lane) for lane in lanes]
 
     def parse_start(self) -> Program:
-        kind = self.kind
-        return parse_setting("start", kind.language, self.start, kind.formulas) if self.start else ()
-
-
-class Kind(NamedTuple):
-    """What is searched for.
-
-    Attributes:
-      language: of the programs.
-      formulas: known programs by name.
-      pools: task, its settings -> lanes, those that fit fewest programs first.
-      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by
-      (`meta.programs.equivalence`).
-    """
-
-    language: Language
-    formulas: Mapping[str, str]
-    pools: Callable[[Task, EvolutionConfig], list[Pool]]
-    fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
-
-
-def _loss_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
-    return loss_pools(task, config.lane, config.num_lanes, config.num_full_lanes)
-
-
-def _target_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
-    return target_pools(task, config.target_lane, config.num_lanes)
-
-
-KINDS = {
-    "losses": Kind(LOSSES, FORMULAS, _loss_pools, of_loss),
-    "targets": Kind(TARGETS, OF_TARGETS, _target_pools, of_target),
-}
+        return parse_setting("start", self.kind.language, self.start, self.kind.formulas) if self.start else ()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,9 @@ from frodo.logs import Progress, note
 from frodo.regimes.evolution import Evolution, Exhausted, Record
 from frodo.regimes.program_lanes import Task
 from frodo.regimes.scores import task_of
-from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
+from frodo.regimes.search_settings import SEEDS_OF_FINALISTS, EvolutionConfig
 from frodo.rules.files import Origin, Rule
-from frodo.runs.driver import Advanced, Driven, Regime, Stopped, drive, go_on_or_end
+from frodo.runs.driver import Advanced, Driven, Regime, drive, go_on_or_end
 from frodo.runs.errors import RunError, caused_by
 from frodo.runs.run import opened
 from frodo.runs.signals import Signals
@@ -29,8 +29,6 @@ from meta.programs.language import to_formula
 from meta.programs.latex import to_latex
 from meta.updates.optimizers import adam
 from toy_envs.base import Environment
-
-SEEDS_OF_FINALISTS = 1000  # the first of their seeds: those of `experiments.score` are other ones
 
 
 class Finalist(NamedTuple):
@@ -148,24 +146,20 @@ class Searches(Regime):
         language, records = self.search.config.kind.language, self.search.records
         median = lambda scores: float(np.median(scores)) if scores else None
         rows = [
-            {
-                "number": x.number,
-                "parent": x.parent,
-                "score": x.score,
-                "env_steps": x.num_steps,
-                "is_finite": x.is_finite,
-            }
+            {"number": x.number, "parent": x.parent, "score": x.score}
+            | {"env_steps": x.num_steps, "is_finite": x.is_finite}
             | {f"score/{env}": median(x.scores.get(i)) for i, env in enumerate(self._names)}
             | {"formula": to_formula(language, x.program)}
             for x in records
         ]
         files.write_csv(path, rows)
 
-    def result(self, num_finalists: int, num_seeds: int, cpu_seconds: float | None = None) -> Evolved:
-        """Evaluate the best programs with fresh seeds, and return what was found; Ctrl-C raises KeyboardInterrupt."""
+    def result(self, end: Callable[[int], None], cpu_seconds: float | None = None) -> Evolved:
+        """Evaluate the best programs with fresh seeds, and return what was found; `end` is given a signal's number."""
         search, config = self.search, self.search.config
         scored = sorted((x for x in search.records if x.score is not None), key=lambda x: (-(x.score or 0), x.number))
-        finalists, seeds = scored[:num_finalists], range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + num_seeds)
+        finalists = scored[: config.num_finalists]
+        seeds = range(SEEDS_OF_FINALISTS, SEEDS_OF_FINALISTS + config.num_final_seeds)
         if not search.is_idle:  # a callback ended it
             search.empty_lanes()
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
@@ -175,7 +169,8 @@ class Searches(Regime):
             def on_chunk(num: int) -> None:
                 trainings.update(num)
                 if signals.number:
-                    raise Interrupted(signals.number)
+                    end(signals.number)
+                    raise KeyboardInterrupt
 
             again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
         num_steps += sum(record.num_steps for record in search.records)
@@ -196,10 +191,6 @@ class Searches(Regime):
         return Evolved(best, metrics, search)
 
 
-class Interrupted(Exception):
-    """A signal came while finalists were evaluated."""
-
-
 def rule_of(
     config: EvolutionConfig, names: Sequence[str], record: Record, num_steps: int, cpu_seconds: float | None
 ) -> Rule:
@@ -216,15 +207,9 @@ def rule_of(
 def _dqn(config: EvolutionConfig, names: Sequence[str], formula: str) -> AgentConfig:
     lane = config.in_tasks(len(names))[0].lane
     agent = presets.for_rule(names[0], "program").agent_only()
-    rule = agent.rule.replace(
-        formula=formula,
-        discount=lane.discount,
-        ends=lane.ends,
-        epsilon=lane.epsilon,
-        target_period=lane.target_period,
-    )
+    own = {name: getattr(lane, name) for name in ("discount", "ends", "epsilon", "target_period")}
     return agent.replace(
-        rule=rule,
+        rule=agent.rule.replace(formula=formula, **own),
         network=dataclasses.replace(agent.network, hidden=lane.hidden),
         optimizer=adam(lane.learning_rate),
         exploration=lane.exploration,
@@ -239,8 +224,6 @@ def evolve(
     num_programs: int,
     seed: int = 0,
     bounds: Mapping[str, tuple[float, float]] | None = None,
-    num_finalists: int = 10,
-    num_final_seeds: int = 5,
     folder: Path | str | None = None,
     callbacks: Sequence[Any] = (),
     **settings: Any,
@@ -253,19 +236,14 @@ def evolve(
       num_programs: that are evaluated.
       seed: of the search and its agents.
       bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.regimes.scores`) need none.
-      num_finalists, num_final_seeds: the best programs that are evaluated again, each with so many fresh seeds.
       folder, callbacks: as those of `discover_online`; there is a row for each chunk of steps.
-      **settings: fields of `EvolutionConfig`.
+      **settings: fields of `EvolutionConfig`, such as num_finalists and num_final_seeds.
     Raises:
       ValueError: naming what is not known, bad, or does not fit, such as an environment in which no such agent lives.
       TypeError: if an environment is of no kind that is known.
     """
     check_count("num_programs", num_programs)
     check_count("seed", seed, 0)
-    check_count("num_finalists", num_finalists)
-    check_count("num_final_seeds", num_final_seeds)
-    if num_final_seeds > (most := MAX_SEEDS - SEEDS_OF_FINALISTS):
-        raise ValueError(f"num_final_seeds is {num_final_seeds}, expected at most {most}")
     if isinstance(environments, str):
         raise ValueError(f"environments is {environments!r}, expected a list of names, or a mapping to environments")
     check_type("environments", environments, Mapping | Sequence, "names of environments, or a mapping to environments")
@@ -279,11 +257,8 @@ def evolve(
     with opened(folder, "evolve", language, config, num_programs, about, "num_programs", why_as_long=why) as run:
         stopped = drive(regime, run, callbacks)
         go_on_or_end(stopped, run)
-        try:
-            return regime.result(num_finalists, num_final_seeds, run.clock.cpu_seconds() if run else None)
-        except Interrupted as error:
-            go_on_or_end(Stopped(stopped.state, stopped.step, error.args[0]), run)
-            raise KeyboardInterrupt from None
+        end = lambda number: go_on_or_end(stopped._replace(signal=number), run)
+        return regime.result(end, run.clock.cpu_seconds() if run else None)
 
 
 def settings_for(language: str) -> EvolutionConfig:

@@ -100,7 +100,27 @@ class Checkpoint(Callback):
             self._driven.result().save(self._path)
 
 
-class TensorBoard(Callback):
+class _InFolder(Callback):
+    """What writes into the run's folder, or into one that is given, by a package that may not be installed."""
+
+    name, package = "", ""  # as --log_to has it, and what it needs
+
+    def __init__(self, folder: Path | str | None = None):
+        if importlib.util.find_spec(self.package) is None:
+            raise UsageError(f"{self.name} needs {self.package}: pip install 'frodo-rl[{self.name}]'")
+        self._given = folder
+
+    def _folder_of(self, driven: "Driven") -> Path:
+        """Return the folder that was given, or that of the run."""
+        if self._given is not None:
+            return Path(self._given)
+        if driven.run is None:
+            name = type(self).__name__
+            raise ValueError(f"{name}: the run has no folder; give {name}(folder), or the run one")
+        return driven.run.folder
+
+
+class TensorBoard(_InFolder):
     """Event files in <run>/tensorboard/<life>; where a run goes on they are written anew from metrics.csv.
 
     Args:
@@ -109,12 +129,10 @@ class TensorBoard(Callback):
       DiskError: where the disk refuses a write.
     """
 
-    def __init__(self, folder: Path | str | None = None):
-        check_installed("tensorboard")
-        self._given = folder
+    name, package = "tensorboard", "tensorboardX"
 
     def begin(self, driven: "Driven") -> None:
-        self._folder = _folder_of(self, self._given, driven) / "tensorboard"
+        self._folder = self._folder_of(driven) / "tensorboard"
         self._writers: dict[Path, Any] = {}
         with writing(self._folder):
             for old in sorted(self._folder.glob("*/events.out.tfevents.*")):
@@ -145,7 +163,7 @@ class TensorBoard(Callback):
                 writer.close()
 
 
-class WeightsAndBiases(Callback):
+class WeightsAndBiases(_InFolder):
     """A run for each life, with files in <run>/wandb; where it goes on, what is there already is left out.
 
     Where it fails later than at the start, metrics.csv alone goes on.
@@ -156,14 +174,12 @@ class WeightsAndBiases(Callback):
       RunError: at the start, as without a key.
     """
 
-    def __init__(self, folder: Path | str | None = None):
-        check_installed("wandb")
-        self._given = folder
+    name, package = "wandb", "wandb"
 
     def begin(self, driven: "Driven") -> None:
         import wandb
 
-        folder, record = _folder_of(self, self._given, driven), driven.record
+        folder, record = self._folder_of(driven), driven.record
         self._error = wandb.errors.Error
         path = folder / "wandb" / "token.txt"
         is_new = not path.exists()
@@ -207,25 +223,7 @@ class WeightsAndBiases(Callback):
                 run.finish()
 
 
-def _folder_of(callback: Callback, given: Path | str | None, driven: "Driven") -> Path:
-    if given is not None:
-        return Path(given)
-    if driven.run is None:
-        name = type(callback).__name__
-        raise ValueError(f"{name}: the run has no folder; give {name}(folder), or the run one")
-    return driven.run.folder
-
-
-WATCHERS: dict[str, tuple[str, Callable[[], Callback]]] = {  # name -> the package that it needs, what is made
-    "tensorboard": ("tensorboardX", TensorBoard),
-    "wandb": ("wandb", WeightsAndBiases),
-}
-
-
-def check_installed(name: str) -> None:
-    """Raise a UsageError where the package is not installed that a callback of that name needs."""
-    if importlib.util.find_spec(WATCHERS[name][0]) is None:
-        raise UsageError(f"{name} needs {WATCHERS[name][0]}: pip install 'frodo-rl[{name}]'")
+WATCHERS: dict[str, type[_InFolder]] = {kind.name: kind for kind in (TensorBoard, WeightsAndBiases)}
 
 
 def by_name(names: Sequence[str]) -> list[Callback]:
@@ -235,7 +233,7 @@ def by_name(names: Sequence[str]) -> list[Callback]:
             hint = did_you_mean(name, WATCHERS) or f": give some of {', '.join(WATCHERS)}"
             raise UsageError(f"--log_to={name}: there is no such watcher{hint}")
     with caused_by("--log_to"):
-        return [WATCHERS[name][1]() for name in names]
+        return [WATCHERS[name]() for name in names]
 
 
 def rows_so_far(folder: Path) -> list[dict[str, str]]:

@@ -14,13 +14,15 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import logging
 
+from agents.lazy import lazily
 from frodo import states
 from frodo.files import writing
 from frodo.logs import note
 from frodo.runs.errors import UsageError
+
+ocp: Any = lazily("orbax.checkpoint")  # which takes a sixth of the start of a program
 
 
 class Checkpoints:
@@ -57,8 +59,12 @@ class Checkpoints:
         """
         if step == self._manager.latest_step():
             return
-        leaves = _leaves(state)
-        data = b"".join(states.as_array(leaf).tobytes() for leaf in leaves.values())
+        leaves = states.leaves(state)
+        arrays = [states.as_array(leaf) for leaf in leaves.values()]
+        for (name, leaf), array in zip(leaves.items(), arrays, strict=True):
+            if array.dtype.hasobject:
+                raise TypeError(f"state{name} is a {type(leaf).__name__}, which a checkpoint cannot hold")
+        data = b"".join(array.tobytes() for array in arrays)
         index = {"step": step, "leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
         parts = {"state": data, "index": json.dumps(index).encode()}
         item = {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}
@@ -81,7 +87,8 @@ class Checkpoints:
             try:
                 data, index = self.read(step)
             except Exception as error:  # noqa: BLE001 - whatever Orbax, tensorstore or JSON make of damaged files
-                damaged.append((step, f"checkpoint {self.folder / str(step)} is damaged ({_first_line(error)})"))
+                why = (str(error).splitlines() or [type(error).__name__])[0][:120]
+                damaged.append((step, f"checkpoint {self.folder / str(step)} is damaged ({why})"))
                 continue
             state = _unpack(data, index["leaves"], template, self.folder / str(step))
             for newer, reason in damaged:
@@ -116,39 +123,23 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:120]
-
-
-def _leaves(state: Any) -> dict[str, Any]:
-    leaves = states.leaves(state)
-    for name, leaf in leaves.items():
-        if states.as_array(leaf).dtype.hasobject:
-            raise TypeError(f"state{name} is a {type(leaf).__name__}, which a checkpoint cannot hold")
-    return leaves
-
-
 def _describe(leaves: dict[str, Any]) -> dict[str, str]:
     """For each leaf its dtype and shape, such as "float32[3, 4]"."""
-    return {
-        name: f"{leaf.dtype if states.is_key(leaf) else states.as_array(leaf).dtype}{list(np.shape(leaf))}"
-        for name, leaf in leaves.items()
-    }
+    dtype_of = lambda leaf: leaf.dtype if states.is_key(leaf) else states.as_array(leaf).dtype
+    return {name: f"{dtype_of(leaf)}{list(np.shape(leaf))}" for name, leaf in leaves.items()}
 
 
 def _unpack(data: bytes, stored: dict[str, str], template: Any, path: Path) -> Any:
-    leaves = _leaves(template)
+    leaves = states.leaves(template)
     expected = _describe(leaves)
     for name in stored | expected:
         was, now = stored.get(name, "nothing"), expected.get(name, "nothing")
         if was != now:
             raise UsageError(f"{path} does not fit this program: state{name} is {was} there and {now} here")
-    if list(stored) != list(expected):
-        raise UsageError(f"{path} does not fit this program: its leaves come in another order")
-    restored, offset = [], 0
-    for leaf in leaves.values():
-        array = states.as_array(leaf)
+    found, offset = {}, 0
+    for name in stored:
+        array = states.as_array(leaves[name])
         value = np.frombuffer(data, array.dtype, array.size, offset).reshape(array.shape).copy()
-        restored.append(states.like(leaf, value))
+        found[name] = states.like(leaves[name], value)
         offset += array.nbytes
-    return jax.tree.unflatten(jax.tree.structure(template), restored)
+    return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in leaves])

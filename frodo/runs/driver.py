@@ -30,14 +30,12 @@ class Advanced(NamedTuple):
       step: how far it is, in the regime's unit; checkpoints bear its name.
       rows: of metrics, by column, a row for each life; empty where none is due.
       text: what the line of progress says beside steps.
-      can_stop: whether the run can be saved here.
     """
 
     state: Any
     step: int
     rows: Sequence[Mapping[str, Any]] = ()
     text: str = ""
-    can_stop: bool = True
 
 
 class Regime(abc.ABC):
@@ -61,7 +59,7 @@ class Regime(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, state: Any, step: int) -> Advanced:
-        """Go on to where a row may be due, or the run be stopped. KeyboardInterrupt: it hangs, and is to stop."""
+        """Go on to where the run can be stopped, and a row may be due. KeyboardInterrupt: it hangs, and is to stop."""
 
     def is_over(self, state: Any, step: int) -> bool:
         """Say whether a state is that at the end."""
@@ -127,10 +125,6 @@ class Driven:
     def is_stopping(self) -> bool:
         return bool(self._signals.number)
 
-    def last_saved(self, begun: Any) -> tuple[Any, int]:
-        """Return state and step of the last checkpoint, or what was begun with and 0."""
-        return self.run.last_saved(begun) if self.run else (begun, 0)
-
 
 class Stopped(NamedTuple):
     """Where a run ended, and by which signal, 0 for none."""
@@ -188,8 +182,6 @@ def drive(
             if run is not None and rows:
                 run.log(rows)
             progress.update(regime.done(latest.step), latest.text)
-            if not latest.can_stop:
-                continue
             is_due, is_stopped, number = devices.agree(
                 run is not None and run.is_due(), is_ended or error is not None, signals.number
             )

@@ -1,6 +1,5 @@
 """The folder of a run: where it is, whether it holds one, and who may write it."""
 
-import atexit
 import contextlib
 import dataclasses
 import os
@@ -29,20 +28,10 @@ except ImportError:  # elsewhere
     msvcrt = None  # type: ignore[assignment]
 
 may_wait = False  # for the end of another process that writes a folder, as jobs do
-_temporary: list[str] = []  # folders of this process
+_temporary: list[tempfile.TemporaryDirectory] = []  # which go when this process ends, unless it is killed
 
-PARTS = (
-    "config.json",
-    "metrics.csv",
-    "summary.json",
-    "checkpoints",
-    "last_iterations.npz",
-    "rule.npz",
-    "rules",
-    "k_shot.csv",
-    "tensorboard",
-    "wandb",
-)
+FILES = ("config.json", "metrics.csv", "summary.json", "last_iterations.npz", "rule.npz", "k_shot.csv")
+PARTS = (*FILES, "checkpoints", "rules", "tensorboard", "wandb")
 
 
 def folder_of(options: RunOptions, *names: str) -> Path:
@@ -57,27 +46,18 @@ def of_process(options: RunOptions, *names: str) -> RunOptions:
       UsageError: as `check_free`, for a run that does not go on: before anything is compiled for it.
     """
     if not is_first():
-        folder = temporary()
-        return dataclasses.replace(
-            options, out=folder, resume=False, log_to=(), resume_out=str(folder_of(options, *names))
-        )
+        _temporary.append(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        how: dict[str, Any] = dict(resume=False, log_to=(), resume_out=str(folder_of(options, *names)))
+        return dataclasses.replace(options, out=_temporary[-1].name, **how)
     if not options.resume:
         check_free(folder_of(options, *names), options)
     return options
 
 
-def temporary() -> str:
-    """Make a folder that is removed when this process ends, unless it is killed."""
-    folder = tempfile.mkdtemp()
-    if not _temporary:
-        atexit.register(remove_temporary)
-    _temporary.append(folder)
-    return folder
-
-
 def remove_temporary() -> None:
+    """Remove the folders that are temporary, where a process ends without its exit handlers."""
     for folder in _temporary:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.cleanup()
 
 
 def check_out(path: Path, is_file: bool = False) -> None:

@@ -15,7 +15,6 @@ import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agents.validation import check_type
@@ -92,22 +91,11 @@ class Run:
         self._columns: list[str] = []
         self.clock = Clock()
         self._provenance = provenance()
-        self.record = {
-            "format": FORMAT,
-            "experiment": experiment,
-            "name": name,
-            "seeds": list(options.seeds),
-            "steps": options.steps,
-            "learning_rates": list(options.learning_rates),
-            "config": dataclasses.asdict(config),
-            **about,
-            **self._provenance,
-        }
-        self.record = as_written(self.record)
-        if options.resume:
-            self._continue()
-        else:
-            self._begin()
+        record = {"format": FORMAT, "experiment": experiment, "name": name}
+        record |= {key: getattr(options, key) for key in ("seeds", "steps", "learning_rates")}
+        record |= {"config": dataclasses.asdict(config), **about, **self._provenance}
+        self.record = as_written(record)
+        self._continue() if options.resume else self._begin()
         from frodo.runs.checkpoints import Checkpoints  # loads Orbax, which takes a second
 
         self._checkpoints = Checkpoints(self.folder / "checkpoints")
@@ -127,8 +115,6 @@ class Run:
             earlier = read_json(self._config_path)
             check_version(self.folder, earlier)
             steps = earlier["steps"]
-            if not isinstance(steps, int) or not isinstance(earlier.get("resumed", []), list):
-                raise ValueError
             if (was := earlier["experiment"]) != (now := self.record["experiment"]):
                 raise UsageError(f"experiment was {was} in {self.folder} and is {now} now")
             config = with_new_settings(self._config_type, earlier["config"])
@@ -162,9 +148,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self._on_exit.close()
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -175,18 +159,20 @@ class Run:
         Raises:
           ValueError: if a row has other columns.
         """
-        text = io.StringIO()
         all_values = [dict(row) for row in rows]
-        if self.options.resume and self._columns:  # an earlier version may not have logged all that this one does
+        if is_new := not self._columns:
+            first = [key for key in FIRST_COLUMNS if key in all_values[0]]
+            self._columns = list(dict.fromkeys([*first, *all_values[0]]))
+        elif self.options.resume:  # an earlier version may not have logged all that this one does
             all_values = [{key: x for key, x in values.items() if key in self._columns} for values in all_values]
         for values in all_values:
-            if not self._columns:
-                first = [key for key in FIRST_COLUMNS if key in values]
-                self._columns = [*first, *(key for key in values if key not in first)]
-                csv.writer(text, lineterminator="\n").writerow(self._columns)
             if differing := sorted(set(self._columns) ^ set(values)):
                 raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
-            csv.writer(text, lineterminator="\n").writerow([plain(values[key]) for key in self._columns])
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows(plain(all_values))
         length = self._metrics_length()
         with writing(self._metrics_path):
             try:

@@ -21,15 +21,9 @@ class Signals:
         self._on_exit = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._watch()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._on_exit.close()
-
-    def _watch(self) -> None:
         """Let a thread listen, which ends the process by the second signal even while XLA holds the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return self
         read, write_end = os.pipe()
         if hasattr(os, "set_blocking"):  # which Windows neither has nor needs
             os.set_blocking(write_end, False)
@@ -49,3 +43,7 @@ class Signals:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._on_exit.callback(signal.signal, number, signal.signal(number, ask))
         threading.Thread(target=listen, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._on_exit.close()

@@ -17,7 +17,7 @@ import pytest
 from experiments.runs import search as evolve
 from experiments.runs.search import EvolveConfig
 from frodo.regimes import evolution
-from frodo.regimes.target_lanes import TargetLaneConfig
+from frodo.regimes.search_settings import TargetLaneConfig
 from frodo.rules.files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions

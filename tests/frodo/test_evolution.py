@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from frodo.regimes import evolution
-from frodo.regimes.evolution import Evolution, make_evaluator
+from frodo.regimes.evolution import Evolution
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task
-from frodo.regimes.search_settings import EvolutionConfig
-from frodo.regimes.target_lanes import TargetLaneConfig
+from frodo.regimes.search_settings import EvolutionConfig, TargetLaneConfig
 from meta.programs.equivalence import SAME, TD, distance_from_td, fingerprint, outputs
 from meta.programs.evaluation import LISTS, assemble, registers_of
 from meta.programs.lanes import LaneConfig, make_lanes
@@ -206,7 +205,7 @@ def test_the_best_of_a_tournament_is_varied(found):
 
 @pytest.mark.long
 def test_an_evaluation_is_what_its_lane_alone_gives():
-    evaluator = make_evaluator([CATCH], CONFIG, seed=3)
+    evaluator = Evaluator([CATCH], CONFIG, seed=3)
     programs = [parse(LOSSES, FORMULAS[name]) for name in ("dqn", "double_dqn", "dqn_reg")]
     for i, program in enumerate(programs):
         for seed in (0, 1):
@@ -256,7 +255,7 @@ def test_scores_are_compared_with_the_same_luck(keys):
 
 
 def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
-    evaluator = make_evaluator([CATCH], CONFIG, seed=0)
+    evaluator = Evaluator([CATCH], CONFIG, seed=0)
     evaluator.submit(Job(0, 0, 0), parse(LOSSES, "Q(s)[a] + 0"))
     while not evaluator.is_idle:
         ended = evaluator.run(0.99)
@@ -324,7 +323,7 @@ def test_programs_are_not_proposed_long_before_they_can_be_trained():
 @pytest.mark.long
 def test_environments_may_have_lengths_of_their_own():
     config = dataclasses.replace(CONFIG, num_episodes=(3, 5), max_steps=(100, 13))
-    evaluator = make_evaluator(TASKS, config, seed=0)
+    evaluator = Evaluator(TASKS, config, seed=0)
     for task in range(2):
         evaluator.submit(Job(0, task, 0), parse(LOSSES, FORMULAS["dqn"]))
     steps = {}
@@ -334,7 +333,7 @@ def test_environments_may_have_lengths_of_their_own():
     with pytest.raises(
         ValueError, match=r"^num_episodes is \(3, 5\), expected a number for each of 1 environments, or"
     ):
-        make_evaluator([CATCH], config, seed=0)
+        Evaluator([CATCH], config, seed=0)
 
 
 def test_a_search_that_meets_nothing_new_any_more_says_so(monkeypatch):
@@ -361,7 +360,7 @@ def test_the_first_seed_takes_the_hurdle_for_the_others(tasks):
 
 
 def test_only_the_first_seed_ends_early():
-    evaluator = make_evaluator([CATCH], dataclasses.replace(CONFIG, num_seeds=2), seed=0)
+    evaluator = Evaluator([CATCH], dataclasses.replace(CONFIG, num_seeds=2), seed=0)
     for seed in range(2):
         evaluator.submit(Job(0, 0, seed), parse(LOSSES, "Q(s)[a] + 0"))
     steps = {}
@@ -403,7 +402,7 @@ def test_finalists_are_scored_by_the_lanes_of_the_search(found):
     chunks = []
     scores, num_steps = more.rescore(programs, [5, 6], chunks.append)
     assert scores.shape == (2, 2, 2) and np.all(np.isfinite(scores)) and len(chunks) >= 4 and chunks[-1] == 8
-    evaluator = make_evaluator(TASKS, CONFIG, 0)
+    evaluator = Evaluator(TASKS, CONFIG, 0)
     evaluator.submit(Job(0, 1, 6), programs[0])
     while not evaluator.is_idle:
         ended = evaluator.run(-np.inf)
