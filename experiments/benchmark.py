@@ -13,238 +13,20 @@ every sample, the machine, and the revisions. Times are CPU seconds on CPUs, and
 """
 
 import contextlib
-import io
 import os
-import platform
-import re
-import signal
-import statistics
 import subprocess
-import tarfile
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
 from absl import flags
 
 from agents.validation import did_you_mean
-from experiments.results import reading
-from experiments.runs import command_line, jobs
-from experiments.runs.compiled_programs import MIN_SECONDS
+from experiments.benchmarks.timing import BENCHMARKS, ROOT, check_out_revision, git, processor, run, tables
+from experiments.runs import command_line
 from frodo import files
 from frodo.logs import note
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
-
-ROOT = Path(__file__).parents[1]
-STATES = ("cold", "cached")
-TITLES = ("ms per unit", "s to first row", "s of start and end", "peak MB")
-
-Sample = Mapping[str, float]  # the numbers of one process, by TITLES
-
-
-class Unit(NamedTuple):
-    """What the speed of a program is counted in: so many of a column of metrics.csv."""
-
-    name: str
-    column: str
-    size: int = 1
-
-
-class Benchmark(NamedTuple):
-    """A program with its arguments."""
-
-    unit: Unit
-    program: str
-    arguments: str
-
-
-STEPS, UPDATE, META_STEP = Unit("1000 steps", "env_steps", 1000), Unit("update", "update"), Unit("meta-step", "update")
-_SMALL_AGENT = (
-    "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.validation_unroll=16 "
-    "--config.network.hidden=64,64"
-)
-_TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
-_TRANSFORMER = "--config.network.core_kind=transformer --config.network.core=64"
-_TWO_AGENTS = "--envs=toy/catch,toy/catch"
-_LARGE_BATCH = "--env=toy/catch --rule=impala --config.batch_size=256 --steps=2e6"
-
-# So long that there are ten rows of metrics after compilation, and no longer.
-BENCHMARKS = {
-    "catch": Benchmark(STEPS, "online", "--env=toy/catch --steps=1e5"),
-    "catch_a2c": Benchmark(STEPS, "online", "--env=toy/catch --rule=a2c --steps=5e5"),
-    "random_walk": Benchmark(STEPS, "online", "--env=toy/random_walk --seeds=0-9 --steps=1e5"),
-    "grid_world": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --config.rule.lstm=64 --steps=2e5"),
-    "grid_world_a2c": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --rule=a2c --steps=1e6"),
-    "pong_frodo": Benchmark(STEPS, "online", "--env=atari/Pong --steps=27e3"),
-    "pong_impala": Benchmark(STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
-    "disco103": Benchmark(UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4"),
-    "trials": Benchmark(STEPS, "online", f"{_TRIALS} --steps=1e6"),
-    "trials_transformer": Benchmark(STEPS, "online", f"{_TRIALS} {_TRANSFORMER} --steps=3e5"),
-    "one_device": Benchmark(STEPS, "online", _LARGE_BATCH),
-    "eight_devices": Benchmark(STEPS, "online", f"{_LARGE_BATCH} --num_devices=8"),
-    "population_scalar": Benchmark(META_STEP, "discover", f"--rule=frodo {_TWO_AGENTS} --steps=100"),
-    "population_disco": Benchmark(META_STEP, "discover", f"{_TWO_AGENTS} --steps=10"),
-    "harness": Benchmark(META_STEP, "discover", "--preset=harness --envs=toy/catch --steps=7"),
-}
-
-
-def run(
-    benchmarks: Mapping[str, Benchmark], packages: Mapping[str, Path], repeats: int, cores: Sequence[int]
-) -> dict[str, Any]:
-    """Run benchmarks; one that fails is said in a line, and left out.
-
-    Args:
-      benchmarks: by name.
-      packages: the folder that they are imported from, by revision.
-      repeats: cached processes of each.
-      cores: that a process runs on; [] for all.
-    Returns:
-      `samples` by name and revision, the first one cold, and the `device` and `versions` as the last run has them.
-    """
-    results: dict[str, Any] = {"samples": {}}
-    for name, benchmark in benchmarks.items():
-        samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
-        try:
-            with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
-                for turn in range(1 + repeats):
-                    for revision, of in packages.items():
-                        begun, out = time.monotonic(), Path(folder, revision, str(turn))
-                        samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out, cores))
-                        took = f"{'cached' if turn else 'cold'}, {time.monotonic() - begun:.0f} s"
-                        note(f"{name} of {revision}: {took}; {repeats - turn} to go")
-                config = reading.read(out).config
-        except (RunError, UsageError) as error:
-            note(f"{name} of {revision} is left out: {error}")
-            continue
-        results |= {key: config[key] for key in ("device", "versions")}
-        results["samples"][name] = samples
-    return results
-
-
-def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, cores: Sequence[int]) -> Sample:
-    """Run a benchmark once.
-
-    Args:
-      packages: the folder that the packages are imported from.
-      compiled: the folder of compiled programs, empty or from an earlier process.
-      out: the folder of the run, which is not there yet.
-      cores: that the process runs on; [] for all.
-    Raises:
-      RunError: if the program fails, saying why.
-      UsageError: if it wrote no metrics.
-    """
-    env = {
-        "PYTHONPATH": str(packages),
-        "PYTHONSAFEPATH": "1",  # not those of the working folder
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_SECONDS),  # of revisions before it, too
-    }
-    arguments = (*benchmark.arguments.split(), f"--out={out}")
-    cpu, wall = _cpu_seconds_of_children(), time.monotonic()
-    process = jobs.begin(jobs.Job("", out, f"experiments.{benchmark.program}", arguments), cores, env)
-    try:
-        process.wait()
-    finally:
-        process.kill()
-    seconds = {"cpu_seconds": _cpu_seconds_of_children() - cpu, "seconds": time.monotonic() - wall}
-    if process.returncode < 0:
-        raise RunError(f"it was ended by {signal.Signals(-process.returncode).name}")
-    if process.returncode:
-        raise RunError(jobs.failure(out))
-    return read_sample(out, benchmark.unit, seconds)
-
-
-def _cpu_seconds_of_children() -> float:
-    return os.times().children_user + os.times().children_system
-
-
-def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:
-    """Return the numbers of a run.
-
-    Up to the first row of its metrics a run mostly compiles; the time per unit is the median over pairs of neighbouring
-    rows; start and end are what the process does before the run (imports) and after its last row.
-
-    Args:
-      out: the run's folder.
-      unit: what its speed is counted in, that of all seeds together.
-      seconds: of the whole process, by the clocks "cpu_seconds" and "seconds".
-    """
-    _, config, columns = reading.read(out)
-    clock = clock_of(config["device"])
-    if missing := {unit.column, clock, "peak_memory_mb"} - set(columns):
-        raise RunError(f"its metrics have no {' and no '.join(sorted(missing))}")
-    of_first = columns["seed"] == columns["seed"][0]
-    if of_first.sum() < 2:
-        raise RunError("it wrote one row of metrics, expected at least two")
-    at, units = columns[clock][of_first], columns[unit.column][of_first] * len(set(columns["seed"])) / unit.size
-    per_unit = 1000 * np.median(np.diff(at) / np.diff(units))
-    numbers = (per_unit, at[0], seconds[clock] - at[-1], columns["peak_memory_mb"].max())
-    return dict(zip(TITLES, map(float, numbers), strict=True))
-
-
-def clock_of(device: str) -> str:
-    """Return the column of metrics.csv with the time that counts on a device."""
-    return "cpu_seconds" if " cpu " in device and os.name == "posix" else "seconds"
-
-
-def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
-    """Return a table of the first revision's medians, and where there are two, one of ratios, with lines above them.
-
-    Args:
-      results: what `run` returns, with `processor` and `num_cores`.
-    """
-    header = ["benchmark", "unit", *(f"{title}: {state}" for title in TITLES for state in STATES)]
-    medians, ratios = [header, ["---"] * len(header)], [header, ["---"] * len(header)]
-    for name, samples in results["samples"].items():
-        first = [f"`{name}`", BENCHMARKS[name].unit.name]
-        columns = [(title, part) for title in TITLES for part in (slice(1), slice(1, None))]
-        values = {of: [[one[title] for one in taken[part]] for title, part in columns] for of, taken in samples.items()}
-        own = values[revisions[0]]
-        medians.append(first + [f"{statistics.median(x):.4g}" for x in own])
-        if len(revisions) > 1:
-            pairs = [np.divide(x, y) for x, y in zip(own, values[revisions[1]], strict=True)]
-            ratios.append(first + [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in pairs])
-    clock = "CPU" if clock_of(results["device"]) == "cpu_seconds" else "wall"
-    where = f"{results['device']}, {results['num_cores']} cores of {results['processor']}"
-    text = [f"Medians, in {clock} time, of {revisions[0]} with JAX {results['versions']['jax']} on {where}:", ""]
-    text += [f"| {' | '.join(row)} |" for row in medians]
-    if len(revisions) > 1:
-        text += ["", f"{revisions[0]} over {revisions[1]}, medians of the ratios (smallest to largest):", ""]
-        text += [f"| {' | '.join(row)} |" for row in ratios]
-    return "\n".join(text)
-
-
-def check_out_revision(revision: str, folder: Path) -> str:
-    """Write the packages as they were at a revision to a folder; return the commit.
-
-    Raises:
-      UsageError: if there is no such revision, or no repository, or none of these packages were in it.
-    """
-    try:
-        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
-        with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit))) as tar:
-            tar.extractall(folder, filter="data")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"--against={revision}: there is no such revision, or no git: {error}") from None
-    if not (folder / "experiments" / "online.py").exists():
-        raise UsageError(f"--against={revision}: it has no experiments.online")
-    return commit[:7]
-
-
-def _git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
-
-
-def processor() -> str:
-    """Return the name of this machine's processor."""
-    with contextlib.suppress(OSError):
-        if found := re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M):
-            return found[1]
-    return platform.processor() or platform.machine()
 
 
 def main(argv: list[str]) -> None:
@@ -261,7 +43,7 @@ def main(argv: list[str]) -> None:
     check_out(out, is_file=True)
     packages = {"this": ROOT}
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        packages = {_git("describe", "--always", "--dirty", "--exclude=*").decode().strip(): ROOT}
+        packages = {git("describe", "--always", "--dirty", "--exclude=*").decode().strip(): ROOT}
     with tempfile.TemporaryDirectory(prefix="frodo_revision_") as folder:
         if FLAGS.against:
             packages[check_out_revision(FLAGS.against, Path(folder))] = Path(folder)

@@ -80,3 +80,12 @@ def test_every_program_is_there():
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_no_module_imports_a_program(path):
     assert not imported((ROOT / path).read_text()) & PROGRAMS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_a_module_fits_in_one_reading(path):
+    text = (ROOT / path).read_text()
+    assert len(text.splitlines()) <= (300 if path.parts[0] == "experiments" else 350)
+    if is_program(path):  # it reads the command line, builds, runs and draws
+        first = ast.parse(text).body[0]
+        assert len(text.splitlines()) - (first.end_lineno or 0) <= 80

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from experiments import benchmark
-from experiments.benchmark import BENCHMARKS, STEPS, TITLES, UPDATE, Benchmark
+from experiments.benchmarks import timing
+from experiments.benchmarks.timing import BENCHMARKS, STEPS, TITLES, UPDATE, Benchmark
 from experiments.runs import jobs
 from frodo import files
 from frodo.runs.errors import RunError
@@ -24,19 +24,19 @@ def test_the_numbers_of_a_run(tmp_path):
     times = ((1, 100, 9.0, 10.0, 500), (2, 200, 9.5, 11.0, 600), (4, 400, 10.1, 12.0, 550), (5, 500, 14.1, 15.0, 550))
     write_run(tmp_path, [(seed, *row) for row in times for seed in (0, 1)])
     took = {"cpu_seconds": 16.1, "seconds": 18.0}
-    numbers = benchmark.read_sample(tmp_path, STEPS, took)
+    numbers = timing.read_sample(tmp_path, STEPS, took)
     # Of 500 ms for 0.2, 600 ms for 0.4 and 4000 ms for 0.2 of a thousand steps.
     assert numbers == pytest.approx(dict(zip(TITLES, (500 / 0.2, 9.0, 2.0, 600), strict=True)))
-    assert benchmark.read_sample(tmp_path, UPDATE, took)["ms per unit"] == pytest.approx(500 / 2)
+    assert timing.read_sample(tmp_path, UPDATE, took)["ms per unit"] == pytest.approx(500 / 2)
 
 
 def test_a_run_without_numbers_says_so(tmp_path):
     write_run(tmp_path, [(0, 1, 100, 9.0, 10.0, 500), (1, 1, 100, 9.0, 10.0, 500)])
     with pytest.raises(RunError, match="it wrote one row"):
-        benchmark.read_sample(tmp_path, STEPS, {})
+        timing.read_sample(tmp_path, STEPS, {})
     write_run(tmp_path, [(0, 1, 1)] * 3, columns=("seed", "env_steps", "seconds"))
     with pytest.raises(RunError, match="no (cpu_seconds and no peak_memory_mb|peak_memory_mb and no cpu_seconds)"):
-        benchmark.read_sample(tmp_path, STEPS, {})
+        timing.read_sample(tmp_path, STEPS, {})
 
 
 @pytest.mark.parametrize(("device", "clock"), [("1 x cpu cpu", "CPU"), ("1 x gpu NVIDIA H100", "wall")])
@@ -44,7 +44,7 @@ def test_tables_have_medians_and_ratios_of_pairs(device, clock):
     of = lambda *values: [dict.fromkeys(TITLES, value) for value in values]
     samples = {"new": of(8.0, 3.0, 6.0, 4.0), "old": of(2.0, 1.0, 4.0, 8.0)}
     results = {"device": device, "versions": {"jax": "1.2"}, "processor": "P", "num_cores": 2}
-    text = benchmark.tables(results | {"samples": {"disco103": samples}}, ["new", "old"]).splitlines()
+    text = timing.tables(results | {"samples": {"disco103": samples}}, ["new", "old"]).splitlines()
     header = ["benchmark", "unit", "ms per unit: cold", "ms per unit: cached", "s to first row: cold"]
     cells = lambda line: [cell.strip() for cell in line.split("|")[1:-1]]
     assert text[0] == f"Medians, in {clock} time, of new with JAX 1.2 on {device}, 2 cores of P:"
@@ -65,9 +65,9 @@ def test_revisions_take_turns_and_what_fails_is_left_out(tmp_path, monkeypatch, 
             raise RunError("there is no such program")
         return {"ms per unit": 2.0}
 
-    monkeypatch.setattr(benchmark, "run_once", run_once)
+    monkeypatch.setattr(timing, "run_once", run_once)
     packages = {"this": tmp_path / "now", "other": tmp_path / "then"}
-    results = benchmark.run({name: TINY._replace(program=name) for name in ("good", "new")}, packages, 2, [0])
+    results = timing.run({name: TINY._replace(program=name) for name in ("good", "new")}, packages, 2, [0])
     turn = [("now", True), ("then", True)]
     cold = [("now", False), ("then", False)]
     assert ran == [*(("good", *one) for one in [*cold, *turn, *turn]), *(("new", *one) for one in cold)]
@@ -78,7 +78,7 @@ def test_revisions_take_turns_and_what_fails_is_left_out(tmp_path, monkeypatch, 
 
 @pytest.mark.long
 def test_another_revision_is_run_beside_this_one(start, tmp_path, monkeypatch):
-    if not (benchmark.ROOT / ".git").exists():
+    if not (timing.ROOT / ".git").exists():
         pytest.skip("there is no repository")
     output = tmp_path / "new" / "benchmark.json"
     begin = jobs.begin
@@ -151,7 +151,7 @@ def probe(tmp_path):
 
     def run(how, cores=(), out="out"):
         case = Benchmark(STEPS, "probe", f"--how={how}")
-        return benchmark.run_once(case, tmp_path / "packages", tmp_path / "compiled", tmp_path / out, cores)
+        return timing.run_once(case, tmp_path / "packages", tmp_path / "compiled", tmp_path / out, cores)
 
     return run
 
