@@ -47,10 +47,8 @@ class Benchmark(NamedTuple):
 
 
 STEPS, UPDATE, META_STEP = Unit("1000 steps", "env_steps", 1000), Unit("update", "update"), Unit("meta-step", "update")
-_SMALL_AGENT = (
-    "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.validation_unroll=16 "
-    "--config.network.hidden=64,64"
-)
+_SMALL_AGENT = "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.network.hidden=64,64"
+_SMALL_RULE = "--config.validation_unroll=16 --config.rule.lstm=64"
 _TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
 _TRANSFORMER = "--config.network.core_kind=transformer --config.network.core=64"
 _TWO_AGENTS = "--envs=toy/catch,toy/catch"
@@ -61,7 +59,7 @@ BENCHMARKS = {
     "catch": Benchmark(STEPS, "online", "--env=toy/catch --steps=1e5"),
     "catch_a2c": Benchmark(STEPS, "online", "--env=toy/catch --rule=a2c --steps=5e5"),
     "random_walk": Benchmark(STEPS, "online", "--env=toy/random_walk --seeds=0-9 --steps=1e5"),
-    "grid_world": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --config.rule.lstm=64 --steps=2e5"),
+    "grid_world": Benchmark(STEPS, "online", f"{_SMALL_AGENT} {_SMALL_RULE} --steps=2e5"),
     "grid_world_a2c": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --rule=a2c --steps=1e6"),
     "pong_frodo": Benchmark(STEPS, "online", "--env=atari/Pong --steps=27e3"),
     "pong_impala": Benchmark(STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
