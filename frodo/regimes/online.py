@@ -102,6 +102,7 @@ def discover_online(
         if given != num_envs:
             raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
     config = config.replace(**settings)
+    config.validate()
     refuse_unused(config, paths(settings), is_frozen, host is None)
     config = with_bins(config, environment)
     note_layout(config.network, environment.observation_shape)

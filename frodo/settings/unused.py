@@ -34,7 +34,8 @@ def unused(config: AgentConfig, is_frozen: bool = False, is_in_jax: bool = True)
     if "value" not in spec:
         none_of("network.is_critic_separate", f"the rule {rule.name!r} predicts no values")
     if network.torso == "tabular":
-        none_of("network.hidden network.activation network.head_stddev", "network.torso is 'tabular'")
+        layers = "network.hidden " * bool(network.hidden)
+        none_of(f"{layers}network.activation network.head_stddev", "network.torso is 'tabular'")
     if network.torso != "resnet":
         none_of("network.channels", f"network.torso is {network.torso!r}")
     if network.torso not in IMAGE_TORSOS:

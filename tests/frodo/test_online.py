@@ -208,8 +208,8 @@ def taught_catch():
 def test_a_student_becomes_like_its_teacher_while_it_is_taught(rule, taught_catch):
     """With a rule's own losses weighed less than the teacher, which here knows what to do."""
     network = NetworkConfig("mlp", (8,), action_model=8 if rule == "muesli" else 0)
-    settings = SMALL | dict(network=network, validation_unroll=6, replay=ReplayConfig(), num_updates=2)
-    settings |= dict(epochs=2, minibatches=2) if rule == "ppo" else {}
+    settings = SMALL | dict(network=network, replay=ReplayConfig(), num_updates=2)
+    settings |= {"ppo": dict(epochs=2, minibatches=2), "frodo": dict(validation_unroll=6)}.get(rule, {})
     distillation = DistillationConfig(steps=10_000, cost=10.0)
     student = discover_online(
         Catch(4, 3),
