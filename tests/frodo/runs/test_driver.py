@@ -27,6 +27,17 @@ def live(num_steps=12 * 250, environment=None, **how):
     return frodo.discover_online(environment or Catch(4, 3), "impala", num_steps=num_steps, key=KEY, **TINY | how)
 
 
+def live_on_host(num_iterations=5, **how):
+    return live(12 * num_iterations, [DmEnv(Catch(4, 3), seed) for seed in range(2)], **how)
+
+
+def find(num_meta_steps=4, **how):
+    settings = dict(key=KEY, network=frodo.NetworkConfig("mlp", (4,)), batch_size=2, unroll=3, validation_unroll=3)
+    settings |= dict(num_updates=1, budgets=(30, 60))
+    rule = frodo.make_rule("frodo", lstm=4)
+    return frodo.discover({"a": Catch(4, 3)}, rule, num_meta_steps=num_meta_steps, **settings | how)
+
+
 def rows(folder):
     with (folder / "metrics.csv").open(newline="") as file:
         return [{name: x for name, x in row.items() if name not in CLOCKS} for row in csv.DictReader(file)]
@@ -92,7 +103,7 @@ import os, signal, sys
 import jax, frodo
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.run import Run
-from tests.frodo.runs.test_driver import live
+from tests.frodo.runs import test_driver
 Run.is_due = lambda self: True
 save, times = Checkpoints.save, []
 def save_and_die(self, step, state, metadata):
@@ -104,32 +115,40 @@ def save_and_die(self, step, state, metadata):
     if len(times) == 1 and sys.argv[2] == "between":
         os.kill(os.getpid(), signal.SIGKILL)
 Checkpoints.save = save_and_die
-live(folder=sys.argv[1])
+getattr(test_driver, sys.argv[3])(folder=sys.argv[1])
 """
+
+
+def kill(call, when, folder):
+    command = [sys.executable, "-c", KILLED, str(folder), when, call.__name__]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 @pytest.mark.parametrize("when", ["between", "inside"])
 def test_a_script_that_is_killed_goes_on_as_if_it_had_never_been(when, whole, tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), when], cwd=ROOT, capture_output=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    kill(live, when, tmp_path)
     assert_same(live(folder=tmp_path), whole[1])
     assert rows(tmp_path) == rows(whole[0])
 
 
-def test_on_the_host_rows_so_far_stay(tmp_path):
-    make = lambda: [DmEnv(Catch(4, 3), seed) for seed in range(2)]
-    live(12 * 3, make(), folder=tmp_path)
+def test_on_the_host_rows_so_far_stay_also_where_it_is_killed(tmp_path):
+    kill(live_on_host, "inside", tmp_path)
     before = rows(tmp_path)
-    found = live(12 * 5, make(), folder=tmp_path)
-    assert rows(tmp_path)[:3] == before and len(rows(tmp_path)) == 5
+    found = live_on_host(folder=tmp_path)
+    assert before and rows(tmp_path)[: len(before) - 1] == before[:-1]  # the last one, if its checkpoint was not whole
     assert found.metrics["env_steps"].tolist() == [12, 24, 36, 48, 60]
+    assert len(live_on_host(7, folder=tmp_path).metrics["env_steps"]) == len(rows(tmp_path)) == 7
+
+
+def test_a_population_that_is_killed_goes_on_as_if_it_had_never_been(tmp_path):
+    find(folder=tmp_path / "whole")
+    kill(find, "inside", tmp_path / "killed")
+    find(folder=tmp_path / "killed")
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 
 def test_a_population_goes_on(tmp_path):
-    settings = dict(key=KEY, network=frodo.NetworkConfig("mlp", (4,)), batch_size=2, unroll=3, validation_unroll=3)
-    settings |= dict(num_updates=1, budgets=(30, 60))
-    rule = frodo.make_rule("frodo", lstm=4)
-    find = lambda num, **how: frodo.discover({"a": Catch(4, 3)}, rule, num_meta_steps=num, **settings | how)
     expected = find(4)
     find(2, folder=tmp_path)
     found = find(4, folder=tmp_path)
