@@ -13,7 +13,7 @@ TOUCHING := tests/strangers/test_versions.py tests/agents/environments tests/age
 	$(addprefix tests/test_library.py::,test_a_run_goes_on_as_if_it_had_never_ended \
 	test_an_objective_is_discovered_in_an_environment_on_the_host) tests/frodo/runs/test_driver.py::test_a_population_goes_on \
 	tests/frodo/rules/test_files.py tests/frodo/runs/test_checkpoints.py tests/frodo/runs/test_callbacks.py \
-	tests/experiments/runs/test_settings_help.py \
+	tests/experiments/runs/test_setting_flags.py \
 	tests/experiments/results/test_plots.py tests/experiments/results/test_statistics.py \
 	tests/experiments/analyses/test_bsuite_scores.py tests/experiments/test_watch.py::test_a_film_is_written
 

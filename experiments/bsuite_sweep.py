@@ -31,8 +31,9 @@ from bsuite.utils import datasets
 from agents.environments.names import make_environment
 from experiments.analyses import bsuite_scores
 from experiments.analyses.bsuite_runs import configure, id_folder, parse_ids, run_id
-from experiments.runs import command_line, settings, training
+from experiments.runs import command_line, settings
 from experiments.runs.jobs import Job, open_folder, own_arguments, run_all
+from experiments.runs.loaded_agent import check_learner
 from frodo.logs import note
 from frodo.regimes.learner import build_learner
 from frodo.runs.errors import UsageError
@@ -61,9 +62,11 @@ def main(argv: list[str]) -> None:
     beside = [Path(folder) for folder in FLAGS.beside.split(",")] if FLAGS.beside else []
     for folder in beside:
         bsuite_scores.read(folder / "scores.csv")
+    for one in {x.partition("/")[0]: x for x in ids}.values():  # a setting may change nothing in some of them
+        command_line.parse_settings(argv, configure(one, FLAGS.rule, FLAGS.init_meta_params))
     if not ids[0].startswith("mnist"):  # whose data may be missing; each run checks itself, too
         environment = make_environment(f"bsuite/{ids[0]}", 1, 0)
-        training.check_learner(build_learner(config, environment.num_actions, config.is_frozen), environment)
+        check_learner(build_learner(config, environment.num_actions, config.is_frozen), environment)
     changed = {name: FLAGS[name].value for name in sorted(FLAGS) if name.startswith("config.") and FLAGS[name].present}
     record = {"rule": FLAGS.rule, "init_meta_params": FLAGS.init_meta_params}
     record |= {"seeds": options.seeds, "steps": options.steps, "settings": changed}

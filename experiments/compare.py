@@ -56,7 +56,8 @@ def main(argv: list[str]) -> None:
     comparison, out = parse_comparison(FLAGS), Path(FLAGS.out)
     check_out(out)
     if FLAGS.only:
-        known = [":".join((phase, *cell)) for phase in (cells.TUNING, cells.CELLS) for cell in comparison.cells()]
+        of_phases = {cells.TUNING: comparison.tuned_cells(), cells.CELLS: comparison.cells()}
+        known = [":".join((phase, *cell)) for phase, own in of_phases.items() for cell in own]
         if FLAGS.only not in known:
             raise UsageError(f"--only={FLAGS.only} is no run of this{did_you_mean(FLAGS.only, known)}")
         cells.run(comparison, out, *FLAGS.only.split(":"))

@@ -69,7 +69,8 @@ class Archive(Mapping[str, Header]):
 
     def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
         """Return an array of at most so many bytes."""
-        _, size = self[name], self._members[name].file_size  # the first refuses a header that is wrong
+        self[name]  # refuses a header that is wrong
+        size = self._members[name].file_size
         with _refusing(self.path):
             if max_bytes is not None and size > max_bytes:
                 raise ValueError(f"{name!r} has {size} bytes, expected at most {max_bytes}")

@@ -50,7 +50,7 @@ def test_a_command_of_the_readme_runs(start, command, tmp_path):
 
 
 def is_a_run(command):
-    has_folder = not any(f"experiments.{name}" in command for name in ("report", "score", "benchmarks"))
+    has_folder = not any(f"experiments.{name}" in command for name in ("report", "score"))
     return command.startswith("make run") or "-m experiments." in command and has_folder
 
 

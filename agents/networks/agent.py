@@ -315,13 +315,15 @@ def _side_by_side(first: Agent, second: Agent) -> Agent:
         return steps[0][0] | steps[1][0], new_state
 
     def along(method: str) -> Callable[..., Any]:
-        def run(params: Params, trajectory: Trajectory, *args: int) -> Any:
+        def run(params: Params, trajectory: Trajectory, *args: Any, **kwargs: int) -> Any:
             parts = pairs(params, trajectory.core_state)
             one, other = (
-                getattr(agent, method)(own, trajectory._replace(core_state=state), *args) for agent, own, state in parts
+                getattr(agent, method)(own, trajectory._replace(core_state=state), *args, **kwargs)
+                for agent, own, state in parts
             )
             return one | other if isinstance(one, dict) else tuple(map(operator.or_, one, other))
 
         return run
 
-    return Agent(init, first.prepare, initial_state, step, *map(along, Agent._fields[4:]))
+    unrolls = along("unroll"), along("unroll_taken"), along("unroll_model")
+    return Agent(init, first.prepare, initial_state, step, *unrolls)

@@ -51,7 +51,7 @@ def parse(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: in
     with caused_by(f"--test_tasks={num_tasks}"):
         tasks = jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
         memory.check({"the number of tasks": memory.num_bytes(tasks)})
-    if not re.fullmatch(r"[1-9]\d{0,2}(,[1-9]\d{0,2})*", trials.replace(" ", "")):
+    if not re.fullmatch(r" *[1-9]\d{0,2} *(, *[1-9]\d{0,2} *)*", trials):
         raise UsageError(f"--test_trials={trials}: give numbers of trials from 1 to 999, such as 1,2,4,8")
     return HeldOut(tested, tuple(sorted({int(k) for k in trials.split(",")})), num_tasks, num_episodes, is_greedy)
 

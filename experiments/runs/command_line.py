@@ -93,9 +93,9 @@ def parse_settings(argv: Sequence[str], config: Config) -> Config:
     config = with_settings(config, given)
     if hasattr(config, "validate"):
         config.validate()
-    if isinstance(config, AgentConfig):
-        is_frozen, env = getattr(config, "is_frozen", False), getattr(config, "env", "toy")
-        with_prefix("--config", lambda: refuse_unused(config, given, is_frozen, is_pure(env)))
+    if isinstance(config, AgentConfig) and not FLAGS.resume:  # a run goes on with what it was begun with
+        is_in_jax = is_pure(getattr(config, "env", "toy"))
+        with_prefix("--config", lambda: refuse_unused(config, given, is_in_jax))
     return config
 
 

@@ -89,7 +89,8 @@ def join() -> None:
     deadline.start()
     if process_id == 0:
         try:  # JAX itself would crash, as it still does if another program is faster now
-            socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+            family = socket.getaddrinfo(host, int(port))[0][0]
+            socket.create_server((host, int(port)), family=family).close()
         except OSError as error:
             why = "give an address of this machine, and a port that is free on it"
             raise UsageError(f"--coordinator={coordinator}: {why}: {error}") from None
@@ -109,8 +110,11 @@ def join() -> None:
             last = threading.Thread(target=_end_with, args=(other, given.timeout), daemon=True)
             last.start()
         atexit.register(_leave, last)
-        _check_same(num_processes, given.timeout)
-    deadline.cancel()
+    try:
+        if num_processes > 1:
+            _check_same(num_processes, given.timeout)
+    finally:
+        deadline.cancel()
 
 
 def _check_same(num_processes: int, timeout: float) -> None:
@@ -151,6 +155,8 @@ def _end_with(other: int, timeout: float) -> None:
                 said = _store.blocking_key_value_get(f"said/{other}/{number}", int(1000 * timeout / BEATS))
                 break
             except jax.errors.JaxRuntimeError as error:
+                if _has_left.is_set() and not flags.FLAGS.process_id:
+                    return  # JAX has taken the store away, at the end of this process
                 if "DEADLINE_EXCEEDED" not in str(error):
                     end_without_another()
         else:

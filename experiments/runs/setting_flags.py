@@ -93,7 +93,7 @@ def _groups(config: Any, prefix: str, is_known: bool) -> Iterator[Group]:
         elif dataclasses.is_dataclass(value):
             inner.append(_groups(value, name, is_known))
         else:
-            default = f": {_as_given(value)}" * is_known
+            default = f": {_as_given(value)}" if is_known else ""
             own[name] = hints[field.name], f"{said.get(field.name, '')}\n(by default as the preset's{default})"
     summary = (type(config).__doc__ or "").partition("\n")[0].rstrip(".")
     yield f"{prefix} ({type(config).__name__}): {summary}", own

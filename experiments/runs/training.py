@@ -21,7 +21,6 @@ from agents.environments.host import HostEnvironment
 from agents.environments.names import is_pure, make_environment
 from experiments.results import reading
 from experiments.runs import exact_metrics, settings
-from experiments.runs.loaded_agent import check_learner as check_learner
 from experiments.runs.loaded_agent import load_teacher
 from frodo import devices, files
 from frodo.regimes.in_jax import LivesInJax, chunk_of

@@ -103,7 +103,7 @@ def discover_online(
             raise ValueError(f"batch_size is {given}, expected {num_envs}, as many as the environments")
     config = config.replace(**settings)
     config.validate()
-    refuse_unused(config, paths(settings), is_frozen, host is None)
+    refuse_unused(config, paths(settings), host is None)
     config = with_bins(config, environment)
     note_layout(config.network, environment.observation_shape)
     check_teacher(config, teacher)

@@ -20,6 +20,7 @@ from typing import Any, Self
 from agents.validation import check_type
 from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
 from frodo.runs import errors
+from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.cores import peak_memory_mb
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked, of_process
@@ -95,9 +96,10 @@ class Run:
         record |= {key: getattr(options, key) for key in ("seeds", "steps", "learning_rates")}
         record |= {"config": dataclasses.asdict(config), **about, **self._provenance}
         self.record = as_written(record)
-        self._continue() if options.resume else self._begin()
-        from frodo.runs.checkpoints import Checkpoints  # loads Orbax, which takes a second
-
+        if options.resume:
+            self._continue()
+        else:
+            self._begin()
         self._checkpoints = Checkpoints(self.folder / "checkpoints")
         self._last_save = time.monotonic()
         errors.run_is_open = True

@@ -10,61 +10,56 @@ from frodo.settings.registry import RuleConfig, make_update_rule
 from meta.updates.curriculum import UNIFORM
 
 
-def unused(config: AgentConfig, is_frozen: bool = False, is_in_jax: bool = True) -> dict[str, str]:
+def unused(config: AgentConfig, is_in_jax: bool = True) -> dict[str, str]:
     """Return the settings that change nothing, by their path, such as 'replay.fresh', each with the reason.
 
     Args:
       config: all settings of an agent.
-      is_frozen: whether η stays as it is.
       is_in_jax: whether the environment is one in JAX.
     """
     rule, network, found = config.rule, config.network, {}
 
-    def none_of(names: str, reason: str) -> None:
-        found.update(dict.fromkeys(names.split(), reason))
+    def none_of(reason: str, *names: str) -> None:
+        found.update(dict.fromkeys(names, reason))
 
     if not rule.entry.is_learned:
-        none_of("is_frozen", f"the rule {rule.name!r} has no η")
-    if is_frozen or not rule.entry.is_learned:
-        reason = "η stays as it is" if rule.entry.is_learned else f"the rule {rule.name!r} learns no objective"
-        none_of("validation_unroll stride is_validation_kept gradient_mode meta_optimizer", reason)
-    spec = make_update_rule(rule).spec(1)
-    if not any(prediction.is_per_action for prediction in spec.values()):
-        none_of("network.action_model", f"the rule {rule.name!r} predicts nothing for each action")
-    if "value" not in spec:
-        none_of("network.is_critic_separate", f"the rule {rule.name!r} predicts no values")
+        none_of(f"the rule {rule.name!r} has no η", "is_frozen")
+        reason = f"the rule {rule.name!r} learns no objective"
+        none_of(reason, "validation_unroll", "stride", "is_validation_kept", "gradient_mode", "meta_optimizer")
+    if "value" not in make_update_rule(rule).spec(1):
+        none_of(f"the rule {rule.name!r} predicts no values", "network.is_critic_separate")
     if network.torso == "tabular":
-        layers = "network.hidden " * bool(network.hidden)
-        none_of(f"{layers}network.activation network.head_stddev", "network.torso is 'tabular'")
+        none_of("network.torso is 'tabular'", "network.head_stddev", *(["network.hidden"] if network.hidden else []))
     if network.torso != "resnet":
-        none_of("network.channels", f"network.torso is {network.torso!r}")
+        none_of(f"network.torso is {network.torso!r}", "network.channels")
     if network.torso not in IMAGE_TORSOS:
-        none_of("network.layout", f"network.torso is {network.torso!r}")
+        none_of(f"network.torso is {network.torso!r}", "network.layout")
     if not network.core:
-        none_of("network.core_kind", "network.core is 0")
+        none_of("network.core is 0", "network.core_kind")
     if network.core_kind != "transformer":
-        none_of("network.core_layers network.core_heads network.memory", f"network.core_kind is {network.core_kind!r}")
+        reason = f"network.core_kind is {network.core_kind!r}"
+        none_of(reason, "network.core_layers", "network.core_heads", "network.memory")
     if not config.replay.capacity:
-        none_of("replay.batch_size replay.fresh", "replay.capacity is 0")
+        none_of("replay.capacity is 0", "replay.batch_size", "replay.fresh")
     if config.curriculum.kind != "plr":
-        of_plr = "curriculum.capacity curriculum.replay curriculum.staleness curriculum.temperature"
-        none_of(of_plr, f"curriculum.kind is {config.curriculum.kind!r}")
+        of_plr = ("capacity", "replay", "staleness", "temperature")
+        none_of(f"curriculum.kind is {config.curriculum.kind!r}", *(f"curriculum.{name}" for name in of_plr))
     if config.curriculum.kind == UNIFORM:
-        none_of("curriculum.num_train", f"curriculum.kind is {UNIFORM!r}")
+        none_of(f"curriculum.kind is {UNIFORM!r}", "curriculum.num_train")
     if not config.distillation.steps:
-        none_of("distillation.cost", "distillation.steps is 0")
+        none_of("distillation.steps is 0", "distillation.cost")
     if not is_in_jax:
-        none_of("vmap_seeds is_acting_interleaved", "the environment is stepped on the host")
+        none_of("the environment is stepped on the host", "vmap_seeds", "is_acting_interleaved")
     return found
 
 
-def refuse_unused(config: AgentConfig, given: Collection[str], is_frozen: bool = False, is_in_jax: bool = True) -> None:
+def refuse_unused(config: AgentConfig, given: Collection[str], is_in_jax: bool = True) -> None:
     """Raise a ValueError that names the first given setting which changes nothing; arguments else as of `unused`.
 
     Args:
       given: paths of settings that a person gave.
     """
-    reasons = unused(config, is_frozen, is_in_jax)
+    reasons = unused(config, is_in_jax)
     for path in given:
         name = next((x for x in (path, path.partition(".")[0]) if x in reasons), None)
         if name:

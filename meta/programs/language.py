@@ -35,14 +35,14 @@ class Operator(NamedTuple):
     arguments: str
     result: str
     formula: str
-    latex: str = ""
+    latex: str
 
 
 # The operators of the paper's Appendix A, of which one with several types is several here.
 OPERATORS = {
     "Q": Operator("S", "L", "Q({})", "Q({})"),
     "QTarget": Operator("S", "L", "Q_targ({})", r"Q_{{\mathrm{{targ}}}}({})"),
-    "Constant": Operator("", "R", ""),
+    "Constant": Operator("", "R", "", ""),
     "Normal": Operator("", "R", "normal()", r"\mathcal{{N}}(0, 1)"),
     "Uniform": Operator("", "R", "uniform()", r"\mathcal{{U}}(0, 1)"),
     "Add": Operator("RR", "R", "{} + {}", "{} + {}"),

@@ -62,23 +62,21 @@ def test_what_changes_something_changes_the_program(path, value):
 
 
 @pytest.mark.parametrize(
-    ("config", "is_frozen", "is_in_jax", "path", "reason"),
+    ("config", "is_in_jax", "path", "reason"),
     [
-        (IMPALA, False, True, "gradient_mode", "the rule 'impala' learns no objective"),
-        (IMPALA, False, True, "meta_optimizer.learning_rate", "the rule 'impala' learns no objective"),
-        (FRODO, True, True, "validation_unroll", "η stays as it is"),
-        (IMPALA, False, True, "network.memory", "network.core_kind is 'lstm'"),
-        (IMPALA, False, True, "network.channels", "network.torso is 'mlp'"),
-        (IMPALA, False, True, "network.action_model", "the rule 'impala' predicts nothing for each action"),
-        (IMPALA, False, True, "replay.batch_size", "replay.capacity is 0"),
-        (IMPALA, False, True, "curriculum.capacity", "curriculum.kind is 'uniform'"),
-        (IMPALA, False, False, "is_acting_interleaved", "the environment is stepped on the host"),
+        (IMPALA, True, "gradient_mode", "the rule 'impala' learns no objective"),
+        (IMPALA, True, "meta_optimizer.learning_rate", "the rule 'impala' learns no objective"),
+        (IMPALA, True, "network.memory", "network.core_kind is 'lstm'"),
+        (IMPALA, True, "network.channels", "network.torso is 'mlp'"),
+        (IMPALA, True, "replay.batch_size", "replay.capacity is 0"),
+        (IMPALA, True, "curriculum.capacity", "curriculum.kind is 'uniform'"),
+        (IMPALA, False, "is_acting_interleaved", "the environment is stepped on the host"),
     ],
 )
-def test_it_is_refused_by_name_where_it_is_given(config, is_frozen, is_in_jax, path, reason):
+def test_it_is_refused_by_name_where_it_is_given(config, is_in_jax, path, reason):
     with pytest.raises(ValueError, match=f"^{path} is .*, but changes nothing: {reason}$"):
-        refuse_unused(config, [path], is_frozen, is_in_jax)
-    refuse_unused(config, ["batch_size", "optimizer.learning_rate", "network.hidden"], is_frozen, is_in_jax)
+        refuse_unused(config, [path], is_in_jax)
+    refuse_unused(config, ["batch_size", "optimizer.learning_rate", "network.hidden"], is_in_jax)
 
 
 def test_what_has_an_effect_is_taken():
