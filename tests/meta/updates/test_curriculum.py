@@ -296,7 +296,7 @@ def test_what_cannot_be_is_refused_in_one_line(curriculum_settings, others, env,
         frodo.discover_online(
             {"room": ROOM, "corridors": Trials(OfKnownLength(), 2), "catch": Catch(), "changing": CHANGING}[env],
             "impala",
-            num_steps=1,
+            num_steps=1000,
             key=jax.random.key(0),
             curriculum=CurriculumConfig(**curriculum_settings),
             **dict(batch_size=2, unroll=36, network=frodo.NetworkConfig("mlp", (4,), core=3)) | others,
