@@ -29,6 +29,11 @@ from meta.programs.equivalence import distance_from_td
 from meta.programs.language import LOSSES, to_formula
 from meta.programs.rule import parse_loss
 
+OF_THE_SEARCH = (  # settings that change no score
+    *("language", "population_size", "tournament_size", "mutation_share", "start", "num_frozen", "hurdle"),
+    *("equivalence", "num_seeds", "num_finalists", "num_final_seeds", "target_lane"),
+)
+
 
 def read_finalists(path: str) -> list[str]:
     """Return the formulas of a file that `evolve` wrote, finalists.csv or programs.csv, each once."""
@@ -80,5 +85,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX.")
     flags.DEFINE_string("seeds", "0-4", "Seeds, such as 3 or 0,1,2 or 0-9.")
     flags.DEFINE_string("out", "", "Folder for the score of each seed, and pictures of the programs.")
-    command_line.define_settings(EvolutionConfig(), without=("language", "num_finalists", "num_final_seeds"))
+    command_line.define_settings(EvolutionConfig(), without=OF_THE_SEARCH)
     command_line.start(main)
