@@ -44,7 +44,7 @@ def test_the_code_of_the_readme_runs_without_the_programs(tmp_path):
 
 
 def test_what_draws_saves_and_steps_is_not_imported(tmp_path):
-    heavy = ("matplotlib", "orbax", "pandas", "envpool", "bsuite", "gymnasium", "psutil", "experiments")
+    heavy = ("matplotlib", "tensorstore", "pandas", "envpool", "bsuite", "gymnasium", "psutil", "experiments")
     done = run(f"import sys, frodo; print([name for name in {heavy} if name in sys.modules])", tmp_path)
     assert done.stdout.strip() == "[]", done.stderr
 

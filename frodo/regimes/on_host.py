@@ -144,7 +144,7 @@ class LivesOnHost(LivesRegime):
         if rate is None:
             self._check(control, learner_state.params)
         episodes, return_sum = devices.total(len(acted.returns), sum(acted.returns))
-        one = jax.device_get(metrics) | {"episodes": episodes, "return_sum": return_sum}
+        one = jax.device_get(metrics) | {"episodes": int(episodes), "return_sum": return_sum}
         self._window.append({name: np.asarray(x)[None] for name, x in one.items()})
         if self._is_kept:
             self.parts.append(self._window[-1])
