@@ -34,6 +34,7 @@ from experiments.analyses.bsuite_runs import configure, id_folder, parse_ids, ru
 from experiments.runs import command_line, settings
 from experiments.runs.jobs import Job, open_folder, own_arguments, run_all
 from experiments.runs.loaded_agent import check_learner
+from experiments.runs.setting_flags import given_settings
 from frodo.logs import note
 from frodo.regimes.learner import build_learner
 from frodo.runs.errors import UsageError
@@ -67,7 +68,7 @@ def main(argv: list[str]) -> None:
     if not ids[0].startswith("mnist"):  # whose data may be missing; each run checks itself, too
         environment = make_environment(f"bsuite/{ids[0]}", 1, 0)
         check_learner(build_learner(config, environment.num_actions, config.is_frozen), environment)
-    changed = {name: FLAGS[name].value for name in sorted(FLAGS) if name.startswith("config.") and FLAGS[name].present}
+    changed = {f"config.{name}": value for name, value in given_settings().items()}
     record = {"rule": FLAGS.rule, "init_meta_params": FLAGS.init_meta_params}
     record |= {"seeds": options.seeds, "steps": options.steps, "settings": changed}
     results = ("ids/*", "records/*", "scores.csv", "*.png")
