@@ -38,7 +38,7 @@ def settings(monkeypatch):
 
 
 def test_agents_have_a_memory_and_trajectories_are_whole_episodes(settings):
-    for rule in ("impala", frodo.make_rule("impala"), frodo.make_rule("frodo", lstm=16), "vtrace"):
+    for rule in ("impala", frodo.make_rule("impala"), frodo.make_rule("frodo", lstm=16)):
         config = settings(BANDIT, rule)
         assert (config.network.core, config.network.core_kind) == (128, "lstm")
         assert config.unroll == config.validation_unroll == BANDIT.horizon == 30 and config.batch_size == 64
