@@ -32,7 +32,7 @@ def run_on_eight(folder, *names):
 def split(tmp_path_factory):
     """The folder with what eight devices came to."""
     folder = tmp_path_factory.mktemp("split")
-    run_on_eight(folder, "frodo", "frodo_host")
+    run_on_eight(folder, "impala", "frodo_host")
     return folder
 
 
@@ -45,12 +45,12 @@ def check(folder, name):
 
 
 def test_eight_devices_give_the_lifetime_of_one(split):
-    check(split, "frodo")
+    check(split, "impala")
 
 
 @pytest.mark.long
 def test_eight_devices_give_the_lifetime_of_one_with_programs_replay_memories_and_curricula_and_on_a_host(tmp_path):
-    names = ("impala", "ppo", "disco", "dqn", "disco_replaying", *ADAPTING, *(f"{rule}_host" for rule in RULES))
+    names = ("frodo", "ppo", "disco", "dqn", "disco_replaying", *ADAPTING, *(f"{rule}_host" for rule in RULES))
     run_on_eight(tmp_path, *names)
     for name in names:
         check(tmp_path, name)
