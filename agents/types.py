@@ -43,6 +43,14 @@ class Trajectory(NamedTuple):
         """Whether a time limit ended the episode, and the next observation already is another one's: [T, B] bool."""
         return self.truncated & self.is_first[1:]
 
+    @property
+    def known_transitions(self) -> "Trajectory":
+        """One step, T = 1, whose successor is its own observation where it is unknown: then none is."""
+        before, after = self.observation
+        is_unknown = jnp.reshape(self.is_successor_unknown[0], (-1, *(1,) * (after.ndim - 1)))
+        observation = jnp.stack([before, jnp.where(is_unknown, before, after)])
+        return self._replace(observation=observation, truncated=jnp.zeros_like(self.truncated))
+
 
 class PredictionSpec(NamedTuple):
     """One prediction of an agent: its trailing axes, `shape`, or `(A, *shape)` with one for each action."""

@@ -84,7 +84,8 @@ class HostActor:
             )
             return key, observation, action, logits, next_state
 
-        self._step, self._prepare = jax.jit(step), jax.jit(agent.prepare)
+        self._step = jax.jit(step)
+        self._prepare: Callable[[Any], Any] = jax.jit(agent.prepare)
 
     def __enter__(self) -> "HostActor":
         self._thread.start()
@@ -161,6 +162,8 @@ class HostActor:
     def _iterations(self):
         batch_size = self._environment.num_envs
         time_step = self._checked(self._environment.reset())
+        if not jax.make_jaxpr(self._agent.prepare)(time_step.observation).eqns:
+            self._prepare = lambda observation: observation
         core_state = self._agent.initial_state(batch_size)
         episode_return = np.zeros(batch_size, np.float64)
         _, observation, _, logits, _ = jax.eval_shape(

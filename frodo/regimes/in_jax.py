@@ -13,7 +13,7 @@ from agents.environments.host import NotFiniteError, check_finite
 from agents.types import Array, Params, Trajectory
 from frodo import devices, files
 from frodo.logs import note
-from frodo.regimes.arguments import are_finite
+from frodo.regimes.arguments import all_finite, are_finite
 from frodo.regimes.learner import Control, Learner
 from frodo.regimes.life_rows import MAX_SKIPPED_IN_A_ROW, Lives, LivesRegime, reduced, text_of
 from frodo.regimes.lifetimes import Evaluate, OnlineProgram, OnlineState, make_online_program
@@ -114,7 +114,7 @@ class LivesInJax(LivesRegime):
         if self._lives.rates is None:
             for i, (own, control) in enumerate(zip(state, controls, strict=True)):
                 look = functools.partial(self._what_was_shown, own, control, i, step)
-                self._check(control, own.learner.params, look)
+                self._check(control, all_finite(own.learner.params), look)
         else:
             logged["is_finite"] = np.concatenate([are_finite(own.learner.params) for own in state]).astype(int)
         if self._is_kept:

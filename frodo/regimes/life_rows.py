@@ -14,8 +14,7 @@ import numpy as np
 from agents.environments.atari57 import human_normalised
 from agents.environments.envpool import ATARI_PREPROCESSING
 from agents.environments.host import NotFiniteError
-from agents.types import Array, Params
-from frodo.regimes.arguments import all_finite
+from agents.types import Array
 from frodo.regimes.learner import Control, Learner
 from frodo.regimes.lifetimes import whole_steps
 from frodo.regimes.results import joined
@@ -122,11 +121,11 @@ class LivesRegime(Regime):
                 rows[-1]["human_normalised"] = human_normalised(game, rows[-1]["return"])
         return rows
 
-    def _check(self, control: Control, params: Params, look: Callable[[], str] = lambda: "") -> None:
+    def _check(self, control: Control, is_finite: Any, look: Callable[[], str] = lambda: "") -> None:
         """Raise a NotFiniteError where nothing more is learned; `look` says what environments showed, "" if nothing."""
         if np.max(control.skipped_in_a_row) >= MAX_SKIPPED_IN_A_ROW:
             reason = f"{MAX_SKIPPED_IN_A_ROW} meta-gradients in a row were not finite"
-        elif not all_finite(params):
+        elif not is_finite:
             reason = "the agent's parameters are not finite"
         else:
             return

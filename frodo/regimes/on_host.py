@@ -11,7 +11,7 @@ import numpy as np
 from agents import splitting
 from agents.acting.on_host import HostActor, Waiting, actor_keys
 from agents.environments.host import HostEnvironment
-from agents.types import Params
+from agents.types import Params, Trajectory
 from frodo import devices
 from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import Learner, LearnerState, split
@@ -58,13 +58,15 @@ class LivesOnHost(LivesRegime):
         super().__init__(config, make_learner, lives, num_steps, is_kept)
         self._meta_params, self._make, self._is_owner = meta_params, make, is_owner
         self._num_actors = getattr(config, "num_actors", 1)
-        self._on_devices = splitting.over(num_devices)
+        self._on_devices, self._is_split = splitting.over(num_devices), num_devices > 0
         init = jax.jit(lambda *of: split(self.learner.init(*of)), compiler_options=devices.quick_to_compile())
-        learn_of_all = jit_in_place(
-            lambda state, trajectories, validation, rate: make_host_learn(make_learner(learning_rate=rate))(
-                state, trajectories, validation
-            )
-        )
+
+        def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None, rate: Any):
+            of_host = make_host_learn(make_learner(learning_rate=rate))
+            state, metrics, control = of_host(state, trajectories, validation)
+            return state, (metrics, control, all_finite(state.params))
+
+        learn_of_all = jit_in_place(learn)
         self._learn = self._on_devices(lambda state, acted, rate: learn_of_all(state, *of_all_actors(acted), rate))
         check_tasks(self.learner, environment)
         self._observation = batch_shape(config, environment)
@@ -108,7 +110,7 @@ class LivesOnHost(LivesRegime):
         self._life, self._window = state["index"], []
         self._next_row = state["step"]
         keys = jnp.reshape(state["actor_key"], num)
-        self._keys = keys if self._start is not None else jax.vmap(devices.own_key)(keys)
+        self._keys = list(keys if self._start is not None else jax.vmap(devices.own_key)(keys))
         seed = self._lives.seeds[self._life] + state["step"]
         seeds = environment_seeds(seed, num * num_processes)[process * num :]
         explored = -(-config.exploration // (num * num_processes)), self._lived(state) // (num * num_processes)
@@ -123,7 +125,8 @@ class LivesOnHost(LivesRegime):
         self._environment, self._waiting = environment, Waiting(self._actors)
 
     def _acting_params(self, state: LearnerState) -> Params:
-        return splitting.here(self.learner.setup.acting_params(state.agent))
+        params = self.learner.setup.acting_params(state.agent)
+        return splitting.here(params) if self._is_split else params
 
     def _lived(self, state: State) -> int:
         """Return the steps of a life so far."""
@@ -137,22 +140,23 @@ class LivesOnHost(LivesRegime):
         acted = self._actors[number].get(self._driven.is_stopping)
         if not index and not self._lived(state):
             note_sizes(acted.trajectories.observation[:1, :1])
-        learner_state, metrics, control = self._learn(state["learner"], acted, rate)
+        learner_state, outputs = self._learn(state["learner"], acted, rate)
         params = self._acting_params(learner_state)
         for actor in self._actors:
             actor.params = params
+        metrics, control, is_finite = jax.device_get(outputs)  # all at once: it is waited for
         if rate is None:
-            self._check(control, learner_state.params)
+            self._check(control, is_finite)
         episodes, return_sum = devices.total(len(acted.returns), sum(acted.returns))
-        one = jax.device_get(metrics) | {"episodes": int(episodes), "return_sum": return_sum}
+        one = metrics | {"episodes": int(episodes), "return_sum": return_sum}
         self._window.append({name: np.asarray(x)[None] for name, x in one.items()})
         if self._is_kept:
             self.parts.append(self._window[-1])
-        self._keys = self._keys.at[number].set(acted.key)
+        self._keys[number] = acted.key
         state = {
             "index": index,
             "step": state["step"] + self._env_steps,
-            "actor_key": jnp.reshape(self._keys, jnp.shape(state["actor_key"])),
+            "actor_key": jnp.stack(self._keys) if self._num_actors > 1 else acted.key,
             "learner": learner_state,
         }
         complete = devices.agree(self._environment.is_complete)[0]

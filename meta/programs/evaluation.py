@@ -126,6 +126,18 @@ def lists_of(language: Language, program: Program) -> tuple[ListName, ...]:
     return tuple(x for x in LISTS if x in used)
 
 
+def lists_with_gradient(language: Language, program: Program) -> tuple[ListName, ...]:
+    """Return those of `lists_of` of which more is used than the best action."""
+    names, nodes = list(language.inputs), compact(language, program)
+    read = {x for node in nodes if node.operator != "ArgMaxList" for x in node.arguments}
+    used = {
+        (node.operator, *(names[x] for x in node.arguments))
+        for i, node in enumerate(nodes, len(names))
+        if node.operator in NETWORKS and i in read
+    }
+    return tuple(x for x in LISTS if x in used)
+
+
 @functools.cache
 def _expressions(lists: tuple[ListName, ...]) -> dict[str, list[Feature]]:
     """Return all numbers that can be made of these lists, by the operator that makes them, in order."""

@@ -66,8 +66,27 @@ def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajecto
         return agent.unroll_model(params, trajectory, rule.model_steps)
     if rule.is_loss_of_taken:
         return agent.unroll_taken(params, trajectory)
-    predictions = agent.unroll(params, trajectory)
+    predictions = unroll(agent, rule, params, trajectory)
     return predictions, predictions
+
+
+def unroll(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory) -> Predictions:
+    """Return an agent's predictions; of a single transition each observation's on its own, for the compiler to leave
+    out what the rule does not read: of DQN's products half."""
+    if not is_transition(rule, trajectory):
+        return agent.unroll(params, trajectory)
+    last_params = jax.lax.stop_gradient(params) if rule.is_last_constant else params
+    each = [
+        agent.step(own, observation, is_first, ())[0]
+        for own, observation, is_first in zip(
+            (params, last_params), trajectory.observation, trajectory.is_first, strict=True
+        )
+    ]
+    return jax.tree.map(lambda *of: jnp.stack(of), *each)
+
+
+def is_transition(rule: UpdateRule, trajectory: Trajectory) -> bool:
+    return rule.is_of_transitions and len(trajectory.action) == 1 and not jax.tree.leaves(trajectory.core_state)
 
 
 def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
@@ -82,7 +101,8 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
 
     def losses(predictions, known, context: UpdateContext, trajectory: Trajectory):
         """Return the loss of `predictions` with targets computed from `known`, and the other outputs."""
-        target_predictions = known if context.target_params == () else agent.unroll(context.target_params, trajectory)
+        target_params = context.target_params
+        target_predictions = known if target_params == () else unroll(agent, rule, target_params, trajectory)
         targets, rule_state = rule.apply(context.meta_params, context.rule_state, trajectory, known, target_predictions)
         regulariser = jnp.zeros(())
         if rule.regulariser:
@@ -92,6 +112,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
 
     def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
+        trajectory = trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
         predictions, pull, known = jax.vjp(
             lambda params: predict(agent, rule, params, trajectory), params, has_aux=True
         )
@@ -111,6 +132,7 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         return gradient
 
     def objective(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Array, InnerOutput]:
+        trajectory = trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
         predictions, known = predict(agent, rule, params, trajectory)
         known = held(known) if rule.is_target_constant else known
         loss, (output, _) = losses(predictions, known, context, trajectory)

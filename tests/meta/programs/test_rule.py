@@ -142,6 +142,51 @@ def test_the_meta_gradient_of_constants_is_that_of_central_differences(mode):
         np.testing.assert_allclose(found, (high - low) / 2e-4, rtol=1e-5)
 
 
+def one_step(trajectory):
+    """The steps of a trajectory as transitions, [T, B] -> [1, T · B]."""
+    flat = lambda x: jnp.reshape(x, (1, -1, *x.shape[2:]))
+    both = lambda x: jnp.concatenate([flat(x[:-1]), flat(x[1:])])
+    own = dict(observation=both(trajectory.observation), is_first=both(trajectory.is_first))
+    return jax.tree.map(flat, trajectory._replace(observation=None, is_first=None))._replace(**own)
+
+
+def agent_step_of(rule, hidden=(8,), batch_size=24):
+    agent = make_agent(NetworkConfig("mlp", hidden), rule.spec(3), 3)
+    setup = Setup(agent, rule, optax.sgd(0.1), Outer(lambda key, observation: (), lambda *_: None))
+    state = init_agent_state(setup, jax.random.key(0), jnp.zeros((batch_size, 2, 2)))
+    slow = jax.tree.map(lambda x: x + 0.1, state.params)
+    return make_agent_step(setup), state._replace(target_params=slow)
+
+
+SEEN = "(Q(s)[a] - (r + gamma * max(Q(s_next))))**2 + kl(softmax(Q_targ(s)), softmax(Q(s)))"
+
+
+@pytest.mark.parametrize("formula", [*FORMULAS.values(), SEEN])
+def test_transitions_alone_are_learned_from_as_trajectories_are(formula):
+    rule = program(ProgramConfig(formula, GAMMA), is_learned=False)
+    trajectory = one_step(random_trajectory(0, 6, 4))
+    assert trajectory.is_successor_unknown.any()
+    found = []
+    for own in (rule, rule._replace(is_of_transitions=False)):
+        step, state = agent_step_of(own)
+        after, _, metrics = jax.jit(step)({}, state, jax.tree.map(lambda x: x[None], trajectory), None)
+        found.append((after.params, metrics))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12), *found)
+
+
+@pytest.mark.parametrize(
+    "formula,forward,backward", [(FORMULAS["dqn"], 2, 1), (FORMULAS["double_dqn"], 3, 1), (SEEN, 3, 2)]
+)
+def test_an_update_by_transitions_makes_the_products_that_are_read_and_no_others(formula, forward, backward):
+    batch_size, (inputs, *sizes) = 24, (4, 64, 64, 3)
+    step, state = agent_step_of(program(ProgramConfig(formula), is_learned=False), tuple(sizes[:-1]))
+    trajectory = jax.tree.map(lambda x: x[None], one_step(random_trajectory(0, 6, 4)))
+    compiled = jax.jit(step).lower({}, state, trajectory, None).compile()
+    of_layers = [2 * batch_size * x * y for x, y in zip([inputs, *sizes], sizes, strict=False)]
+    products = forward * sum(of_layers) + backward * (2 * sum(of_layers) - of_layers[0])
+    assert products < compiled.cost_analysis()["flops"] < 1.12 * products
+
+
 def test_a_formula_may_be_named():
     ProgramConfig("dqn_reg").validate()
     (constant,) = program(ProgramConfig("dqn_reg")).random_meta_params(jax.random.key(0), 3)["program"]["constants"]
