@@ -19,6 +19,7 @@ import haiku as hk
 import jax
 import jax.numpy as jnp
 
+from agents import splitting
 from agents.networks.action_model import TakenInTurn, action_model
 from agents.networks.torsos import LAYOUTS, conv, flatten, resnet, to_patches, with_channels
 from agents.networks.transformer import TransformerXL, empty_memory
@@ -124,6 +125,19 @@ class Agent(NamedTuple):
     unroll_model: Callable[[Params, Trajectory, int], tuple[Predictions, Predictions]]
 
 
+class Linear(hk.Linear):
+    """As Haiku's, with one axis of a batch in products: the gradients of several need transposed copies on CPUs.
+
+    Axes of a batch that is split over devices stay as they are.
+    """
+
+    def __call__(self, inputs: Array, *, precision: Any = None) -> Array:
+        if splitting.num_shares() > 1:
+            return super().__call__(inputs, precision=precision)
+        out = super().__call__(jnp.reshape(inputs, (-1, inputs.shape[-1])), precision=precision)
+        return jnp.reshape(out, (*inputs.shape[:-1], self.output_size))
+
+
 class LSTM(hk.LSTM):
     """As Haiku's, computed in the precision of its inputs, whatever that of the state."""
 
@@ -152,14 +166,14 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         """embedding [T, B, F], is_first [T, B] -> for each entry of `actions`, [N] or [T, B, N], the predictions
         [T, B, ...]; those of the action model are for these actions, or after each of those taken in turn."""
         if config.torso == "tabular":
-            linear = lambda size, name: hk.Linear(size, with_bias=False, w_init=jnp.zeros)
+            linear = lambda size, name: Linear(size, with_bias=False, w_init=jnp.zeros)
         else:
-            linear = lambda size, name: hk.Linear(size, w_init=_head_init(config, name))
+            linear = lambda size, name: Linear(size, w_init=_head_init(config, name))
             embedding = activation(embedding) if is_image else embedding
             for i, size in enumerate(config.hidden, start=1):
-                embedding = hk.Linear(
-                    size, w_init=hk.initializers.Orthogonal(2**0.5) if config.is_orthogonal else None
-                )(embedding)
+                embedding = Linear(size, w_init=hk.initializers.Orthogonal(2**0.5) if config.is_orthogonal else None)(
+                    embedding
+                )
                 if i < len(config.hidden) or not config.action_model:
                     embedding = activation(embedding)
         if config.core_kind == "transformer":
@@ -182,8 +196,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
                 if after_actions is None:
                     after = action_model(config.action_model, num_actions, embedding)
                     after_actions = [after(x) for x in actions]
-                hidden = hk.Linear(config.action_model, name=f"{name}_hidden")
-                head = hk.Linear(math.prod(prediction.shape), name=name)
+                hidden = Linear(config.action_model, name=f"{name}_hidden")
+                head = Linear(math.prod(prediction.shape), name=name)
                 outs = [head(activation(hidden(x))) for x in after_actions]
                 shape = prediction.shape
             else:

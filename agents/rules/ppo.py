@@ -43,6 +43,7 @@ class PPOTargets(NamedTuple):
     value: Array  # the λ-return, [T, B]
     advantage: Array  # [T, B]
     old_value: Array  # v(S) when the targets were made, [T, B]
+    log_mu: Array  # log μ(A|S) of the policy that acted, [T, B]
 
 
 def ppo(config: PPOConfig) -> UpdateRule:
@@ -55,7 +56,8 @@ def ppo(config: PPOConfig) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         values = jax.lax.stop_gradient(predictions["value"])
         targets = lambda_returns(trajectory, values, config.discount, config.lambda_)
-        return PPOTargets(*targets, values[:-1]), rule_state
+        log_mu = log_probability(trajectory.behaviour_logits, trajectory.action)
+        return PPOTargets(*targets, values[:-1], log_mu), rule_state
 
     def loss(targets: PPOTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         advantage, value = targets.advantage, predictions["value"][:-1]
@@ -64,8 +66,7 @@ def ppo(config: PPOConfig) -> UpdateRule:
             variance = masked_reduce(jnp.square(advantage - mean), trajectory.valid, "mean")
             advantage = (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
         log_pi = jax.nn.log_softmax(predictions["policy"][:-1])
-        log_mu_a = log_probability(trajectory.behaviour_logits, trajectory.action)
-        ratio = jnp.exp(rlax.batched_index(log_pi, trajectory.action) - log_mu_a)
+        ratio = jnp.exp(rlax.batched_index(log_pi, trajectory.action) - targets.log_mu)
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
         policy_loss = -jnp.minimum(ratio * advantage, clipped * advantage)
         value_loss = jnp.square(targets.value - value)

@@ -16,7 +16,7 @@ from agents.acting.replay import ReplayConfig
 from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.settings import Bounds, Count, OneOf, PositiveOrInf, Settings
-from agents.types import Array, Params, Trajectory
+from agents.types import Array, Params, Targets, Trajectory
 from meta.updates import gradients, passes
 from meta.updates.distillation import Teacher
 from meta.updates.outer import Outer
@@ -188,18 +188,21 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
         target_known = known if state.target_params == () else agent.unroll(state.target_params, trajectory)
         targets, rule_state = rule.apply(meta_params, state.rule_state, trajectory, known, target_known)
 
-        def on_minibatch(state: AgentState, indices: Array) -> tuple[AgentState, None]:
-            part, of_part = passes.take(trajectory, targets, indices)
+        def on_minibatch(state: AgentState, taken: tuple[Trajectory, Targets]) -> tuple[AgentState, None]:
+            part, of_part = taken
 
             def loss(params: Params) -> Array:
-                predictions, _ = gradients.predict(agent, rule, params, part)
-                return masked_reduce(rule.loss(of_part, predictions, part), part.valid, rule.reduction)
+                predictions, whole = passes.predict(agent, rule, params, part)
+                return masked_reduce(rule.loss(of_part, predictions, whole), part.valid, rule.reduction)
 
             return moved(state, jax.grad(loss)(state.params)), None
 
+        def on_pass(state: AgentState, indices: Array) -> tuple[AgentState, None]:
+            return jax.lax.scan(on_minibatch, state, passes.take(trajectory, targets, indices))
+
         key, draw_key = jax.random.split(state.key)
         state = state._replace(rule_state=rule_state, key=key)
-        state, _ = jax.lax.scan(on_minibatch, state, passes.draw(draw_key, trajectory, setup.passes))
+        state, _ = jax.lax.scan(on_pass, state, passes.draw(draw_key, trajectory, setup.passes))
         return (meta_params, state), (jnp.zeros(()), rule.metrics(targets, known, trajectory))
 
     one_update = update if setup.passes == (1, 1) else update_in_passes

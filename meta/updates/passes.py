@@ -1,12 +1,18 @@
 """Passes over a trajectory in minibatches, by targets that are made once: how PPO uses experience."""
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents import splitting
-from agents.types import Array, Targets, Trajectory
+from agents.networks.agent import Agent
+from agents.rule import UpdateRule
+from agents.types import Array, Params, Predictions, Targets, Trajectory
+from meta.updates import gradients
+
+DOUBLE_ROUNDS = 4  # of `permutations`
 
 
 class Passes(NamedTuple):
@@ -17,37 +23,81 @@ class Passes(NamedTuple):
 
 
 def draw(key: Array, trajectory: Trajectory, passes: Passes) -> Array:
-    """Draw the minibatches of all passes: [epochs · minibatches, n] int32, each step once in every pass.
+    """Draw the minibatches of all passes: [epochs, minibatches, n] int32, each step once in every pass.
 
     They are numbers of steps; with the state of a core in the trajectory, whose steps must stay in their order, numbers
     of environments.
     """
     num_steps, batch_size = trajectory.action.shape
     num = batch_size if jax.tree.leaves(trajectory.core_state) else num_steps * batch_size
-    permute = jax.vmap(lambda key: jax.random.permutation(key, num))
-    return jnp.reshape(permute(jax.random.split(key, passes.epochs)), (passes.epochs * passes.minibatches, -1))
+    return jnp.reshape(permutations(key, passes.epochs, num), (passes.epochs, passes.minibatches, -1))
+
+
+def permutations(key: Array, num: int, size: int) -> Array:
+    """Draw permutations of the numbers below `size`, [num, size] int32, without a sort.
+
+    A number stands for a pair of smaller ones. In turn a random function of one of the pair is added to the other one,
+    modulo its size, which can be undone: a Feistel network, here of eight rounds. Any number may come to any place, any
+    two all but independently, but there are far fewer such permutations than all. Where there are more pairs than
+    numbers, a pair that stands for none is sent on until it does. Source: Black and Rogaway 2002 (Ciphers with
+    arbitrary finite domains), sections 3 and 4; Luby and Rackoff 1988, of the rounds.
+    """
+    root = math.isqrt(size - 1) + 1
+    left = min(range(root, 2 * root), key=lambda left: -size % left)  # those with the fewest pairs too many
+    right = -(-size // left)
+    tables = jax.random.bits(key, (DOUBLE_ROUNDS, num, left + right))
+    of_left, of_right = jnp.int32(tables[..., :left] % right), jnp.int32(tables[..., left:] % left)
+
+    def moved(numbers: Array) -> Array:
+        high, low = numbers // right, numbers % right
+        for to_low, to_high in zip(of_left, of_right, strict=True):
+            high = (high + jnp.take_along_axis(to_high, low, axis=1)) % left
+            low = (low + jnp.take_along_axis(to_low, high, axis=1)) % right
+        return high * right + low
+
+    found = moved(jnp.tile(jnp.arange(size), (num, 1)))
+    if left * right == size:
+        return found
+    send_on = lambda numbers: jnp.where(numbers < size, numbers, moved(numbers))
+    return jax.lax.while_loop(lambda numbers: jnp.any(numbers >= size), send_on, found)
 
 
 def take(trajectory: Trajectory, targets: Targets, indices: Array) -> tuple[Trajectory, Targets]:
-    """Take a minibatch [n] of a trajectory [T, B, ...] and of its targets.
+    """Take the minibatches [minibatches, n] of a pass from a trajectory [T, B, ...] and its targets, by one gather.
 
     Returns:
-      both of the environments, [T, n, ...], or of steps out of their order, [n, 1, ...], or [n / devices, devices, ...]
-      where the batch is split over these: good for losses of single steps. Its last observation, which no such loss
-      sees, is then one of its own again.
+      both of the environments, [minibatches, T, n, ...], or of steps out of their order, [minibatches, n, 1, ...], or
+      [minibatches, n / devices, devices, ...] where the batch is split over these: good for losses of single steps.
+      There is then no observation after the last step (`predict`).
     """
+    num, size = indices.shape
     if jax.tree.leaves(trajectory.core_state):
+        environments = jax.vmap(lambda x, own: x[:, own], (None, 0))
         core_state = jax.tree.map(lambda x: x[indices], trajectory.core_state)
-        part = jax.tree.map(lambda x: x[:, indices], trajectory._replace(core_state=()))._replace(core_state=core_state)
-        return splitting.split_trajectory(part), splitting.split(jax.tree.map(lambda x: x[:, indices], targets), 1)
+        part = jax.tree.map(lambda x: environments(x, indices), trajectory._replace(core_state=()))
+        of_part = jax.tree.map(lambda x: environments(x, indices), targets)
+        return splitting.split_trajectory(part._replace(core_state=core_state), 2), splitting.split(of_part, 2)
 
-    indices = jnp.reshape(indices, (-1, splitting.num_shares(len(indices))))
+    shares = splitting.num_shares(size)
 
-    def steps(x: Array, indices: Array = indices) -> Array:
-        return jnp.reshape(x, (-1, *x.shape[2:]))[indices]
+    def steps(x: Array) -> Array:
+        merged = jnp.reshape(x, (-1, *x.shape[2:]))  # the last observations, at its end, are of no step
+        return jnp.reshape(merged[jnp.ravel(indices)], (num, -1, shares, *x.shape[2:]))
 
-    seen = (trajectory.observation[:-1], trajectory.is_first[:-1])
-    observation, is_first = (steps(x, jnp.concatenate([indices, indices[-1:]])) for x in seen)
-    others = trajectory._replace(observation=trajectory.action, is_first=trajectory.valid)  # in the place of both
-    part = jax.tree.map(steps, others)._replace(observation=observation, is_first=is_first)
-    return splitting.split((part, jax.tree.map(steps, targets)), 1)
+    return splitting.split(jax.tree.map(steps, (trajectory, targets)), 2)
+
+
+def predict(agent: Agent, rule: UpdateRule, params: Params, part: Trajectory) -> tuple[Predictions, Trajectory]:
+    """Return what the rule's loss takes of a minibatch, predictions [T + 1, B, ...] and the trajectory.
+
+    Where steps are out of their order, the last observation, which no loss of single steps sees, is one of its own
+    again, and nothing is predicted of it.
+    """
+    if len(part.observation) > len(part.action):
+        return gradients.predict(agent, rule, params, part)[0], part
+    again = lambda x: jnp.concatenate([x, x[-1:]])
+    whole = part._replace(observation=again(part.observation), is_first=again(part.is_first))
+    if rule.model_steps or rule.is_loss_of_taken:
+        return gradients.predict(agent, rule, params, whole)[0], whole
+    with_nothing = lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])])
+    return jax.tree.map(with_nothing, agent.unroll(params, part)), whole

@@ -50,7 +50,8 @@ def test_the_loss_agrees_with_loops(is_value_clipped, is_advantage_normalised):
     )
     trajectory, predictions = drawn()
     rng = np.random.default_rng(7)
-    targets = PPOTargets(*(rng.normal(size=(T, B)) for _ in PPOTargets._fields))
+    log_mu = ppo(config).apply({}, (), trajectory, predictions, predictions)[0].log_mu
+    targets = PPOTargets(*(rng.normal(size=(T, B)) for _ in range(3)), log_mu)
     loss = ppo(config).loss(targets, predictions, trajectory)
     of_valid = targets.advantage[trajectory.valid]
     mean, std = (of_valid.mean(), of_valid.std()) if is_advantage_normalised else (0.0, 1.0)
