@@ -12,46 +12,19 @@ the median over games of the human-normalised score.
 """
 
 import dataclasses
-from pathlib import Path
 
-import numpy as np
 from absl import flags
 
 from agents.validation import check_choice
-from experiments.results import plots, reading
+from experiments.results import atari57
 from experiments.runs import command_line, training
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.runs.setting_flags import given_settings
 from frodo import logs
-from frodo.runs.errors import RunError, UsageError, caused_by
+from frodo.runs.errors import RunError, caused_by
 from frodo.runs.folders import folder_of, has_checkpoint
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
-
-SCORE = "human_normalised"
-
-
-def report(folder: Path) -> list[dict[str, str | float]]:
-    """Draw the median over the games that are finished; return the rows of the table.
-
-    Raises:
-      UsageError: if none is finished.
-    """
-    runs = [reading.read(path.parent) for path in sorted(folder.glob("*/summary.json"))]
-    if not runs:
-        raise UsageError(f"--report: no run in {folder} is finished")
-    median = reading.median([reading.curve(run, SCORE) for run in runs], f"median of {len(runs)} games")
-    title = f"Atari, {len(runs)} of {len(presets.frodo_atari57())} games"
-    path = folder / "median.png"
-    plots.curves(path, [median], title=title, xlabel="environment steps", ylabel="human-normalised score")
-    rows: list[dict[str, str | float]] = [
-        {"game": run.folder.name}
-        | {reading.X: run.columns[reading.X].max()}
-        | {name: float(np.mean(reading.final_values(run, name))) for name in ("return", SCORE)}
-        for run in runs
-    ]
-    medians = {name: float(np.median([row[name] for row in rows])) for name in (reading.X, "return", SCORE)}
-    return [*rows, {"game": "median"} | medians]
 
 
 def presets_of_games() -> dict[str, OnlineConfig]:
@@ -81,11 +54,11 @@ def main(argv: list[str]) -> None:
         record |= {"settings": {f"config.{name}": value for name, value in given_settings().items()}}
         with command_line.job_executor() as executor:
             results = (*configs, "median.png")
-            open_folder(folder, "atari57", record, results, resume=options.resume, overwrite=options.overwrite)
+            open_folder(folder, "sweep", record, results, resume=options.resume, overwrite=options.overwrite)
             run_all(jobs, executor, folder)
     failed = [job.name for job in jobs if not job.is_finished]
     if FLAGS.report or len(failed) < len(jobs):
-        print(logs.table(report(folder)))
+        print(logs.table(atari57.report(folder)))
         logs.note(f"median over games: {folder / 'median.png'}")
     if failed and not FLAGS.report:
         raise RunError(f"{len(failed)} of {len(jobs)} games failed, {failed[0]} first: {failure(folder / failed[0])}")
