@@ -105,6 +105,8 @@ def result_of(future: Future) -> Any:
     except concurrent.futures.CancelledError:
         raise RunError("the scheduler is gone, or has cancelled a job: --resume goes on") from None
     except (ImportError, AttributeError) as error:
+        if "module" not in str(error) and not isinstance(error, ImportError):
+            raise
         expected = " and ".join(f"{name} {_version(name)}" for name in SAME)
         raise RunError(f"a worker cannot do a job: {error}: install {expected} there") from error
 

@@ -116,12 +116,11 @@ def test_a_comparison_by_a_cluster_that_loses_a_worker_gives_the_same_report(who
     how = dict(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", memory_limit=0)
     with distributed.LocalCluster(**how) as cluster:
         started = start(tmp_path, f"--scheduler={cluster.scheduler_address}")
-        while len(list(tmp_path.glob("tuning/*/*/*/metrics.csv"))) < 2:
+        while not list(tmp_path.glob("tuning/*/*/*/config.json")):
             assert started.poll() is None
             time.sleep(0.02)
         killed = cluster.workers[0].process.pid
         os.kill(killed, signal.SIGKILL)
-        assert not list(tmp_path.glob("tuning/*/*/summary.json"))  # each worker had one
+        assert not list(tmp_path.glob("tuning/*/*/summary.json"))  # each worker had one of the two
         assert started.wait() == 0 and cluster.workers[0].process.pid != killed
-    (run,) = [x for x in tmp_path.glob("tuning/*/*/*/config.json") if "resumed" in json.loads(x.read_bytes())]
     assert is_same_report(tmp_path, whole)

@@ -1,5 +1,6 @@
 """Runs as jobs: each is done once, by processes of this machine or a cluster; a folder goes on with the same alone."""
 
+import concurrent.futures
 import os
 import pickle
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from importlib.metadata import version
 from pathlib import Path
 
@@ -196,6 +198,45 @@ def test_a_worker_of_another_version_or_without_the_package_is_refused(here, pac
             finally:
                 worker.kill()
     assert not begun("one") and not begun("two")
+
+
+def test_a_job_that_a_cluster_gives_up_has_failed(here, capsys):
+    import distributed.scheduler
+
+    class Executor(concurrent.futures.Executor):
+        def submit(self, *arguments):
+            future = concurrent.futures.Future()
+            future.set_exception(
+                distributed.scheduler.KilledWorker("one", types.SimpleNamespace(address="tcp://a:1"), 3)
+            )
+            return future
+
+    jobs.run_all([job("one", 0)], Executor(), here)
+    assert "one: failed: it was lost with its worker, again and again: " in capsys.readouterr().err
+    Executor.submit = lambda *_: cancelled()
+    with pytest.raises(RunError, match="^the scheduler is gone"):
+        jobs.run_all([job("one", 0)], Executor(), here)
+
+
+def cancelled():
+    future = concurrent.futures.Future()
+    future.cancel()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+@pytest.mark.long
+def test_on_a_cluster_the_jobs_of_a_process_that_is_killed_stop(here, cluster):
+    handing = (
+        "import sys\nfrom pathlib import Path\nfrom experiments.runs import jobs\nfrom frodo.runs import workers\n"
+        f"with workers.cluster({cluster.scheduler_address!r}) as executor:\n"
+        "  jobs.run_all([jobs.Job('one', Path('one'), 'probe', ('one', '60'))], executor, Path())"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", handing], env=env) as process:
+        wait_for(lambda: begun("one"))
+        process.kill()
+    wait_for(lambda: not is_alive(begun("one")[0][0]))
 
 
 @pytest.mark.parametrize("address", ["host", "tcp://host", "http://127.0.0.1:1", "tcp://127.0.0.1:1"])
