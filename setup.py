@@ -39,9 +39,10 @@ setup(
         "scipy>=1.14",
     ],
     extras_require={
+        "cluster": ["distributed>=2024.8"],
         "compare": ["pandas>=2.2.2,<3", "rliable>=1.2"],
         "dev": [
-            "frodo-rl[compare,gymnax,navix,tensorboard,wandb,xminigrid]",
+            "frodo-rl[cluster,compare,gymnax,navix,tensorboard,wandb,xminigrid]",
             "ipykernel>=7",
             "mypy>=1.15",
             "nbclient>=0.10",

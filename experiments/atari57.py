@@ -1,55 +1,30 @@
-"""The 57 games of Atari by the settings of Xu et al. 2020: runs that a cluster takes one by one, and a report of them.
+"""The 57 games of Atari by the settings of Xu et al. 2020: a run for each, on one machine or many, and a report.
 
-    python -m experiments.atari57 --shard=3/57
+    python -m experiments.atari57 --scheduler=tcp://host:8786
     python -m experiments.atari57 --report
 
-There is a run for each game, in alphabetical order, and --shard=i/n are the i-th of them and every n-th after it: a job
-of an array takes its number for i. With --resume a job goes on with what it has begun, and begins the rest. --steps are
-those of a game, of four frames each: by default the 16 billion frames of Figure 3a.
+Each game is a process of its own, whose messages are in log.txt of its run folder, results/atari57/<rule>/<Game>/, as
+`online` writes it. With --resume those that are not finished go on. --steps are those of a game, of four frames each:
+by default the 16 billion frames of Figure 3a.
 
-Writes a run folder for each game, results/atari57/<rule>/<Game>/, as `online` does, and shard_<i>_of_<n>.json.
---report reads the runs that are finished: a table of final scores with their median, and median.png, the median over
-games of the human-normalised score.
+Then, or by --report alone, of the runs that are finished: a table of final scores with their median, and median.png,
+the median over games of the human-normalised score.
 """
 
 import dataclasses
-from pathlib import Path
 
-import numpy as np
 from absl import flags
 
-from experiments.results import plots, reading
-from experiments.runs import command_line, sweep
+from agents.validation import check_choice
+from experiments.results import atari57
+from experiments.runs import command_line, training
+from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
+from experiments.runs.setting_flags import given_settings
 from frodo import logs
-from frodo.runs.errors import UsageError, caused_by
-from frodo.runs.folders import folder_of
+from frodo.runs.errors import RunError, caused_by
+from frodo.runs.folders import folder_of, has_checkpoint
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
-
-SCORE = "human_normalised"
-
-
-def report(folder: Path) -> list[dict[str, str | float]]:
-    """Draw the median over the games that are finished; return the rows of the table.
-
-    Raises:
-      UsageError: if none is finished.
-    """
-    runs = [reading.read(path.parent) for path in sorted(folder.glob("*/summary.json"))]
-    if not runs:
-        raise UsageError(f"--report: no run in {folder} is finished")
-    median = reading.median([reading.curve(run, SCORE) for run in runs], f"median of {len(runs)} games")
-    title = f"Atari, {len(runs)} of {len(presets.frodo_atari57())} games"
-    path = folder / "median.png"
-    plots.curves(path, [median], title=title, xlabel="environment steps", ylabel="human-normalised score")
-    rows: list[dict[str, str | float]] = [
-        {"game": run.folder.name}
-        | {reading.X: run.columns[reading.X].max()}
-        | {name: float(np.mean(reading.final_values(run, name))) for name in ("return", SCORE)}
-        for run in runs
-    ]
-    medians = {name: float(np.median([row[name] for row in rows])) for name in (reading.X, "return", SCORE)}
-    return [*rows, {"game": "median"} | medians]
 
 
 def presets_of_games() -> dict[str, OnlineConfig]:
@@ -63,27 +38,37 @@ def main(argv: list[str]) -> None:
     configs = {name: command_line.parse_options(argv, config)[0] for name, config in runs.items()}
     options = command_line.parse_options(argv, next(iter(runs.values())))[1]
     folder = folder_of(options, "atari57", FLAGS.rule)
-    if FLAGS.report:
-        print(logs.table(report(folder)))
-        logs.note(f"median over games: {folder / 'median.png'}")
+    if FLAGS.only:
+        check_choice("--only", FLAGS.only, configs)
+        own = folder / FLAGS.only
+        how = dict(resume=has_checkpoint(own), overwrite=not has_checkpoint(own), num_devices=FLAGS.num_devices)
+        options = dataclasses.replace(options, out=str(own), **how)
+        training.train(configs[FLAGS.only], options, experiment="atari57", name=FLAGS.only)
         return
-    chosen = list(configs)[sweep.shard(FLAGS.shard, len(configs))]
-    is_begun = any((folder / name / "config.json").exists() for name in chosen)
-    how = dict(out=str(folder), resume=options.resume and is_begun, num_devices=FLAGS.num_devices)
-    _, summary = sweep.run_all(
-        {name: configs[name] for name in chosen},
-        dataclasses.replace(options, **how),
-        experiment="atari57",
-        metrics=(SCORE, "return"),
-        summary_name=f"shard_{FLAGS.shard.replace('/', '_of_')}.json",
-    )
-    sweep.print_table(summary, (SCORE, "return"))
+    jobs = [
+        Job(name, folder / name, "experiments.atari57", (*own_arguments(), f"--out={folder}", f"--only={name}"))
+        for name in configs
+    ]
+    if not FLAGS.report:
+        record = {"rule": FLAGS.rule, "seeds": options.seeds, "steps": options.steps}
+        record |= {"settings": {f"config.{name}": value for name, value in given_settings().items()}}
+        with command_line.job_executor() as executor:
+            results = (*configs, "median.png")
+            open_folder(folder, "sweep", record, results, resume=options.resume, overwrite=options.overwrite)
+            run_all(jobs, executor, folder)
+    failed = [job.name for job in jobs if not job.is_finished]
+    if FLAGS.report or len(failed) < len(jobs):
+        print(logs.table(atari57.report(folder)))
+        logs.note(f"median over games: {folder / 'median.png'}")
+    if failed and not FLAGS.report:
+        raise RunError(f"{len(failed)} of {len(jobs)} games failed, {failed[0]} first: {failure(folder / failed[0])}")
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("rule", "frodo", "Rule, such as impala, the paper's baseline.")
-    flags.DEFINE_string("shard", "1/1", "Which of the runs: i/n for the i-th and every n-th after it.")
+    flags.DEFINE_string("only", "", "Run only this game, in this process, and report nothing.")
     flags.DEFINE_boolean("report", False, "Run nothing: show what is finished.")
+    command_line.define_job_flags("Games", processes=1)
     flags.DEFINE_integer("num_devices", 0, "Split the batch of each over so many, 0 for no split.", lower_bound=0)
     without, preset = ("env", "init_meta_params", "distillation"), lambda: next(iter(presets_of_games().values()))
     command_line.define_flags(OnlineConfig(), seeds="0", steps="4e9", without=without, preset=preset)

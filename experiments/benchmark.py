@@ -6,7 +6,8 @@
 
 A benchmark (a row of BENCHMARKS) is a program with its arguments, run in processes of its own on --num_cores cores:
 once *cold*, where nothing is compiled yet, then --repeats times *cached*, with what the cold one compiled. With
---against, each is run in turns with the same at another revision of the repository. What cannot be run is left out.
+--against, each is run in turns with the same at another revision of the repository, which all machines of a --scheduler
+must see: TMPDIR names a folder that they share. What cannot be run is left out.
 
 Prints the medians as a table, and with --against one of ratios, this revision's numbers over the other's. --out has
 every sample, the machine, and the revisions. Times are CPU seconds on CPUs, and wall seconds on an accelerator.
@@ -21,7 +22,7 @@ from pathlib import Path
 from absl import flags
 
 from agents.validation import did_you_mean
-from experiments.benchmarks.timing import BENCHMARKS, ROOT, check_out_revision, git, processor, run, tables
+from experiments.benchmarks.timing import BENCHMARKS, ROOT, check_out_revision, git, run, tables
 from experiments.runs import command_line
 from frodo import files
 from frodo.logs import note
@@ -37,9 +38,9 @@ def main(argv: list[str]) -> None:
         if name not in BENCHMARKS:
             hint = did_you_mean(name, BENCHMARKS) or f": give some of {', '.join(BENCHMARKS)}"
             raise UsageError(f"--only={','.join(chosen)}: {name!r} is no benchmark{hint}")
-    cores = sorted(os.sched_getaffinity(0))[: FLAGS.num_cores] if hasattr(os, "sched_getaffinity") else []
-    if cores and FLAGS.num_cores > len(cores):
-        raise UsageError(f"--num_cores={FLAGS.num_cores}: this process may use {len(cores)}")
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    if num_cores and not FLAGS.scheduler and FLAGS.num_cores > num_cores:
+        raise UsageError(f"--num_cores={FLAGS.num_cores}: this process may use {num_cores}")
     check_out(out, is_file=True)
     packages = {"this": ROOT}
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -49,9 +50,10 @@ def main(argv: list[str]) -> None:
             packages[check_out_revision(FLAGS.against, Path(folder))] = Path(folder)
         with files.writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-        results = run({name: BENCHMARKS[name] for name in chosen}, packages, FLAGS.repeats, cores)
+        own = {name: BENCHMARKS[name] for name in chosen}
+        with command_line.job_executor() as executor:
+            results = run(own, packages, FLAGS.repeats, FLAGS.num_cores, executor)
     if results["samples"]:
-        results |= {"processor": processor(), "num_cores": len(cores) or os.cpu_count()}
         print(tables(results, list(packages)))
         files.write_json(out, results)
         note(f"every sample is in {out}")
@@ -64,5 +66,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("against", "", "A revision of the repository to compare with, such as HEAD~3.")
     flags.DEFINE_integer("repeats", 3, "Cached processes of each benchmark.", lower_bound=1)
     flags.DEFINE_integer("num_cores", 1, "Cores of a process; 0 for all.", lower_bound=0)
+    command_line.define_job_flags("Benchmarks", processes=1)
     flags.DEFINE_string("out", "results/benchmark.json", "File of the results.")
     command_line.start(main)

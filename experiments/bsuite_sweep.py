@@ -22,7 +22,6 @@ Writes scores.csv, of each experiment, radar.png, by bsuite's tags, and bars.png
 """
 
 import contextlib
-import os
 from pathlib import Path
 
 from absl import flags
@@ -72,13 +71,14 @@ def main(argv: list[str]) -> None:
     record = {"rule": FLAGS.rule, "init_meta_params": FLAGS.init_meta_params}
     record |= {"seeds": options.seeds, "steps": options.steps, "settings": changed}
     results = ("ids/*", "records/*", "scores.csv", "*.png")
-    open_folder(out, "sweep", record, results, resume=options.resume, overwrite=options.overwrite)
-    if any(bsuite_id.startswith("mnist") for bsuite_id in ids):
-        with contextlib.suppress(OSError):  # which each run then says
-            datasets.load_mnist()  # downloads it, before several processes would at once
     arguments = (*own_arguments(), f"--out={out}")
     jobs = [Job(x, id_folder(out, x), "experiments.bsuite_sweep", (*arguments, f"--only={x}")) for x in ids]
-    run_all(jobs, FLAGS.processes, out)
+    with command_line.job_executor() as executor:
+        open_folder(out, "sweep", record, results, resume=options.resume, overwrite=options.overwrite)
+        if any(bsuite_id.startswith("mnist") for bsuite_id in ids):
+            with contextlib.suppress(OSError):  # which each run then says
+                datasets.load_mnist()  # downloads it, before several processes would at once
+        run_all(jobs, executor, out)
     print(bsuite_scores.report(out, label, ids, beside))
     note(f"scores and figures: {out}/scores.csv, radar.png, bars.png")
 
@@ -89,7 +89,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("ids", "few", "few (one of each experiment), all, or ids and experiments of bsuite.")
     flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
     flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")
-    flags.DEFINE_integer("processes", os.cpu_count() or 1, "Ids at a time.", lower_bound=1)
+    command_line.define_job_flags("Ids")
     without = ("env", "batch_size", "init_meta_params", "is_frozen", "distillation", "num_actors")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without, preset=preset)
     command_line.start(main)

@@ -17,7 +17,6 @@ comparison grows. Writes report/: index.html, which needs nothing else, the same
 with --adapted_agents, of rule rooms also what agents get there that adapt in context.
 """
 
-import os
 from pathlib import Path
 
 from absl import flags
@@ -65,8 +64,8 @@ def main(argv: list[str]) -> None:
         print(running.show(comparison))
     else:
         how = dict(resume=FLAGS.resume, overwrite=FLAGS.overwrite, adapted_agents=FLAGS.adapted_agents)
-        how |= dict(num_processes=FLAGS.processes, allow_seen=FLAGS.allow_seen)
-        print(running.run(comparison, out, own_arguments(), **how))
+        with command_line.job_executor() as executor:
+            print(running.run(comparison, out, own_arguments(), executor, allow_seen=FLAGS.allow_seen, **how))
 
 
 if __name__ == "__main__":
@@ -89,7 +88,7 @@ if __name__ == "__main__":
     text = "Folders of experiments.adapt: its agents play the rule rooms among --envs, with θ as it is."
     flags.DEFINE_list("adapted_agents", [], text)
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
-    flags.DEFINE_integer("processes", os.cpu_count() or 1, "Runs at a time.", lower_bound=1)
+    command_line.define_job_flags("Runs")
     flags.DEFINE_boolean("show_settings", False, "Print the common agent and what each method has, and run nothing.")
     flags.DEFINE_string("only", "", "Do the runs PHASE:ENV:METHOD alone, in this process, and write no report.")
     flags.DEFINE_string("out", "results/compare", "Results folder.")

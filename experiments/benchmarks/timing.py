@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from experiments.results import reading
 from experiments.runs import jobs
 from experiments.runs.compiled_programs import MIN_SECONDS
 from frodo.logs import note
+from frodo.runs import workers
 from frodo.runs.errors import RunError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -78,36 +80,57 @@ BENCHMARKS = {
 
 
 def run(
-    benchmarks: Mapping[str, Benchmark], packages: Mapping[str, Path], repeats: int, cores: Sequence[int]
+    benchmarks: Mapping[str, Benchmark], packages: Mapping[str, Path], repeats: int, num_cores: int, executor: Executor
 ) -> dict[str, Any]:
-    """Run benchmarks; one that fails is said in a line, and left out.
+    """Run benchmarks, each of them as a job; one that fails is said in a line, and left out.
 
     Args:
       benchmarks: by name.
       packages: the folder that they are imported from, by revision.
       repeats: cached processes of each.
-      cores: that a process runs on; [] for all.
+      num_cores: that a process runs on; 0 for all.
+      executor: that the benchmarks are handed to (`frodo.runs.workers`).
     Returns:
-      `samples` by name and revision, the first one cold, and the `device` and `versions` as the last run has them.
+      `samples` by name and revision, the first one cold, and the `device`, `versions`, `processor` and `num_cores` as
+      the last run has them, but for `processor` that all have.
     """
     results: dict[str, Any] = {"samples": {}}
-    for name, benchmark in benchmarks.items():
-        samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
-        try:
-            with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
-                for turn in range(1 + repeats):
-                    for revision, of in packages.items():
-                        begun, out = time.monotonic(), Path(folder, revision, str(turn))
-                        samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out, cores))
-                        took = f"{'cached' if turn else 'cold'}, {time.monotonic() - begun:.0f} s"
-                        note(f"{name} of {revision}: {took}; {repeats - turn} to go")
-                config = reading.read(out).config
-        except (RunError, UsageError) as error:
-            note(f"{name} of {revision} is left out: {error}")
-            continue
-        results |= {key: config[key] for key in ("device", "versions")}
-        results["samples"][name] = samples
+    processors: dict[str, None] = {}
+
+    def on_done(name: str, future: Future) -> None:
+        found = workers.result_of(future)
+        if isinstance(found, str):
+            note(found)
+            return
+        processors[found["processor"]] = None
+        results["samples"][name] = found.pop("samples")
+        results.update(found, processor=" and ".join(processors))
+        note(f"{name}: done, {len(results['samples'])} of {len(benchmarks)}")
+
+    arguments = {name: (name, benchmark, packages, repeats, num_cores) for name, benchmark in benchmarks.items()}
+    workers.run_all(executor, run_benchmark, arguments, on_done)
     return results
+
+
+def run_benchmark(
+    name: str, benchmark: Benchmark, packages: Mapping[str, Path], repeats: int, num_cores: int
+) -> dict[str, Any] | str:
+    """Run a benchmark on this machine; returns what `run` does with the samples of this one, or why it failed."""
+    cores = sorted(os.sched_getaffinity(0))[: num_cores or None] if hasattr(os, "sched_getaffinity") else []
+    samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
+    try:
+        with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
+            for turn in range(1 + repeats):
+                for revision, of in packages.items():
+                    begun, out = time.monotonic(), Path(folder, revision, str(turn))
+                    samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out, cores))
+                    took = f"{'cached' if turn else 'cold'}, {time.monotonic() - begun:.0f} s"
+                    note(f"{name} of {revision}: {took}; {repeats - turn} to go")
+            config = reading.read(out).config
+    except (RunError, UsageError) as error:
+        return f"{name} of {revision} is left out: {error}"
+    where = {"processor": processor(), "num_cores": len(cores) or os.cpu_count()}
+    return {"samples": samples, "device": config["device"], "versions": config["versions"]} | where
 
 
 def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, cores: Sequence[int]) -> Sample:
@@ -180,7 +203,7 @@ def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
     """Return a table of the first revision's medians, and where there are two, one of ratios, with lines above them.
 
     Args:
-      results: what `run` returns, with `processor` and `num_cores`.
+      results: what `run` returns.
     """
     header = ["benchmark", "unit", *(f"{title}: {state}" for title in TITLES for state in STATES)]
     medians, ratios = [header, ["---"] * len(header)], [header, ["---"] * len(header)]

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from experiments.comparison import cells, in_context, report
@@ -33,8 +34,8 @@ def run(
     comparison: Comparison,
     out: Path,
     arguments: Sequence[str],
+    executor: Executor,
     *,
-    num_processes: int = 1,
     allow_seen: bool = False,
     resume: bool = False,
     overwrite: bool = False,
@@ -46,7 +47,7 @@ def run(
       comparison: what is compared.
       out: the folder.
       arguments: the command line that says the same to the process of a cell.
-      num_processes: runs at a time.
+      executor: that the runs are handed to (`frodo.runs.workers`).
       allow_seen: whether rules are evaluated also where they were discovered.
       resume, overwrite: what becomes of a comparison that is in the folder.
       adapted_agents: as of `report.write`.
@@ -62,13 +63,13 @@ def run(
     runs, growing = ("tuning/*/*", "cells/*/*", "report/*"), ("envs", "methods", "budgets")
     open_folder(out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=growing)
     jobs = jobs_of(cells.TUNING, comparison.tuned_cells(), out, arguments)
-    run_all(jobs, num_processes, out)
+    run_all(jobs, executor, out)
     shown = cells.choices(comparison, out)
     jobs += (of_cells := jobs_of(cells.CELLS, shown, out, arguments))
     for job, (cell, choice) in zip(of_cells, shown.items(), strict=True):
         if not cells.is_shown(out, *cell, choice=choice):
             (job.folder / "summary.json").unlink(missing_ok=True)  # of another choice
-    run_all(of_cells, num_processes, out)
+    run_all(of_cells, executor, out)
     text = report.write(comparison, out, seen, adapted_agents)
     if failed := [job.name for job in jobs if not job.is_finished]:
         print(text)

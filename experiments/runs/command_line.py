@@ -11,14 +11,17 @@ Flags are defined where the program starts, not where it is imported, so that pr
 """
 
 import collections
+import contextlib
 import gc
 import io
 import math
+import os
 import re
 import sys
 import traceback
 import typing
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +34,7 @@ from agents.validation import ON_HOST, did_you_mean
 from experiments.runs import compiled_programs, jobs, processes
 from experiments.runs.setting_flags import define_settings, given_settings, show_help, with_settings
 from frodo.files import MAX_ENTRIES, DiskError
-from frodo.runs import cores, errors
+from frodo.runs import cores, errors, workers
 from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
@@ -130,6 +133,23 @@ def parse_steps(text: str, flag: str = "steps") -> int:
     if not 0 < steps < 1e18 or steps != int(steps):
         raise UsageError(f"--{flag}={text}: give a positive whole number, such as 5000, 2e6 or 2M")
     return int(steps)
+
+
+def define_job_flags(what: str, processes: int | None = None) -> None:
+    """Define --processes and --scheduler of a program of many jobs, for `job_executor`."""
+    text = f"{what} at a time on this machine."
+    flags.DEFINE_integer("processes", processes or os.cpu_count() or 1, text, lower_bound=1)
+    text = "In place of them, the workers of a `dask scheduler` by its address, such as tcp://host:8786."
+    flags.DEFINE_string("scheduler", "", text)
+
+
+def job_executor() -> contextlib.AbstractContextManager[Executor]:
+    """Return what the jobs of a program are handed to, by its flags."""
+    if not FLAGS.scheduler:
+        return workers.local(FLAGS.processes)
+    if FLAGS["processes"].present:
+        raise UsageError(f"--processes={FLAGS.processes}: give it or --scheduler, whose workers have a number")
+    return workers.cluster(FLAGS.scheduler)
 
 
 def one_argument(argv: Sequence[str]) -> Path:

@@ -1,4 +1,4 @@
-"""Runs as processes of their own, so many at a time, each on its share of the cores; finished ones are left out."""
+"""Runs as processes of their own, which an executor has; finished ones are left out."""
 
 import contextlib
 import os
@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from frodo import files
 from frodo.logs import note
-from frodo.runs import folders
-from frodo.runs.errors import UsageError
+from frodo.runs import folders, workers
+from frodo.runs.errors import RunError, UsageError
 
 IS_JOB = "FRODO_IS_JOB"  # says to a process that its standard input ends with the one that started it
 ENVIRONMENT = {IS_JOB: "1", "PYTHONIOENCODING": "utf-8"}  # of a job, whose messages are in log.txt
@@ -39,61 +40,90 @@ def own_arguments() -> list[str]:
     return [argument for argument in sys.argv[1:] if argument not in ("--resume", "--overwrite")]
 
 
-def run_all(jobs: Sequence[Job], num_processes: int, out: Path) -> None:
-    """Run the jobs that are not finished, so many at a time, each on its share of the cores.
+def run_all(jobs: Sequence[Job], executor: Executor, out: Path) -> None:
+    """Run the jobs that are not finished on an executor (`frodo.runs.workers`), and say how far they are.
 
-    After Ctrl-C, SIGTERM or SIGHUP the running ones save and stop, then it raises KeyboardInterrupt.
+    After Ctrl-C or SIGTERM the running ones save and stop, then it raises KeyboardInterrupt.
+
+    Raises:
+      RunError: if a worker has another version of the package, or does not see the folders.
     """
-    waiting = [job for job in jobs if not job.is_finished]
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    running: dict[int, tuple[subprocess.Popen, Job, float]] = {}
-    start, num_done, total = time.monotonic(), 0, len(waiting)
+    waiting = {job.name: job for job in jobs if not job.is_finished}
+    for job in waiting.values():
+        with files.writing(job.folder):
+            job.folder.mkdir(parents=True, exist_ok=True)
+            (job.folder / "log.txt").unlink(missing_ok=True)  # which says that it runs
+    start, total, failed = time.monotonic(), len(waiting), list[str]()
     note(f"{len(jobs)} runs, {len(jobs) - total} of them finished")
-    asked: list[int] = []  # to stop, by signals
-    ask = lambda number, frame: asked.append(number)
-    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    signals = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]  # which nohup, say, turns off
-    before = {number: signal.signal(number, ask) for number in signals}
+
+    def on_done(name: str, future: Future) -> None:
+        job, how = waiting.pop(name), ""
+        try:
+            how = f" in {workers.result_of(future):.0f} s"
+        except Exception as error:
+            if not workers.is_lost(error):
+                raise
+            _log(job.folder, f"it was lost with its worker, again and again: {error}")
+        if why := failure(job.folder):
+            failed.append(name)
+        num_done = total - len(waiting)
+        num_running = sum((one.folder / "log.txt").exists() for one in waiting.values())
+        left = (time.monotonic() - start) / num_done * len(waiting)
+        counts = f"{num_done - len(failed)} done, {num_running} running, {len(failed)} failed, of {total}"
+        note(f"{name}: {f'failed: {why}' if why else 'done'}{how}; {counts}; about {left / 60:.0f} min left")
+
     try:
-        while (waiting or running) and not asked:
-            for place in range(num_processes):
-                if place not in running and waiting:
-                    job = waiting.pop(0)
-                    running[place] = begin(job, cores[place::num_processes]), job, time.monotonic()
-            time.sleep(0.2)
-            for place, (process, job, begun) in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[place]
-                if process.returncode < 0:
-                    with files.writing(job.folder), (job.folder / "log.txt").open("a", encoding="utf-8") as log:
-                        log.write(f"\nerror: it was ended by {signal.Signals(-process.returncode).name}\n")
-                num_done += 1
-                now = time.monotonic()
-                left = (now - start) / num_done * (total - num_done)
-                how = "done" if job.is_finished else f"failed: {failure(job.folder)}"
-                note(f"{num_done} of {total}  {job.name}: {how} in {now - begun:.0f} s; about {left / 60:.0f} min left")
-    finally:
-        for process, *_ in running.values():
-            _ask_to_stop(process)
-        for process, *_ in running.values():
-            process.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if asked:
+        workers.run_all(executor, run, {name: (job, os.getcwd()) for name, job in waiting.items()}, on_done)
+    except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # a terminal that is closed
             note(f"stopped: go on with the same settings and --resume --out={out}")
-        raise KeyboardInterrupt
+        raise
 
 
-def begin(job: Job, cores: Sequence[int], env: Mapping[str, str] | None = None) -> subprocess.Popen:
-    """Start a job on these cores, [] for all, with more variables of the environment than this process has."""
+def run(job: Job, folder: str) -> float:
+    """Run a job in a process of its own, on the cores of this thread; returns the seconds that it took.
+
+    Args:
+      folder: that the process works in.
+    Raises:
+      RunError: if the folders are not there.
+    """
+    for path in (Path(folder), folder / job.folder):
+        if not path.is_dir():
+            raise RunError(
+                f"worker {workers.name_of_worker()} does not see the folder {path}: all machines must share it"
+            )
+    job, start = job._replace(folder=folder / job.folder), time.monotonic()
+    if job.is_finished:  # by a worker that was lost before it could say so
+        return 0.0
+    process = begin(job, folder=folder)
+    try:
+        while process.poll() is None and not workers.is_cancelled():
+            time.sleep(0.2)
+    finally:
+        _ask_to_stop(process)
+        process.wait()
+    if process.returncode < 0 and not workers.is_cancelled():
+        _log(job.folder, f"it was ended by {signal.Signals(-process.returncode).name}")
+    return time.monotonic() - start
+
+
+def _log(folder: Path, error: str) -> None:
+    with files.writing(folder), (folder / "log.txt").open("a", encoding="utf-8") as log:
+        log.write(f"\nerror: {error}\n")
+
+
+def begin(
+    job: Job, cores: Sequence[int] = (), env: Mapping[str, str] | None = None, folder: str | None = None
+) -> subprocess.Popen:
+    """Start a job in a folder, on these cores, () for this thread's, with more variables of the environment."""
     with files.writing(job.folder):
         job.folder.mkdir(parents=True, exist_ok=True)
         log = (job.folder / "log.txt").open("w", encoding="utf-8")
     with log:
         process = subprocess.Popen(
             [sys.executable, "-m", job.module, *job.arguments],
+            cwd=folder,
             env={**os.environ, **ENVIRONMENT, **(env or {})},
             stdin=subprocess.PIPE,
             stdout=log,

@@ -1,7 +1,6 @@
 """Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ def run_all(
     experiment: str,
     metrics: Sequence[str],
     known: Mapping[str, float] | None = None,
-    summary_name: str = "summary.json",
 ) -> tuple[Path, dict[str, Any]]:
     """Run every configuration in <out>/<its name> and summarise the metrics in a file of <out>.
 
@@ -59,7 +57,7 @@ def run_all(
         for name in begun:
             with locked(folder / name):
                 clear(folder / name)
-        (folder / summary_name).unlink(missing_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)
     summary: dict[str, Any] = {}
     for name, config in configs.items():
         can_go_on = has_checkpoint(folder / name)
@@ -81,17 +79,8 @@ def run_all(
             found = {"mean": np.mean(values), "std": _deviation(values), "min": np.min(values), "max": np.max(values)}
             summary[name] |= {f"{metric}_{x}": value for x, value in found.items()} | {metric: values}
     summary |= known or {}
-    files.write_json(folder / summary_name, summary)
+    files.write_json(folder / "summary.json", summary)
     return folder, summary
-
-
-def shard(text: str, num: int) -> slice:
-    """Return which of so many runs are those of "3/57"; UsageError if there are none."""
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    i, of = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= i <= of <= num:
-        raise UsageError(f"--shard={text}: give i/n with i from 1 to n and n at most the {num} runs, such as 1/{num}")
-    return slice(i - 1, None, of)
 
 
 def _deviation(values: Sequence[float]) -> float | None:

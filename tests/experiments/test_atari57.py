@@ -1,15 +1,13 @@
-"""The runs of Atari-57 one by one: which are a job's own, how it goes on, and the report of those that are finished."""
-
-import json
+"""The runs of Atari-57: each game is a job, how it goes on, and the report of those that are finished."""
 
 import numpy as np
 import pytest
 
 from agents.environments.atari57 import atari57_scores
-from experiments import atari57
-from experiments.results import reading
+from experiments.results import atari57, reading
 from experiments.results.plots import Series
-from experiments.runs import sweep, training
+from experiments.runs import training
+from experiments.runs.jobs import Job
 from frodo.runs.errors import UsageError
 from frodo.settings import presets
 
@@ -29,38 +27,40 @@ def make_run(folder, score, is_finished=True):
         (folder / "summary.json").write_text("{}")
 
 
-def test_shards_are_all_runs_once():
-    games = list(presets.frodo_atari57())
-    assert len(games) == len(atari57_scores()) == 57 and games[:2] == ["Alien", "Amidar"] and games[-1] == "Zaxxon"
-    for of in (1, 8, 57):
-        shards = [games[sweep.shard(f"{i}/{of}", 57)] for i in range(1, of + 1)]
-        assert sorted(sum(shards, [])) == games and max(map(len, shards)) == -(-57 // of)
-    assert games[sweep.shard("3/57", 57)] == [games[2]]
+def test_every_game_is_a_job(start, tmp_path, monkeypatch):
+    handed = []
+
+    def run_all(jobs, executor, out):
+        handed.extend(jobs)
+        make_run(tmp_path / "Pong", 1.0)
+
+    monkeypatch.setattr("experiments.runs.jobs.run_all", run_all)
+    done = start("experiments.atari57", "--rule=impala", f"--out={tmp_path}", "--config.unroll=30")
+    assert done.returncode == 1 and "median" in done.stdout
+    assert done.stderr.splitlines()[-1] == "error: 56 of 57 games failed, Alien first: it was not run"
+    games = [job.name for job in handed]
+    assert games == list(presets.frodo_atari57()) and len(games) == len(atari57_scores()) == 57
+    assert (games[:2], games[-1]) == (["Alien", "Amidar"], "Zaxxon")
+    own = ("--rule=impala", f"--out={tmp_path}", "--config.unroll=30", f"--out={tmp_path}", "--only=Amidar")
+    assert handed[1] == Job("Amidar", tmp_path / "Amidar", "experiments.atari57", own)
+    again = start("experiments.atari57", "--rule=impala", f"--out={tmp_path}")
+    assert again.returncode == 2 and f"{tmp_path} holds a sweep: --resume goes on with it" in again.stderr
 
 
-@pytest.mark.parametrize("text", ["0/57", "58/57", "1/58", "2/1", "3", "a/b", "-1/4"])
-def test_a_shard_outside_of_the_list_is_refused(text):
-    with pytest.raises(UsageError, match=f"--shard={text}: give i/n .* such as 1/57"):
-        sweep.shard(text, 57)
-
-
-def test_a_job_has_its_own_runs_and_goes_on_or_begins(start, tmp_path, monkeypatch):
+def test_the_job_of_a_game_goes_on_or_begins(start, tmp_path, monkeypatch):
     seen = []
 
     def train(config, options, **others):
-        seen.append((config.env, config.rule.name, options.steps, options.resume, options.num_devices))
-        make_run(tmp_path / others["name"], 1.0)
-        return {"env_steps": 1, "steps_per_cpu_second": 1.0, "human_normalised": [1.0], "return": [2.0]}
+        seen.append((config.env, config.rule.name, options.steps, options.resume, options.num_devices, options.out))
 
     monkeypatch.setattr(training, "train", train)
-    monkeypatch.setattr(sweep, "check_split", lambda config, num_devices: None)  # here is one device
-    done = start(
-        "experiments.atari57", "--shard=2/20", "--rule=impala", "--resume", "--num_devices=3", f"--out={tmp_path}"
-    )
-    assert done.returncode == 0, done.stderr
-    assert [env for env, *_ in seen] == ["atari/Amidar", "atari/Freeway", "atari/Robotank"]
-    assert set(seen[0][1:]) == {"impala", 4_000_000_000, False, 3}
-    assert set(json.loads((tmp_path / "shard_2_of_20.json").read_text())) == {"Amidar", "Freeway", "Robotank"}
+    for is_begun in (False, True):
+        if is_begun:
+            (tmp_path / "Pong" / "checkpoints" / "3").mkdir(parents=True)
+            (tmp_path / "Pong" / "checkpoints" / "3" / "state").touch()
+        done = start("experiments.atari57", "--only=Pong", "--rule=impala", "--num_devices=3", f"--out={tmp_path}")
+        assert done.returncode == 0, done.stderr
+        assert seen.pop() == ("atari/Pong", "impala", 4_000_000_000, is_begun, 3, str(tmp_path / "Pong"))
 
 
 def test_the_report_is_of_what_is_finished(tmp_path):

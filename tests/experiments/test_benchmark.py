@@ -10,6 +10,7 @@ from experiments.benchmarks import timing
 from experiments.benchmarks.timing import BENCHMARKS, STEPS, TITLES, UPDATE, Benchmark
 from experiments.runs import jobs
 from frodo import files
+from frodo.runs import workers
 from frodo.runs.errors import RunError
 
 TINY = Benchmark(STEPS, "online", "--env=toy/random_walk --config.rule.lstm=4 --config.num_updates=1 --steps=1e4")
@@ -67,12 +68,14 @@ def test_revisions_take_turns_and_what_fails_is_left_out(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(timing, "run_once", run_once)
     packages = {"this": tmp_path / "now", "other": tmp_path / "then"}
-    results = timing.run({name: TINY._replace(program=name) for name in ("good", "new")}, packages, 2, [0])
+    with workers.local(1) as executor:
+        own = {name: TINY._replace(program=name) for name in ("good", "new")}
+        results = timing.run(own, packages, 2, 1, executor)
     turn = [("now", True), ("then", True)]
     cold = [("now", False), ("then", False)]
     assert ran == [*(("good", *one) for one in [*cold, *turn, *turn]), *(("new", *one) for one in cold)]
     assert {name: [*map(len, of.values())] for name, of in results["samples"].items()} == {"good": [3, 3]}
-    assert (results["device"], results["versions"]) == ("1 x cpu cpu", {"jax": "1"})
+    assert (results["device"], results["versions"], results["num_cores"]) == ("1 x cpu cpu", {"jax": "1"}, 1)
     assert "new of other is left out: there is no such program" in capsys.readouterr().err
 
 

@@ -81,9 +81,9 @@ MISTAKES = [
     (["online", "--plan", "--num_devices=3"], "batch_size is 32, expected a multiple of the 3 devices"),
     (["discover", "--plan", "--num_devices=5"], "--num_devices=5: there are 5 devices for 4 agents"),
     (["discover", "--preset=disco103"], "--preset=disco103: unknown environment 'dmlab/rooms_collect_good"),
-    (["atari57", "--shard=58/57"], "--shard=58/57: give i/n with i from 1 to n and n at most the 57 runs"),
+    (["atari57", "--only=Pung"], "--only is 'Pung', expected one of Alien, Amidar, .* (did you mean 'Pong'?)"),
     (["atari57", "--report"], "--report: no run in"),
-    (["atari57", "--num_devices=99"], "num_devices is 99, expected at most the"),
+    (["atari57", "--only=Pong", "--num_devices=99"], "num_devices is 99, expected at most the"),
     (["catch", "--rule=z"], "--rule=z: give one of frodo, q, learned_loss"),
     (
         ["online", "--rule=td_lambda"],

@@ -238,7 +238,7 @@ def test_metrics_that_are_none(start, here, finished, text):
         ("bsuite_sweep", ["--beside=a,,b"]),
         ("online", ["--timeout=99999999999", "--num_processes=2"]),
         ("online", ["--log_to=tensorboard,,"]),
-        ("atari57", ["--shard=1/0"]),
+        ("atari57", ["--only=."]),
         ("check_disco103", [f"--weights={LONG}"]),
     ],
 )

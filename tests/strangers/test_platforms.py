@@ -9,7 +9,7 @@ import types
 import pytest
 
 from experiments.runs import jobs
-from frodo.runs import cores, folders
+from frodo.runs import cores, folders, workers
 from frodo.runs.errors import UsageError
 
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios")
@@ -117,7 +117,8 @@ def test_on_windows_peak_memory_is_that_of_the_working_set(monkeypatch):
 
 def test_jobs_are_run_without_the_signals_of_unix(monkeypatch, tmp_path):
     monkeypatch.delattr(jobs.signal, "SIGHUP")
-    jobs.run_all([], 1, tmp_path)
+    with workers.local(1) as executor:
+        jobs.run_all([], executor, tmp_path)
 
 
 def test_what_a_job_says_is_read_whatever_bytes_it_is(tmp_path):
