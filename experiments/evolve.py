@@ -4,6 +4,7 @@
     python -m experiments.evolve --envs=gymnax/CartPole-v1,toy/catch --config.start=dqn --config.num_frozen=0
     python -m experiments.evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
+With --scheduler a worker of a cluster that is free evaluates the next program; else lanes of this process do.
 --steps are programs that are evaluated, --language says of what: losses of value-based agents, or targets of
 actor-critics. The first environment is the hurdle. Writes one run folder, results/evolve/<language>/.
 metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
@@ -15,6 +16,8 @@ programs that were evaluated, and the ancestors of the best one.
 Returns are normalised by the bounds of the paper's code, elsewhere by random and by best play.
 """
 
+import contextlib
+
 import jax
 from absl import flags
 
@@ -24,13 +27,19 @@ from experiments.runs.search import EvolveConfig
 from experiments.runs.settings import parse_tasks
 from frodo.logs import table
 from frodo.regimes.search_settings import KINDS
+from frodo.runs import workers
+from frodo.runs.errors import UsageError
 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
+    if FLAGS.scheduler and FLAGS.coordinator:
+        raise UsageError(f"--scheduler={FLAGS.scheduler}: give it or --coordinator, whose processes share the lanes")
     join()
     preset = search.configure(FLAGS.language, parse_tasks(FLAGS.envs))
-    summary = search.run(*command_line.parse_options(argv, preset))
+    config, options = command_line.parse_options(argv, preset)
+    with workers.cluster(FLAGS.scheduler) if FLAGS.scheduler else contextlib.nullcontext() as executor:
+        summary = search.run(config, options, executor)
     if not jax.process_index():
         print(table([{"": name, "value": value} for name, value in summary.items()]))
 
@@ -39,6 +48,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
     flags.DEFINE_enum("language", "losses", list(KINDS), "What programs compute.")
     define_process_flags()
+    command_line.define_scheduler_flag()
     preset = lambda: search.configure(flags.FLAGS.language, ())
     command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"), preset=preset)
     command_line.start(main)

@@ -79,6 +79,8 @@ class _OneEpisode:
         self._env, self._num_values = env, num_values
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_env":  # of one that is being unpickled
+            raise AttributeError(name)
         return getattr(self._env, name)
 
     def reset(self, key: Array, params: Any = None):

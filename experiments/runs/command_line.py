@@ -139,7 +139,11 @@ def define_job_flags(what: str, processes: int | None = None) -> None:
     """Define --processes and --scheduler of a program of many jobs, for `job_executor`."""
     text = f"{what} at a time on this machine."
     flags.DEFINE_integer("processes", processes or os.cpu_count() or 1, text, lower_bound=1)
-    text = "In place of them, the workers of a `dask scheduler` by its address, such as tcp://host:8786."
+    define_scheduler_flag()
+
+
+def define_scheduler_flag() -> None:
+    text = "In place of this machine, the workers of a `dask scheduler` by its address, such as tcp://host:8786."
     flags.DEFINE_string("scheduler", "", text)
 
 

@@ -1,6 +1,7 @@
 """The evolution of programs as a run: its settings, its folder with all that was found, and its figures."""
 
 import dataclasses
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,17 @@ def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:
     return EvolveConfig(**vars(settings_for(language)), envs=envs)
 
 
-def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
-    """Search, and write what was found into the run folder; returns the summary."""
+def run(config: EvolveConfig, options: RunOptions, executor: Executor | None = None) -> dict[str, Any]:
+    """Search, and write what was found into the run folder; returns the summary. An executor has the evaluations."""
     config.validate()
     seed = one_seed(options, "a search")
     options = of_process(options, "evolve", config.language)
-    regime = Searches([task_of(env) for env in config.envs], config.envs, config, seed, options.steps)
+    regime = Searches([task_of(env) for env in config.envs], config.envs, config, seed, options.steps, executor)
     how: dict[str, Any] = dict(config=config, why_as_long="a search ends with its finalists")
     with Run(options, experiment="evolve", name=config.language, **how) as run:
         stopped = drive(regime, run, by_name(options.log_to))
         end_program(stopped, run)
-        cpu_seconds = run.clock.cpu_seconds()
+        cpu_seconds = None if executor else run.clock.cpu_seconds()  # which are not those of workers
         found = regime.result(lambda number: end_program(stopped._replace(signal=number), run), cpu_seconds)
         rows = [
             {"number": one.number, "env": env, "seed": SEEDS_OF_FINALISTS + k, "score": one.scores[j, k]}
@@ -65,7 +66,7 @@ def run(config: EvolveConfig, options: RunOptions) -> dict[str, Any]:
             "score": best.score,
             **{f"score/{env}": float(of_envs[i]) for i, env in enumerate(config.envs)},
             **counts,
-            "programs_per_cpu_hour": counts["evaluated"] / cpu_seconds * 3600,
+            **({"programs_per_cpu_hour": counts["evaluated"] / cpu_seconds * 3600} if cpu_seconds else {}),
             **(nearest_to_td(found.search) if config.language == "losses" else {}),
         }
         run.finish(summary)

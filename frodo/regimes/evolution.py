@@ -3,8 +3,8 @@
 Regularised evolution (Real et al. 2019; Algorithm 2 of the paper): the best of a few members drawn at random is varied,
 its child becomes a member, and the oldest member goes. Children are evaluated in *lanes* (`meta.programs.lanes`), which
 run in chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as
-data. The first environment is the hurdle: a program that does too badly there, with its first seed, sees no other, and
-no more seeds.
+data. Or they are jobs of an executor (`program_jobs`). The first environment is the hurdle: a program that does too
+badly there, with its first seed, sees no other, and no more seeds.
 
 A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score; or, as in the
 paper, one whose outputs are.
@@ -15,12 +15,14 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
 from agents.validation import check_count
 from frodo.logs import note
+from frodo.regimes.program_jobs import Evaluations
 from frodo.regimes.program_lanes import Evaluator, Job, Outcome, Task
 from frodo.regimes.search_settings import MAX_SEEDS, EvolutionConfig
 from meta.programs.equivalence import EQUIVALENCES, SAME, Rows
@@ -76,7 +78,7 @@ def _program(nodes: Sequence[Sequence[Any]]) -> Program:
 
 
 class Evolution:
-    """A search under way.
+    """A search under way, in lanes of this process or on an executor.
 
     Attributes:
       records: all programs that were evaluated, or are being so.
@@ -85,7 +87,7 @@ class Evolution:
         proposal (by a hash, as in the paper), and those without a gradient; evaluations, of them cut at the hurdle.
     """
 
-    def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
+    def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int, executor: Executor | None = None):
         config.validate()
         if not tasks:
             raise ValueError("tasks are empty, expected at least one environment to evaluate programs in")
@@ -93,7 +95,7 @@ class Evolution:
         self.config, self._tasks = config, list(tasks)
         self._trainings = [(task, seed) for task in range(len(self._tasks)) for seed in range(config.num_seeds)]
         self._rng = np.random.default_rng(seed)
-        self._seed = seed
+        self._seed, self._executor = seed, executor
         self.empty_lanes()
         self._start = config.parse_start()
         self._known = {name: Rows() for name in EQUIVALENCES}
@@ -129,7 +131,13 @@ class Evolution:
 
     def empty_lanes(self) -> None:
         """Drop what is being evaluated: the search itself cannot go on then."""
-        self._evaluator = Evaluator(self._tasks, self.config, self._seed)
+        how = self._tasks, self.config, self._seed
+        self._evaluator = Evaluations(*how, self._executor) if self._executor else Evaluator(*how)
+
+    def cancel(self) -> None:
+        """Stop what an executor evaluates."""
+        if isinstance(self._evaluator, Evaluations):
+            self._evaluator.cancel()
 
     @property
     def is_idle(self) -> bool:

@@ -1,8 +1,10 @@
 """The evolution regime as a call: a search for programs, its finalists with fresh seeds, and their rules."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,14 +82,21 @@ class Searches(Regime):
       tasks, names: the environments, of which the first is the hurdle.
       config, seed: of the search.
       num_programs: that are evaluated.
+      executor: that has the evaluations; None for lanes of this process.
     """
 
     unit = "programs"
 
     def __init__(
-        self, tasks: Sequence[Task], names: Sequence[str], config: EvolutionConfig, seed: int, num_programs: int
+        self,
+        tasks: Sequence[Task],
+        names: Sequence[str],
+        config: EvolutionConfig,
+        seed: int,
+        num_programs: int,
+        executor: Executor | None = None,
     ):
-        self.search = Evolution(tasks, config, seed)
+        self.search, self._has_lanes = Evolution(tasks, config, seed, executor), executor is None
         self.total, self._names, self._seed = num_programs, tuple(names), seed
         self.rows: list[dict[str, Any]] = []
 
@@ -130,11 +139,14 @@ class Searches(Regime):
         """Say how fast the search is, how much it met before, and what is best."""
         counts, formula = self.search.counts, to_formula(self.search.config.kind.language, best.program)
         known = counts["proposals"] - len(self.search.records)
+        speed = f"{counts['evaluated'] / self._driven.clock.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
         return (
-            f"{counts['evaluated'] / self._driven.clock.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
-            f"{known / counts['proposals']:.0%} nothing new, "
+            f"{speed * self._has_lanes}{known / counts['proposals']:.0%} nothing new, "
             f"{counts['cut at the hurdle'] / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
         )
+
+    def close(self, *exception: Any) -> None:
+        self.search.cancel()
 
     def told(self) -> Any:
         if self._driven.run:
@@ -164,7 +176,7 @@ class Searches(Regime):
             search.empty_lanes()
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
         trainings = Progress(len(finalists) * len(self._names) * len(seeds), unit="trainings")
-        with Signals() as signals:
+        with contextlib.closing(self), Signals() as signals:
 
             def on_chunk(num: int) -> None:
                 trainings.update(num)
@@ -226,6 +238,7 @@ def evolve(
     bounds: Mapping[str, tuple[float, float]] | None = None,
     folder: Path | str | None = None,
     callbacks: Sequence[Any] = (),
+    executor: Executor | None = None,
     **settings: Any,
 ) -> Evolved:
     """Evolve an objective: programs are varied, and kept by how well fresh agents learn by them.
@@ -237,6 +250,9 @@ def evolve(
       seed: of the search and its agents.
       bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.regimes.scores`) need none.
       folder, callbacks: as those of `discover_online`; there is a row for each chunk of steps.
+      executor: of `concurrent.futures`, whose workers are processes: one that is free evaluates the next program, and
+        two searches with one seed differ, as scores come in another order; the rule has no `cpu_seconds`. None to
+        evaluate in lanes of this process.
       **settings: fields of `EvolutionConfig`, such as num_finalists and num_final_seeds.
     Raises:
       ValueError: naming what is not known, bad, or does not fit, such as an environment in which no such agent lives.
@@ -251,14 +267,14 @@ def evolve(
     tasks = [_task(name, environment, (bounds or {}).get(name)) for name, environment in named.items()]
     config = replace("a search", settings_for(language), settings)
     config.validate()
-    regime = Searches(tasks, list(named), config, seed, num_programs)
+    regime = Searches(tasks, list(named), config, seed, num_programs, executor)
     about = {"environments": ", ".join(named), "seed": str(seed)}
     why = "a search ends with its finalists"
     with opened(folder, "evolve", language, config, num_programs, about, "num_programs", why_as_long=why) as run:
         stopped = drive(regime, run, callbacks)
         go_on_or_end(stopped, run)
         end = lambda number: go_on_or_end(stopped._replace(signal=number), run)
-        return regime.result(end, run.clock.cpu_seconds() if run else None)
+        return regime.result(end, run.clock.cpu_seconds() if run and not executor else None)
 
 
 def settings_for(language: str) -> EvolutionConfig:

@@ -64,7 +64,7 @@ class Checkpoints:
         for (name, leaf), array in zip(leaves.items(), arrays, strict=True):
             if array.dtype.hasobject:
                 raise TypeError(f"state{name} is a {type(leaf).__name__}, which a checkpoint cannot hold")
-        data = b"".join(array.tobytes() for array in arrays)
+        data = b"".join(array.tobytes() for array in arrays) or b"\0"  # Orbax saves nothing that is empty
         index = {"step": step, "leaves": _describe(leaves), "crc32": zlib.crc32(data), "metadata": metadata}
         parts = {"state": data, "index": json.dumps(index).encode()}
         item = {name: np.frombuffer(part, np.uint8) for name, part in parts.items()}

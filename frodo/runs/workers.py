@@ -102,8 +102,10 @@ def result_of(future: Future) -> Any:
     """
     try:
         return future.result()
-    except concurrent.futures.CancelledError:
-        raise RunError("the scheduler is gone, or has cancelled a job: --resume goes on") from None
+    except (concurrent.futures.CancelledError, concurrent.futures.BrokenExecutor):
+        raise RunError(
+            "the scheduler or the executor is gone, or has cancelled a job: a run in a folder goes on"
+        ) from None
     except (ImportError, AttributeError) as error:
         if "module" not in str(error) and not isinstance(error, ImportError):
             raise

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import jax
@@ -19,6 +21,7 @@ from experiments.runs.search import EvolveConfig
 from frodo.regimes import evolution
 from frodo.regimes.search_settings import TargetLaneConfig
 from frodo.rules.files import load_rule
+from frodo.runs import workers
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
 from meta.programs.equivalence import distance_from_td
@@ -76,6 +79,28 @@ def test_files(whole):
     assert summary["nearest_to_td"] in [row["formula"] for row in nearest]
     assert float(rows(folder / "metrics.csv")[-1]["best_score"]) == pytest.approx(float(best[0]["score"]))
     assert all((folder / f"{name}.png").is_file() for name in ("best", "program", "family"))
+
+
+@pytest.mark.long
+def test_workers_of_a_cluster_evaluate_programs_and_one_of_them_is_killed(start, tmp_path):
+    import distributed
+
+    how = dict(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", memory_limit=0)
+    with distributed.LocalCluster(**how) as cluster:
+
+        def kill():
+            while not any(worker.processing for worker in cluster.scheduler.workers.values()):
+                time.sleep(0.05)
+            os.kill(cluster.workers[0].process.pid, signal.SIGKILL)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with workers.cluster(cluster.scheduler_address) as executor:
+            summary = evolve.run(CONFIG, RunOptions((0,), 12, out=str(tmp_path)), executor)
+        thread.join()
+    assert summary["evaluated"] == 12 and "programs_per_cpu_hour" not in summary
+    programs = rows(tmp_path / "programs.csv")
+    assert [row["number"] for row in programs] == [str(i) for i in range(12)] and all(row["score"] for row in programs)
 
 
 def test_a_search_that_has_found_all_there_is_ends_with_its_finalists(tmp_path, monkeypatch, capsys):
@@ -228,6 +253,8 @@ def test_a_target_is_found_and_is_a_rule_that_others_read(tmp_path):
         (["--config.start=Q(s)[b]"], "start: 'b' is no name"),
         (["--config.num_finalists=0"], "num_finalists is 0, expected an integer of at least 1"),
         (["--seeds=0,1"], "--seeds=0,1: a search has one seed"),
+        (["--scheduler=tcp://host"], "--scheduler=tcp://host: no scheduler answers there"),
+        (["--scheduler=tcp://a:1", "--coordinator=a:2"], "--scheduler=tcp://a:1: give it or --coordinator"),
     ],
 )
 def test_bad_input_is_one_line(start, tmp_path, arguments, message):

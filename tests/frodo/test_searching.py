@@ -1,12 +1,16 @@
 """A search as a call of the library: what it finds, how it goes on, what it refuses; programs as LaTeX."""
 
+import concurrent.futures
 import csv
+import multiprocessing
+import pickle
 
 import jax
 import numpy as np
 import pytest
 
 import frodo
+from frodo.regimes.scores import task_of
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import LOSSES, parse
 from meta.programs.latex import to_latex
@@ -100,3 +104,38 @@ def test_what_is_not_right_is_named(how, message):
 )
 def test_programs_as_latex(language, formula, expected):
     assert to_latex(language, parse(language, formula)) == expected
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+def test_an_environment_that_workers_cannot_have_is_named(executor):
+    class Local(Catch):
+        pass
+
+    with pytest.raises(ValueError, match="^environments cannot be pickled for the workers of an executor: .*Local"):
+        find(environments={"mine": Local(4, 3)}, executor=executor)
+
+
+def test_gymnax_environments_are_for_workers_too():
+    task = task_of("gymnax/CartPole-v1")
+    again = pickle.loads(pickle.dumps(task))
+    assert again.environment.observation_shape == task.environment.observation_shape
+
+
+@pytest.mark.long
+def test_workers_evaluate_what_lanes_do_and_a_search_that_is_stopped_goes_on(executor, whole, tmp_path):
+    stop = lambda row: row["evaluated"] > 1
+    find(folder=tmp_path, callbacks=[stop], executor=executor)
+    found = find(folder=tmp_path, executor=executor)
+    records = found.search.records
+    assert [x.number for x in records] == list(range(5)) and found.search.counts["evaluated"] == 5
+    assert len(found.best) == 2 and found.best[0].scores.shape == (1, 2) and found.rule.origin.cpu_seconds is None
+    known = {x.program: x for x in whole[1].search.records}
+    same = [(x, known[x.program]) for x in records if x.program in known and known[x.program].number == x.number]
+    assert len(same) >= 2
+    for one, other in same:
+        assert one.num_steps == other.num_steps and one.score == pytest.approx(other.score, abs=1e-5)

@@ -214,7 +214,7 @@ def test_a_job_that_a_cluster_gives_up_has_failed(here, capsys):
     jobs.run_all([job("one", 0)], Executor(), here)
     assert "one: failed: it was lost with its worker, again and again: " in capsys.readouterr().err
     Executor.submit = lambda *_: cancelled()
-    with pytest.raises(RunError, match="^the scheduler is gone"):
+    with pytest.raises(RunError, match="^the scheduler or the executor is gone"):
         jobs.run_all([job("one", 0)], Executor(), here)
 
 
