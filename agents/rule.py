@@ -44,7 +44,8 @@ class UpdateRule(NamedTuple):
         `Agent.unroll_model` makes them; targets must then be constants, too. 0 for losses without these.
       is_of_transitions: whether targets and losses are of each step and its successor alone. Of one step with a known
         successor only those predictions are then made that are read (`Trajectory.known_transitions`).
-      is_last_constant: whether targets and losses carry no gradient to the predictions at the last observation.
+      is_last_constant: whether targets and losses carry no gradient to the agent's own predictions at the last
+        observation; to those of its copy they may.
       is_target_acting: whether the slowly moving copy acts, in the place of the agent.
     """
 

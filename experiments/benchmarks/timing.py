@@ -98,7 +98,12 @@ def run(
     processors: dict[str, None] = {}
 
     def on_done(name: str, future: Future) -> None:
-        found = workers.result_of(future)
+        try:
+            found = workers.result_of(future)
+        except Exception as error:
+            if not workers.is_lost(error):
+                raise
+            found = f"{name} is left out: it was lost with its worker, again and again"
         if isinstance(found, str):
             note(found)
             return
@@ -152,13 +157,18 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, co
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_SECONDS),  # of revisions before it, too
     }
     arguments = (*benchmark.arguments.split(), f"--out={out}")
-    cpu, wall = _cpu_seconds_of_children(), time.monotonic()
+    wall = time.monotonic()
     process = jobs.begin(jobs.Job("", out, f"experiments.{benchmark.program}", arguments), cores, env)
+    cpu = 0.0
     try:
-        process.wait()
+        while process.returncode is None and not workers.is_cancelled():
+            time.sleep(0.05)
+            cpu = _cpu_seconds_at_its_end(process)
     finally:
         process.kill()
-    seconds = {"cpu_seconds": _cpu_seconds_of_children() - cpu, "seconds": time.monotonic() - wall}
+    if process.returncode is None:
+        raise RunError("it was stopped")
+    seconds = {"cpu_seconds": cpu, "seconds": time.monotonic() - wall}
     if process.returncode < 0:
         raise RunError(f"it was ended by {signal.Signals(-process.returncode).name}")
     if process.returncode:
@@ -166,8 +176,15 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, co
     return read_sample(out, benchmark.unit, seconds)
 
 
-def _cpu_seconds_of_children() -> float:
-    return os.times().children_user + os.times().children_system
+def _cpu_seconds_at_its_end(process: subprocess.Popen) -> float:
+    """Look whether a process has ended; return its CPU seconds if so, and if the system tells them of one process."""
+    if not hasattr(os, "wait4"):
+        process.poll()
+        return 0.0
+    pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+    if pid:
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
 
 
 def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:

@@ -53,7 +53,6 @@ def check_finite(name: str, tree: Any) -> None:
 
 
 @jax.jit
-@jax.jit
 def all_finite(tree: Any) -> Array:
     """Say whether all arrays of a pytree are finite, as one bool, so that nothing else is transferred."""
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))

@@ -11,7 +11,8 @@ from concurrent.futures import Executor, Future
 from frodo.regimes.program_lanes import Evaluator, Job, Outcome, Pool, Task
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.runs import workers
-from meta.programs.language import Program
+from frodo.runs.errors import RunError
+from meta.programs.language import Program, to_formula
 
 SECONDS = 5  # that are waited for a score, before signals are looked at
 
@@ -36,7 +37,7 @@ class Evaluations:
             self._evaluator, self._executor = pickle.dumps((list(tasks), of_worker, seed)), executor
         except Exception as error:  # whatever an environment of someone else raises
             raise ValueError(f"environments cannot be pickled for the workers of an executor: {error}") from error
-        self._most = config.num_lanes + config.num_full_lanes
+        self._most, self._language = config.num_lanes + config.num_full_lanes, config.kind.language
         self.pools: list[list[Pool]] = [[] for _ in tasks]
         self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
         self._handed: dict[Future, tuple[Job, Program]] = {}
@@ -61,7 +62,13 @@ class Evaluations:
         ended = []
         for future in done:
             job, program = self._handed.pop(future)
-            ended.append((job, workers.result_of(future)))
+            try:
+                ended.append((job, workers.result_of(future)))
+            except Exception as error:
+                if not workers.is_lost(error):
+                    raise
+                formula = to_formula(self._language, program)
+                raise RunError(f"the evaluation of {formula} was lost with its workers, again and again") from error
             self.queues[job.task].remove((job, program))
         return sorted(ended)
 

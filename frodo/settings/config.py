@@ -78,12 +78,13 @@ class AgentConfig(LifetimeConfig):
         """Raise a ValueError where minibatches cannot be made, or are not for this rule."""
         if (self.epochs, self.minibatches) == (1, 1):
             return
-        if self.rule.entry.is_learned:
+        rule = make_update_rule(self.rule)
+        if self.rule.entry.is_learned or not rule.is_target_constant:
             raise ValueError(
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} makes its targets anew for every update"
             )
-        if make_update_rule(self.rule).model_steps > 1 and not self.network.core:
+        if rule.model_steps > 1 and not self.network.core:
             raise ValueError(
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} needs steps in their order, which minibatches have with an LSTM core alone"

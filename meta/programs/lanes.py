@@ -207,6 +207,8 @@ def make_lanes(
 
     def run(instructions: Instructions, num: Array | int, lane: Lane, num_steps: int) -> Lane:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(lane.key, lane.num_steps + jnp.arange(num_steps))
-        return jax.lax.scan(lambda lane, own: (step(instructions, num, lane, own), None), lane, jax.vmap(luck_of)(keys))[0]
+        return jax.lax.scan(
+            lambda lane, own: (step(instructions, num, lane, own), None), lane, jax.vmap(luck_of)(keys)
+        )[0]
 
     return Lanes(init, run)

@@ -66,16 +66,21 @@ def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajecto
         return agent.unroll_model(params, trajectory, rule.model_steps)
     if rule.is_loss_of_taken:
         return agent.unroll_taken(params, trajectory)
-    predictions = unroll(agent, rule, params, trajectory)
+    predictions = unroll(agent, rule, params, trajectory, rule.is_last_constant)
     return predictions, predictions
 
 
-def unroll(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory) -> Predictions:
-    """Return an agent's predictions; of a single transition each observation's on its own, for the compiler to leave
-    out what the rule does not read: of DQN's products half."""
+def unroll(
+    agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory, is_last_constant: bool = False
+) -> Predictions:
+    """Return predictions by these parameters; of a single transition each observation's on its own.
+
+    The compiler then leaves out what the rule does not read: of DQN's products half. If the last is to be constant, no
+    gradient flows from its prediction to the parameters.
+    """
     if not is_transition(rule, trajectory):
         return agent.unroll(params, trajectory)
-    last_params = jax.lax.stop_gradient(params) if rule.is_last_constant else params
+    last_params = jax.lax.stop_gradient(params) if is_last_constant else params
     each = [
         agent.step(own, observation, is_first, ())[0]
         for own, observation, is_first in zip(

@@ -43,7 +43,8 @@ def permutations(key: Array, num: int, size: int) -> Array:
     arbitrary finite domains), sections 3 and 4; Luby and Rackoff 1988, of the rounds.
     """
     root = math.isqrt(size - 1) + 1
-    left = min(range(root, 2 * root), key=lambda left: -size % left)  # those with the fewest pairs too many
+    lefts = [left for left in range(root, 2 * root) if left < size or size <= 2]  # else one of the pair is always 0
+    left = min(lefts, key=lambda left: -size % left)  # those with the fewest pairs too many
     right = -(-size // left)
     tables = jax.random.bits(key, (DOUBLE_ROUNDS, num, left + right))
     of_left, of_right = jnp.int32(tables[..., :left] % right), jnp.int32(tables[..., left:] % left)

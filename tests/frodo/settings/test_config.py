@@ -46,6 +46,10 @@ from meta.updates.outer import OuterConfig
             "^network.action_model is 0, expected a positive number: the rule 'muesli' unrolls a model$",
         ),
         (
+            {"rule": RuleConfig("dqn"), "epochs": 2},
+            "^epochs is 2 and minibatches 1, expected 1 and 1: the rule 'dqn' makes its targets anew",
+        ),
+        (
             {"rule": RuleConfig("muesli"), "epochs": 2, "network": NetworkConfig(action_model=4)},
             "^epochs is 2 and minibatches 1, expected 1 and 1: the rule 'muesli' needs steps in their order",
         ),

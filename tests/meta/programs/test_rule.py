@@ -1,5 +1,6 @@
 """Programs as rules: losses at the ends of episodes, what gets a gradient, and η, which is a program's constants."""
 
+import dataclasses
 import functools
 
 import jax
@@ -172,6 +173,21 @@ def test_transitions_alone_are_learned_from_as_trajectories_are(formula):
         after, _, metrics = jax.jit(step)({}, state, jax.tree.map(lambda x: x[None], trajectory), None)
         found.append((after.params, metrics))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12), *found)
+
+
+@pytest.mark.parametrize("mode", ["reverse", "mixed"])
+def test_the_meta_gradient_also_goes_through_the_copy_that_transitions_bootstrap_from(mode):
+    """Copies are made within the window of updates, of parameters that depend on the constants."""
+    setup, state, _, validation = problem()
+    rule = program(dataclasses.replace(LEARNED, target_period=2))
+    trajectories = jax.tree.map(lambda *x: jnp.stack(x), *(one_step(random_trajectory(i, 5, 3)) for i in range(4)))
+    meta_params, found = rule.random_meta_params(jax.random.key(0), 3), []
+    state = state._replace(num_updates=jnp.zeros((), jnp.int32))
+    for own in (rule, rule._replace(is_of_transitions=False)):
+        step = jax.jit(make_agent_step(setup._replace(rule=own), mode))
+        found.append(step(meta_params, state, trajectories, validation)[1]["program"]["constants"])
+    np.testing.assert_allclose(*found, rtol=1e-9)
+    assert np.all(np.abs(found[0]) > 1e-4)
 
 
 @pytest.mark.parametrize(

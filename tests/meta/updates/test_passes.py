@@ -70,6 +70,12 @@ def test_permutations_are_of_all_numbers(size):
     np.testing.assert_array_equal(np.sort(found), np.tile(np.arange(size), (5, 1)))
 
 
+@pytest.mark.parametrize("size,kinds", [(2, 2), (3, 6), (5, 100)])
+def test_permutations_of_few_numbers_are_not_rotations_alone(size, kinds):
+    found = np.asarray(passes.permutations(jax.random.key(2), 3000, size))
+    assert len(np.unique(found, axis=0)) >= kinds
+
+
 @pytest.mark.parametrize("size", [6, 24])
 def test_permutations_bring_any_number_to_any_place_and_any_two_together(size):
     num = 20_000
