@@ -38,7 +38,7 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-VERSION = 3  # of how programs are scored and told apart, random numbers and all
+VERSION = 2  # of how programs are scored and told apart; in the first they had one draw, or means of seeds
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 
