@@ -117,7 +117,6 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
         return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
 
     def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
-        trajectory = trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
         predictions, pull, known = jax.vjp(
             lambda params: predict(agent, rule, params, trajectory), params, has_aux=True
         )
@@ -133,17 +132,15 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
             grads = _with_derivative_of(pull(jax.tree.map(jnp.add, cotangent, fixed))[0], grads)
         return grads, output
 
-    if mode != "mixed":
-        return gradient
-
     def objective(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Array, InnerOutput]:
-        trajectory = trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
         predictions, known = predict(agent, rule, params, trajectory)
         known = held(known) if rule.is_target_constant else known
         loss, (output, _) = losses(predictions, known, context, trajectory)
         return loss, output._replace(metrics={})
 
-    return with_mixed_derivative(gradient, objective)
+    of_known = with_mixed_derivative(gradient, objective) if mode == "mixed" else gradient
+    known = lambda trajectory: trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
+    return lambda params, context, trajectory: of_known(params, context, known(trajectory))
 
 
 @jax.custom_jvp
