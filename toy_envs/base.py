@@ -22,6 +22,7 @@ is propagated across a step that ended an episode.
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import dm_env
@@ -133,7 +134,7 @@ class Environment(abc.ABC, Generic[State]):
         terminated = terminated & ~is_after_truncation
         is_first = terminated | is_after_truncation
         new = choose(is_after_truncation, state, new)
-        new = choose(is_first, self.restart(cloned(new)), new)
+        new = restarted(self.restart, is_first, new)
         return new, TimeStep(
             observation=self.observe(new),
             reward=jnp.where(is_after_truncation, 0.0, reward),
@@ -152,6 +153,35 @@ def check_pure(name: str, environment: Any) -> None:
             f"{name} is a {kind.__module__}.{kind.__qualname__}, expected a pure one, a toy_envs.base.Environment: "
             "frodo.as_environment makes one of a name, as 'toy/catch', or of one of gymnax, navix or xminigrid"
         )
+
+
+def restarted(restart: Callable[[State], State], is_over: Array, state: State) -> State:
+    """Return the start of the next episode where this one is over, else the state.
+
+    In a batch on one CPU nothing is drawn or computed in a step that ends no episode. Other devices would have to wait
+    for the answer, and compute both at once.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def one(is_over: Array, state: State) -> State:
+        return choose(is_over, restart(cloned(state)), state)
+
+    @one.def_vmap
+    def batch(axis_size: int, is_batched: Any, is_over: Array, state: State) -> tuple[State, Any]:
+        is_over, state = jax.tree.map(
+            lambda x, is_batched: x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape)),
+            (is_over, state),
+            tuple(is_batched),
+        )
+        each = jax.jit(jax.vmap(lambda is_over, state: choose(is_over, restart(cloned(state)), state)))
+        if jax.sharding.get_abstract_mesh().empty:
+            some = lambda is_over, state: jax.lax.cond(is_over.any(), each, lambda _, state: state, is_over, state)
+            new = jax.lax.platform_dependent(is_over, state, cpu=some, default=each)
+        else:
+            new = each(is_over, state)
+        return new, jax.tree.map(lambda _: True, new)
+
+    return one(is_over, state)
 
 
 def choose(is_over: Array, new: State, old: State) -> State:

@@ -110,7 +110,7 @@ class Trials(base.Environment[TrialsState]):
     def transition(self, state: TrialsState, action: base.Array):
         new, reward, terminated, truncated = self.environment.transition(state.state, action)
         is_over = terminated | truncated
-        new = base.choose(is_over, self.environment.restart(base.cloned(new)), new)
+        new = base.restarted(self.environment.restart, is_over, new)
         trial_return = state.trial_return + reward
         ended = is_over & (jnp.arange(self.num_trials) == state.trial)
         stats = TrialStats(

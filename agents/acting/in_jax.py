@@ -85,15 +85,26 @@ def act(
     core_state: CoreState,
     random_share: Array | None = None,
 ):
-    """Choose actions for B environments: actions [B] int32, logits [B, A], next core state.
+    """Choose actions for B environments: actions [B] int32, logits [B, A], next core state."""
+    logits, core_state = logits_of(agent, policy, params, observation, is_first, core_state, random_share)
+    return jax.random.categorical(key, logits).astype(jnp.int32), logits, core_state
 
-    With a random share, the policy is mixed with the uniform one; the logits are those of the mixture.
-    """
+
+def logits_of(
+    agent: Agent,
+    policy: Policy,
+    params: Params,
+    observation: Array,
+    is_first: Array,
+    core_state: CoreState,
+    random_share: Array | None,
+) -> tuple[Array, CoreState]:
+    """Return the logits of the policy [B, A], mixed with the uniform one by a random share, and the next core state."""
     predictions, core_state = agent.step(params, observation, is_first, core_state)
     logits = policy(predictions)
     if random_share is not None:
         logits = jnp.log((1 - random_share) * jax.nn.softmax(logits) + random_share / logits.shape[-1])
-    return jax.random.categorical(key, logits).astype(jnp.int32), logits, core_state
+    return logits, core_state
 
 
 def random_share(exploration: int, num_steps: Array) -> Array | None:
@@ -135,13 +146,12 @@ def rollout(
         state = _at_start(environment, agent, state.key, env_state)._replace(num_steps=state.num_steps)
     key, steps_key = jax.random.split(state.key)
 
-    def body(carry, key):
+    def body(carry, noise):
         env_state, before, core_state, episode_return, num_steps = carry
         share = random_share(exploration, num_steps)
         num_steps = jnp.minimum(num_steps + batch_size, exploration)
-        action, logits, core_state = act(
-            agent, policy, params, key, before.observation, before.is_first, core_state, share
-        )
+        logits, core_state = logits_of(agent, policy, params, before.observation, before.is_first, core_state, share)
+        action = jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
         env_state, after = jax.vmap(environment.step)(env_state, action, before.truncated)
         after = after._replace(observation=agent.prepare(after.observation))
         episode_return = episode_return + after.reward
@@ -153,7 +163,9 @@ def rollout(
         return carry, (before.observation, before.is_first, others, ended)
 
     carry = (state.env_state, state.time_step, state.core_state, state.episode_return, state.num_steps)
-    carry, out = jax.lax.scan(body, carry, jax.random.split(steps_key, num_steps))
+    # What actions are drawn by is drawn for all steps at once: a loop of its own at each step costs more than the step.
+    gumbel = lambda key: jax.random.gumbel(key, (batch_size, environment.num_actions), float)
+    carry, out = jax.lax.scan(body, carry, jax.vmap(gumbel)(jax.random.split(steps_key, num_steps)))
     observation, is_first, others, ended = out
     after_all = ActorState(key, *carry, curriculum=chosen)
     last = after_all.time_step

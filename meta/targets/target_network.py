@@ -141,27 +141,94 @@ class ReverseLSTM(hk.Module):
         std = (num_features + size) ** -0.5
         w = hk.get_parameter("w", (num_features + size, 4 * size), x.dtype, hk.initializers.TruncatedNormal(std))
         b = hk.get_parameter("b", (4 * size,), x.dtype, jnp.zeros)
-        projected = x @ w[:num_features] + b  # for all steps at once, outside of the scan
         keep = (~is_last)[..., None].astype(x.dtype)
-        return splitting.by_share(_backwards)(w[num_features:], projected, keep)
+        return splitting.by_share(backwards)((w, b), x, keep)
 
 
-def _backwards(w: Array, projected: Array, keep: Array) -> Array:
-    """Go over time backwards, from the LSTM's inputs [T, B, 4 size] to its hidden states."""
+Weights = tuple[Array, Array]  # w [F + size, 4 size], b [4 size]
+
+
+@jax.custom_vjp
+def backwards(weights: Weights, x: Array, keep: Array) -> Array:
+    """Go over time backwards, from inputs [T, B, F] to hidden states [T, B, size].
+
+    The derivative keeps cells and what goes into the gates, and has one product for the weights, of all steps.
+    """
+    return _states(weights, x, keep)[0]
+
+
+def _states(weights: Weights, x: Array, keep: Array) -> tuple[Array, Array, Array]:
+    """Return hidden states, cells, and what goes into the gates, [T, B, ...]."""
+    w_x, w_hidden = _parts(weights[0])
+    projected = x @ w_x + weights[1]  # for all steps at once, outside of the scan
 
     def step(state, inputs):
         projected, keep = inputs
         hidden, cell = state[0] * keep, state[1] * keep
-        i, g, f, o = jnp.split(projected + hidden @ w, 4, axis=-1)
-        cell = jax.nn.sigmoid(f + 1.0) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
-        hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-        return (hidden, cell), hidden
+        gates = projected + hidden @ w_hidden
+        i, g, f, o = _activated(gates)
+        cell = f * cell + i * g
+        hidden = o * jnp.tanh(cell)
+        return (hidden, cell), (hidden, cell, gates)
 
-    i, g, _, o = jnp.split(projected[-1], 4, axis=-1)  # the last step: its state before is zero, without a product
-    cell = jax.nn.sigmoid(i) * jnp.tanh(g)
-    last = jax.nn.sigmoid(o) * jnp.tanh(cell)
-    hidden = jax.lax.scan(step, (last, cell), (projected[:-1], keep[:-1]), reverse=True)[1]
-    return jnp.concatenate([hidden, last[None]])
+    i, g, _, o = _activated(projected[-1])  # the last step: its state before is zero, without a product
+    cell = i * g
+    last = o * jnp.tanh(cell)
+    states = jax.lax.scan(step, (last, cell), (projected[:-1], keep[:-1]), reverse=True)[1]
+    return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), states, (last, cell, projected[-1]))
+
+
+def _parts(w: Array) -> tuple[Array, Array]:
+    num_features = len(w) - w.shape[1] // 4
+    return w[:num_features], w[num_features:]
+
+
+def _activated(gates: Array) -> tuple[Array, Array, Array, Array]:
+    i, g, f, o = jnp.split(gates, 4, axis=-1)
+    return jax.nn.sigmoid(i), jnp.tanh(g), jax.nn.sigmoid(f + 1.0), jax.nn.sigmoid(o)
+
+
+def _forward(weights: Weights, x: Array, keep: Array):
+    hidden, cells, gates = _states(weights, x, keep)
+    return hidden, (weights, x, hidden, cells, gates, keep)
+
+
+def _transposed(residuals: tuple[Any, ...], cotangent: Array):
+    (w, _), x, hidden, cells, gates, keep = residuals
+    w_x, w_hidden = _parts(w)
+    i, g, f, o = _activated(gates)
+    squashed = jnp.tanh(cells)
+    before, cell_before = hidden[1:] * keep[:-1], cells[1:] * keep[:-1]  # what all steps but the last begin with
+    none = jnp.zeros_like(i)
+    of_f = jnp.concatenate([cell_before, none[:1]]) * f * (1 - f)
+    # The cotangent of the gates' inputs is linear in the cell's, and its last part in the hidden state's.
+    of_cell = jnp.stack([g * i * (1 - i), i * (1 - jnp.square(g)), of_f, none], axis=-2)
+    of_hidden = jnp.stack([none, none, none, squashed * o * (1 - o)], axis=-2)
+    to_cell = o * (1 - jnp.square(squashed))
+
+    def of_gates(carry, inputs):
+        d_hidden, d_cell = carry
+        cotangent, of_cell, of_hidden, to_cell, f, keep = inputs
+        d_hidden = cotangent + d_hidden
+        d_cell = d_cell + d_hidden * to_cell
+        d_gates = d_cell[:, None] * of_cell + d_hidden[:, None] * of_hidden
+        return jnp.reshape(d_gates, (len(d_cell), -1)), d_cell * f * keep
+
+    def step(carry, inputs):
+        d_gates, d_cell = of_gates(carry, inputs)
+        return (d_gates @ w_hidden.T * inputs[-1], d_cell), d_gates
+
+    zeros = jnp.zeros_like(cotangent[0])
+    inputs = (cotangent, of_cell, of_hidden, to_cell, f, keep)
+    carry, d_gates = jax.lax.scan(step, (zeros, zeros), jax.tree.map(lambda x: x[:-1], inputs))
+    last, _ = of_gates(carry, jax.tree.map(lambda x: x[-1], inputs))
+    d_w = jnp.einsum("tbi,tbj->ij", jnp.concatenate([x[:-1], before], axis=-1), d_gates)
+    d_w = d_w.at[: x.shape[-1]].add(x[-1].T @ last)  # the last step begins with nothing
+    d_gates = jnp.concatenate([d_gates, last[None]])
+    return (d_w, d_gates.sum((0, 1))), d_gates @ w_x.T, jnp.zeros_like(keep)
+
+
+backwards.defvjp(_forward, _transposed)
 
 
 class FutureTransformer(hk.Module):

@@ -69,6 +69,30 @@ def test_a_reset_is_no_step_of_what_counts_steps():
     assert state.num_steps == steps.valid.sum() == 6
 
 
+def test_a_batch_goes_on_as_each_environment_does():
+    """Where some episodes end and others do not, in nested batches, too."""
+    environment = Catch(4, 3)
+    start = lambda key: environment.init(key)[0]
+    states = jax.vmap(start)(jax.random.split(jax.random.key(0), 6))
+    states, _, _ = run(environment, states, np.zeros((1, 6), np.int32))
+    states = states._replace(row=jnp.array([0, 1, 0, 2, 1, 0]))
+    actions = np.random.default_rng(0).integers(3, size=(9, 6))
+    whole = run(environment, states, actions)[1:]
+    for i in range(6):
+        one = run(environment, jax.tree.map(lambda x, i=i: x[i], states), actions[:, i])[1:]
+        assert_same(one, jax.tree.map(lambda x, i=i: x[:, i], whole))
+    nested = jax.tree.map(lambda x: jnp.reshape(x, (2, 3, *x.shape[1:])), states)
+    in_both = jax.vmap(lambda states, actions: run(environment, states, actions)[1:])(
+        nested, np.moveaxis(np.reshape(actions, (9, 2, 3)), 1, 0)
+    )
+    assert_same(jax.tree.map(lambda x: jnp.reshape(jnp.moveaxis(x, 0, 1), (9, 6, *x.shape[3:])), in_both), whole)
+
+
+def assert_same(found, expected):
+    data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(data(x), data(y)), found, expected)
+
+
 def test_dm_env_shows_the_last_observation_and_ignores_the_action_after_it():
     environment = base.DmEnv(Corridor(), seed=0)
     shown = [environment.step(action) for action in (1, 1, 1, 1, 0, 0, 0, 1, 1)]

@@ -17,6 +17,7 @@ from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import EnvpoolEnvironment
 from agents.networks.agent import NetworkConfig, make_agent
 from agents.types import PredictionSpec, check_trajectory
+from tests.equations import equations
 from tests.reference.toy_envs import catch_episode
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
@@ -476,3 +477,15 @@ def test_iterations_do_not_share_memory():
             actor.get()
     for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(copy), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_a_step_that_ends_no_episode_draws_nothing():
+    """Actions are drawn for all steps at once, and what begins an episode only where one ends."""
+    environment, agent = Catch(ROWS, COLUMNS), make()
+    state = init_actor(environment, agent, jax.random.key(0), 3)
+    params = jax.eval_shape(agent.init, jax.random.key(1), state.time_step.observation)
+    act_all = jax.make_jaxpr(lambda *of: rollout(Actor(environment, agent, policy), *of, 7))(params, state)
+    (steps,) = (eqn for eqn in act_all.jaxpr.eqns if eqn.primitive.name == "scan")
+    names = lambda *but_of: {eqn.primitive.name for eqn in equations(steps.params["jaxpr"].jaxpr, but_of)}
+    draws = {"random_bits", "random_split"}
+    assert draws <= names() and not draws & names("cond")

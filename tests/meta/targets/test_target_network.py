@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agents.types import PredictionSpec
+from meta.targets import target_network
 from meta.targets.target_network import (
     Inputs,
     LifetimeLSTMState,
@@ -15,6 +16,7 @@ from meta.targets.target_network import (
     TargetNetworkConfig,
     initial_lifetime_lstm_state,
 )
+from tests.equations import equations
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
@@ -69,6 +71,44 @@ def is_seen(is_last):
 
 
 # The reverse LSTM
+
+
+def test_the_derivative_of_the_lstm_is_that_of_its_loop():
+    """Episodes end within; the weights' product is one, of all steps that have a state before them."""
+    rng = np.random.default_rng(0)
+    size = 5
+    weights = rng.normal(size=(F + size, 4 * size)), rng.normal(size=4 * size)
+    x, cotangent = rng.normal(size=(T, B, F)), rng.normal(size=(T, B, size))
+    keep = 1.0 - random_trajectory(0, T, B).is_last[..., None]
+
+    def of_loop(weights, x):
+        (w, b), hidden, cell, states = weights, jnp.zeros((B, size)), jnp.zeros((B, size)), []
+        for t in reversed(range(T)):
+            i, g, f, o = jnp.split(jnp.concatenate([x[t], hidden * keep[t]], axis=-1) @ w + b, 4, axis=-1)
+            cell = jax.nn.sigmoid(f + 1.0) * cell * keep[t] + jax.nn.sigmoid(i) * jnp.tanh(g)
+            hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+            states.insert(0, hidden)
+        return jnp.stack(states)
+
+    loss = lambda fn: lambda weights, x: jnp.sum(cotangent * jnp.tanh(fn(weights, x)))
+    ours = lambda weights, x: target_network.backwards(weights, x, jnp.asarray(keep))
+    first = jax.grad(loss(ours), (0, 1))
+    close = lambda found, expected: jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9), found, expected
+    )
+    close(first(weights, x), jax.grad(loss(of_loop), (0, 1))(weights, x))
+    second = lambda fn: jax.grad(
+        lambda *of: sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(jax.grad(loss(fn), (0, 1))(*of))), (0, 1)
+    )
+    close(second(ours)(weights, x), second(of_loop)(weights, x))
+    names = [
+        (eqn.primitive.name, eqn.outvars[0].aval.shape) for eqn in equations(jax.make_jaxpr(first)(weights, x).jaxpr)
+    ]
+    assert [shape for name, shape in names if name == "dot_general" and shape[-1] == 4 * size and len(shape) == 2] == [
+        (B, 4 * size),  # the state's, a step
+        (F + size, 4 * size),
+        (F, 4 * size),  # the last step's, whose state before is zero
+    ]
 
 
 @pytest.mark.parametrize("num_steps", [1, T])

@@ -13,6 +13,7 @@ from meta.updates import passes
 from meta.updates.lifetime import Setup, init_agent_state, make_agent_step
 from meta.updates.outer import Outer
 from meta.updates.passes import Passes
+from tests.equations import equations
 from tests.trajectories import random_trajectory
 
 T, B, A, CORE = 6, 4, 3, 5
@@ -96,15 +97,6 @@ def drawn_setup(core=0, epochs=2):
     trajectory = random_trajectory(0, T, B, num_actions=A)
     trajectory = jax.tree.map(jnp.asarray, trajectory._replace(core_state=agent.initial_state(B)))
     return setup, init_agent_state(setup, jax.random.key(0), trajectory.observation[0]), trajectory
-
-
-def equations(jaxpr):
-    """Yield those of a jaxpr and of all that it calls."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for x in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            if inner := getattr(x, "jaxpr", x if hasattr(x, "eqns") else None):
-                yield from equations(inner)
 
 
 def test_nothing_is_sorted_and_minibatches_are_gathered_once_a_pass():
