@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from agents.validation import did_you_mean
 from experiments.analyses import predictions
 from experiments.analyses import probes as probing
-from experiments.analyses.pictures import pictures
 from experiments.results import plots
 from experiments.runs import loaded_agent
 from experiments.runs.loaded_agent import LoadedAgent
@@ -78,8 +77,7 @@ def saliency(agent: LoadedAgent, path: Path, title: str) -> Rows:
     length = int(is_last.argmax()) + 1 if is_last.any() else NUM_STEPS
     steps = np.unique(np.linspace(0, length - 1, NUM_FRAMES).round().astype(int))
     gradients = predictions.saliency(agent, trajectory, observations, steps)
-    frames = pictures(observations[steps, 0])
-    images = {"observation": np.stack([_channels(observations[t, 0])[0] for t in steps]) if frames is None else frames}
+    images = {"observation": np.stack([np.max(_channels(observations[t, 0]), axis=0) for t in steps])}
     for name, x in gradients.items():
         images[name] = np.stack([np.sum(_channels(np.abs(one)), axis=0) for one in x])
     with plots.new_figure((2.2 * len(images), 2.4 * len(steps) + 1), path) as figure:
@@ -96,12 +94,10 @@ def saliency(agent: LoadedAgent, path: Path, title: str) -> Rows:
             column[0].set_title(SALIENCY.get(name, name), fontsize=11)
         unit = "nats, of the value in units of reward, per unit of intensity"
         figure.suptitle(f"What predictions depend on: {unit}\n{title}")
-    shade = images.pop("observation")
-    columns = {"observation": shade.mean(axis=-1) if frames is not None else shade, **images}
     return [
-        {"step": step, "row": row, "column": column, **{name: x[i, row, column] for name, x in columns.items()}}
+        {"step": step, "row": row, "column": column, **{name: x[i, row, column] for name, x in images.items()}}
         for i, step in enumerate(steps)
-        for row, column in np.ndindex(columns["observation"].shape[1:])
+        for row, column in np.ndindex(images["observation"].shape[1:])
     ]
 
 
