@@ -13,8 +13,7 @@ best, a discovered rule at that which was best in *other* environments, and at t
 of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
 log.txt of its folder <out>/tuning/<env>/<method>/ or <out>/cells/<env>/<method>/; every run in there is a run folder as
 `online` writes it. --resume goes on with what is not finished; with more --envs or --methods than before, the
-comparison grows. Writes report/: index.html, which needs nothing else, the same figures as PNG, and its numbers as CSV;
-with --adapted_agents, of rule rooms also what agents get there that adapt in context.
+comparison grows. Writes report/: index.html with its figures as PNG, and its numbers as CSV.
 """
 
 from pathlib import Path
@@ -63,7 +62,7 @@ def main(argv: list[str]) -> None:
     elif FLAGS.show_settings:
         print(running.show(comparison))
     else:
-        how = dict(resume=FLAGS.resume, overwrite=FLAGS.overwrite, adapted_agents=FLAGS.adapted_agents)
+        how = dict(resume=FLAGS.resume, overwrite=FLAGS.overwrite)
         with command_line.job_executor() as executor:
             print(running.run(comparison, out, own_arguments(), executor, allow_seen=FLAGS.allow_seen, **how))
 
@@ -85,8 +84,6 @@ if __name__ == "__main__":
     flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(all_methods())}.")
     for flag, own in rule_flags().items():
         flags.DEFINE_string(flag, "", f"Discovered rule of the form {own!r}: {settings.DISCOVERED}, or by `evolve`.")
-    text = "Folders of experiments.adapt: its agents play the rule rooms among --envs, with θ as it is."
-    flags.DEFINE_list("adapted_agents", [], text)
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
     command_line.define_job_flags("Runs")
     flags.DEFINE_boolean("show_settings", False, "Print the common agent and what each method has, and run nothing.")

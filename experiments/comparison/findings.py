@@ -159,13 +159,9 @@ def _pairs(methods: Collection[str]) -> dict[str, list[str]]:
 
 
 def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list[dict[str, Any]]:
-    """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation.
-
-    Of a lifetime's CPU time, that for η is what its other steps leave, each at the cost of a step of the method that
-    has the same agent and does not learn η; nan without such a cell, or if a run has a single row.
-    """
+    """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation."""
     known = lambda x: math.nan if x is None else x
-    rows: dict[Cell, dict[str, Any]] = {}
+    rows = []
     for (env, method), results in runs.items():
         config, where = results.config["config"], comparison.origin(method)
         is_meta = RULES[config["rule"]["name"]].is_learned and not config["is_frozen"]
@@ -174,7 +170,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_extra else 0.0
         env_steps = float(results.columns["env_steps"].max())
         seconds = env_steps / steps_per_cpu_second(results)
-        rows[env, method] = {
+        row = {
             "environment": env,
             "method": method,
             "env steps before": known(where.env_steps) if where else 0,
@@ -183,20 +179,10 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
             "env steps": env_steps,
             "env steps for η": share * env_steps,
             "CPU s": seconds,
-            "CPU s for η": math.nan if is_meta else 0.0,
-            "CPU s to compile, all seeds": max(
-                0.0, float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds)
-            ),
         }
-    for (env, method), row in rows.items():
-        other = env, row_of(method).frozen
-        if math.isnan(row["CPU s for η"]) and other in rows:
-            one, two = (runs[cell].config["config"] for cell in ((env, method), other))
-            if all(one[name] == two[name] for name in ("network", "batch_size", "unroll", "replay")):
-                per_step = rows[other]["CPU s"] / rows[other]["env steps"]
-                own = row["CPU s"] - (row["env steps"] - row["env steps for η"]) * per_step
-                row["CPU s for η"] = float(np.maximum(0.0, own))
-    return list(rows.values())
+        to_compile = float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds)
+        rows.append(row | {"CPU s to compile, all seeds": max(0.0, to_compile)})
+    return rows
 
 
 def steps_per_cpu_second(results: reading.Results) -> float:

@@ -1,45 +1,34 @@
-"""The report of a comparison: index.html, which holds all it shows, its figures as PNG and its numbers as CSV."""
+"""The report of a comparison: index.html, its figures as PNG and its numbers as CSV."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from experiments.comparison import in_context
 from experiments.comparison.comparison import Comparison
 from experiments.comparison.findings import AGGREGATES, Findings, by_method, find, interval, pivot, steps_per_cpu_second
 from experiments.comparison.methods import row_of
 from experiments.comparison.page import page
 from experiments.comparison.protocol import ALL, Program, groups_of
-from experiments.results import plots, reading, statistics
+from experiments.results import plots, reading
 from frodo import files
 from frodo.logs import table
 from frodo.regimes.scores import reference_scores
 
-THRESHOLDS = np.linspace(-0.2, 1.1, 66)
 
-
-def write(
-    comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]], adapted_agents: Sequence[str] = ()
-) -> str:
+def write(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -> str:
     """Write <out>/report/ from the cells that are finished; returns a table of the aggregate scores.
 
     Args:
       seen: method -> environments that its rule was discovered in.
-      adapted_agents: folders of `experiments.adapt`, whose agents play the rule rooms among the environments.
     Raises:
       UsageError: if a run is of another environment or budget, or misses seeds.
     """
     folder, found = out / "report", find(comparison, out, seen)
-    lines = in_context.lines(comparison.envs, found, adapted_agents)
-    in_rooms = in_context.rows(lines)
-    figures = _draw(comparison, folder, found) | in_context.draw(folder, lines, comparison.envs)
+    figures = _draw(comparison, folder, found)
     for name in ("scores", "statistics", "costs", "grid"):
         files.write_csv(folder / f"{name}.csv", getattr(found, name).to_dict("records"))
-    if in_rooms:
-        files.write_csv(folder / "rooms.csv", in_rooms)
-    files.write(folder / "index.html", page(comparison, out, found, figures, in_rooms).encode())
+    files.write(folder / "index.html", page(comparison, out, found, figures).encode())
     shown = pivot(found, "statistic", AGGREGATES, interval, environments=ALL, settings="tuned")
     return f"{table(shown.reset_index(names='method').to_dict('records'))}\n{folder / 'index.html'}"
 
@@ -70,17 +59,12 @@ def _draw(comparison: Comparison, folder: Path, found: Findings) -> dict[str, st
                     plots.levels(own, levels)
             figures[file] = f"Return in {env} over {over}, mean of {num_seeds} seeds without smoothing; {band}."
     tuned = found.scores[found.scores.settings == "tuned"]
-    if scores := by_method(tuned, comparison.methods, comparison.envs, "score"):
+    if by_method(tuned, comparison.methods, comparison.envs, "score"):
         rows = found.statistics.query("settings == 'tuned' and environments == @ALL and statistic in @AGGREGATES")
         names = {"optimality gap": "optimality gap\n(less is better)"}
         rows = rows.assign(label=rows.method.map(found.labels), statistic=rows.statistic.replace(names))
         plots.intervals(folder / "aggregates.png", rows, "normalised score")
         figures["aggregates.png"] = "Normalised scores over all environments. Line: 95 % stratified bootstrap interval."
-        texts = ("Performance profiles", "normalised score τ", "fraction of runs with score > τ")
-        with plots.panels(folder / "profiles.png", targets_of(scores), *texts) as axes:
-            for method, estimate in statistics.profiles(scores, THRESHOLDS).items():
-                plots.band(axes[row_of(method).targets], THRESHOLDS, *estimate, **looks[method])
-        figures["profiles.png"] = "Fraction of runs with a score above τ. Band: 95 % stratified bootstrap interval."
     if len(found.grid):
         plots.sensitivity(folder / "sensitivity.png", _by_family(comparison, found))
         figures["sensitivity.png"] = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from experiments.comparison import cells, in_context, report
+from experiments.comparison import cells, report
 from experiments.comparison.comparison import Comparison, check, check_names
 from experiments.results import statistics
 from experiments.runs.jobs import Job, open_folder, run_all
@@ -39,7 +39,6 @@ def run(
     allow_seen: bool = False,
     resume: bool = False,
     overwrite: bool = False,
-    adapted_agents: Sequence[str] = (),
 ) -> str:
     """Run what is not finished, and write the report; returns a table of the aggregate scores.
 
@@ -50,11 +49,9 @@ def run(
       executor: that the runs are handed to (`frodo.runs.workers`).
       allow_seen: whether rules are evaluated also where they were discovered.
       resume, overwrite: what becomes of a comparison that is in the folder.
-      adapted_agents: as of `report.write`.
     """
     statistics.require()
     check_names(comparison)
-    in_context.check(adapted_agents, comparison.envs)
     seen = check(comparison, allow_seen)
     given = [rule for rule in comparison.files.values() if rule and rule not in starts(is_fitted=False)]
     paths = {rule: SHIPPED / f"{rule}.npz" if rule in shipped_rules() else Path(rule) for rule in given}
@@ -70,7 +67,7 @@ def run(
         if not cells.is_shown(out, *cell, choice=choice):
             (job.folder / "summary.json").unlink(missing_ok=True)  # of another choice
     run_all(of_cells, executor, out)
-    text = report.write(comparison, out, seen, adapted_agents)
+    text = report.write(comparison, out, seen)
     if failed := [job.name for job in jobs if not job.is_finished]:
         print(text)
         raise RunError(

@@ -75,11 +75,6 @@ def mean_difference(differences: np.ndarray) -> Estimate:
     return Estimate(mean, mean - half_width, mean + half_width)
 
 
-def profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray) -> dict[str, Estimate]:
-    """Return for each method the fraction of its runs with a score above each threshold."""
-    return _estimates(scores, lambda x: np.mean(x[..., None] > thresholds, axis=(0, 1)))
-
-
 def _estimates(scores: Mapping, function: Callable[..., Any]) -> dict[str, Estimate]:
     """Return a number, or an array of them, of each method."""
     library, _ = require()

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.stats
-from rliable import library, metrics
+from rliable import metrics
 
 from experiments.results import statistics
 
@@ -26,10 +26,6 @@ def test_statistics_are_those_of_rliable_and_the_same_every_time():
     (better,) = statistics.improvements(scores, "a").values()
     wins = [np.mean([x > y for x, y in itertools.product(scores["b"][:, e], scores["a"][:, e])]) for e in range(4)]
     assert better.value == pytest.approx(np.mean(wins)) and better.low < better.value <= better.high <= 1
-    taus = np.linspace(-1, 2, 7)
-    profile = statistics.profiles(scores, taus)["b"]
-    np.testing.assert_allclose(profile.value, library.create_performance_profile(scores, taus, reps=2)[0]["b"])
-    assert np.all(np.diff(profile.value) <= 0) and np.all(profile.low <= profile.high)
     assert str(found) == str(statistics.aggregates(scores))
 
 
