@@ -1,4 +1,4 @@
-"""Measures of DiscoRL's predictions y and z in a trained agent: confidence, saliency, and how they bootstrap.
+"""Measures of DiscoRL's predictions y and z in a trained agent: confidence, and how they bootstrap.
 
 Source: Oh et al. 2025, Figure 4.
 """
@@ -57,47 +57,6 @@ def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
         return found
 
     return run(loaded.agent.params, trajectory)
-
-
-def saliency(
-    loaded: LoadedAgent, trajectory: Trajectory, observations: np.ndarray, steps: np.ndarray
-) -> dict[str, Array]:
-    """Differentiate predictions with respect to the observation of the same step, in the first environment.
-
-    Differentiated are log π(A|S), the value, and the log-probability of the most probable category of y, and of z at
-    the taken action.
-
-    Args:
-      trajectory, observations: as `loaded_agent.play` returns them.
-      steps: which ones, [N].
-    Returns:
-      for policy, value (if there is q), y and z the derivatives, [N, *observation], of frames in uint8 per unit of 255.
-    """
-    agent, params = loaded.learner.setup.agent, loaded.agent.params
-    observations = observations[:, 0] / 255 if observations.dtype == np.uint8 else observations[:, 0] * 1.0
-
-    @jax.jit
-    def core_states(trajectory):  # before each step
-        def step(core, inputs):
-            observation, is_first = inputs
-            return agent.step(params, observation, is_first, core)[1], core
-
-        return jax.lax.scan(step, trajectory.core_state, (trajectory.observation, trajectory.is_first))[1]
-
-    def scalars(observation, is_first, core, action):
-        prepared = agent.prepare(observation[None])
-        predictions = jax.tree.map(lambda x: x[0], agent.step(params, prepared, is_first[None], core)[0])
-        return {
-            "policy": jax.nn.log_softmax(predictions["policy"])[action],
-            **values(predictions),
-            "y": jax.nn.log_softmax(predictions["y"]).max(),
-            "z": jax.nn.log_softmax(predictions["z"][action]).max(),
-        }
-
-    cores = jax.tree.map(lambda x: x[steps][:, :1], core_states(trajectory))
-    gradients = jax.jit(jax.vmap(jax.jacrev(scalars)))
-    is_first, action = trajectory.is_first[steps, 0], trajectory.action[steps, 0]
-    return gradients(jnp.asarray(observations[steps], float), is_first, cores, action)
 
 
 def horizon(

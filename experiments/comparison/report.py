@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from experiments.comparison.comparison import Comparison
 from experiments.comparison.findings import AGGREGATES, Findings, by_method, find, interval, pivot, steps_per_cpu_second
 from experiments.comparison.methods import row_of
 from experiments.comparison.page import page
-from experiments.comparison.protocol import ALL, Program, groups_of
+from experiments.comparison.protocol import ALL
 from experiments.results import plots, reading
 from frodo import files
 from frodo.logs import table
@@ -65,25 +63,4 @@ def _draw(comparison: Comparison, folder: Path, found: Findings) -> dict[str, st
         rows = rows.assign(label=rows.method.map(found.labels), statistic=rows.statistic.replace(names))
         plots.intervals(folder / "aggregates.png", rows, "normalised score")
         figures["aggregates.png"] = "Normalised scores over all environments. Line: 95 % stratified bootstrap interval."
-    if len(found.grid):
-        plots.sensitivity(folder / "sensitivity.png", _by_family(comparison, found))
-        figures["sensitivity.png"] = (
-            f"The whole grid: mean normalised score of the {len(comparison.tuning_seeds)} tuning seeds over the "
-            "environments of a family, by the learning rate; a line for each cost of entropy and batch. Where "
-            "parameters were not finite it is 0, as of random play."
-        )
     return figures
-
-
-def _by_family(comparison: Comparison, found: Findings) -> pd.DataFrame:
-    """Return the mean scores of all settings: rows with method, family, program, learning_rate and score."""
-    of = found.grid[["entropy_cost", "environments", "steps"]].astype(object)
-    programs = [str(Program(None if pd.isna(cost) else cost, batch)) for cost, *batch in of.itertuples(index=False)]
-    rows = found.grid.assign(method=found.grid.method.map(found.labels), program=programs)
-    by_family = {
-        name: rows[rows.environment.isin([comparison.envs[i] for i in columns])]
-        .groupby(["method", "program", "learning_rate"], sort=False)
-        .score.agg(lambda scores: scores.mean(skipna=False))
-        for name, columns in groups_of(comparison.envs).items()
-    }
-    return pd.concat(by_family, names=["family"]).reset_index()
