@@ -17,7 +17,7 @@ from experiments.results import plots
 from experiments.runs import loaded_agent
 from experiments.runs.loaded_agent import LoadedAgent
 from frodo import files
-from frodo.logs import Progress, note
+from frodo.logs import note
 from frodo.runs.errors import UsageError
 
 NUM_STEPS, NUM_EPISODES = 500, 4  # steps that an agent acts, and episodes that are drawn at most
@@ -66,7 +66,7 @@ def confidence(agent: LoadedAgent, path: Path, title: str) -> Rows:
 def probes(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw what probes predict of the future, and return a row for each input, k and fold."""
     trajectory, _ = loaded_agent.play(agent, NUM_PROBE_STEPS, NUM_COLUMNS, agent.seed)
-    scores = probing.probes(agent, trajectory, lambda name: note(f"probes of {name}: done"))
+    scores = probing.probes(agent, trajectory)
     panels = {"entropy": "test R²", "large_reward": "test accuracy"}
     names = {"entropy": "policy entropy in k steps", "large_reward": "a large reward within k steps"}
     with plots.new_figure((10, 5), path) as figure:
@@ -98,8 +98,7 @@ def horizon(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw how far targets move with z later on, and return a row for each trajectory and k."""
     num_steps = agent.config.unroll
     trajectory, _ = loaded_agent.play(agent, WARM_UP + num_steps, NUM_TRAJECTORIES, agent.seed)
-    progress = Progress(total=num_steps)
-    moved = predictions.horizon(agent, trajectory, num_steps, progress.update)
+    moved = predictions.horizon(agent, trajectory, num_steps)
     k = np.arange(1, num_steps)
     names = {"z": "ẑ", "policy": "π̂", "y": "ŷ"}
     with plots.new_figure((11, 4.4), path) as figure:

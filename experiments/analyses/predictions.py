@@ -4,7 +4,6 @@ Source: Oh et al. 2025, Figure 4.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -59,14 +58,11 @@ def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
     return run(loaded.agent.params, trajectory)
 
 
-def horizon(
-    loaded: LoadedAgent, trajectory: Trajectory, num_steps: int, report: Callable[[int], None] = lambda step: None
-) -> dict[str, np.ndarray]:
+def horizon(loaded: LoadedAgent, trajectory: Trajectory, num_steps: int) -> dict[str, np.ndarray]:
     """Measure how far targets move with the prediction z that the agent makes k steps later.
 
     Args:
       trajectory: [T, B], of which the last `num_steps` count: they are what the rule is given.
-      report: is told how many steps have been perturbed.
     Returns:
       for each of TARGETS the mean of `moves` over the pairs t, t + k of one episode, [num_steps − 1, B], k = 1 first;
       NaN where there is no pair.
@@ -76,7 +72,7 @@ def horizon(
     everything = (seen._replace(core_state=()), predictions, slow)
     seen, predictions, slow = jax.tree.map(lambda x: x[before:], everything)
     rule, agent = loaded.learner.setup.rule, loaded.agent
-    moved = moves(rule, loaded.meta_params, agent.rule_state, seen, predictions, slow, report)
+    moved = moves(rule, loaded.meta_params, agent.rule_state, seen, predictions, slow)
     is_last, goes_on = np.asarray(seen.is_last), np.asarray(seen.valid)  # from t to t + k, for each t
     means: dict[str, list[np.ndarray]] = {name: [] for name in TARGETS}
     for k in range(1, num_steps):
@@ -94,7 +90,6 @@ def moves(
     trajectory: Trajectory,
     predictions: Predictions,
     slow: Predictions,
-    report: Callable[[int], None] = lambda step: None,
 ) -> dict[str, np.ndarray]:
     """Perturb the predictions z of one step after another, and see how far all targets move.
 
@@ -119,10 +114,7 @@ def moves(
 
     inputs = (trajectory, predictions, slow, noise)
     unperturbed = targets(-1, *inputs)  # by the same program: where nothing moves, the difference is exactly 0
-    rows = []
-    for index in range(1, num_steps + 1):
-        rows.append(jax.tree.map(_kl_divergence, unperturbed, targets(index, *inputs)))
-        report(index)
+    rows = [jax.tree.map(_kl_divergence, unperturbed, targets(i, *inputs)) for i in range(1, num_steps + 1)]
     return {name: np.array([row[name] for row in rows]) for name in TARGETS}
 
 

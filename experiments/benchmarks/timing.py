@@ -28,23 +28,16 @@ TITLES = ("ms per unit", "s to first row", "s of start and end", "peak MB")
 Sample = Mapping[str, float]  # the numbers of one process, by TITLES
 
 
-class Unit(NamedTuple):
-    """What the speed of a program is counted in: so many of a column of metrics.csv."""
-
-    name: str
-    column: str
-    size: int = 1
-
-
 class Benchmark(NamedTuple):
-    """A program with its arguments."""
+    """A program with its arguments, and what its speed is counted in."""
 
-    unit: Unit
+    unit: str
     program: str
     arguments: str
 
 
-STEPS, UPDATE, META_STEP = Unit("1000 steps", "env_steps", 1000), Unit("update", "update"), Unit("meta-step", "update")
+STEPS, UPDATE, META_STEP = "1000 steps", "update", "meta-step"
+UNITS = {STEPS: ("env_steps", 1000), UPDATE: ("update", 1), META_STEP: ("update", 1)}  # so many of a column
 _SMALL_AGENT = "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.network.hidden=64,64"
 _SMALL_RULE = "--config.validation_unroll=16 --config.rule.lstm=64"
 _TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
@@ -124,7 +117,7 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path) ->
     return read_sample(out, benchmark.unit, {"cpu_seconds": cpu, "seconds": time.monotonic() - wall})
 
 
-def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:
+def read_sample(out: Path, unit: str, seconds: Mapping[str, float]) -> Sample:
     """Return the numbers of a run.
 
     Up to the first row of its metrics a run mostly compiles; the time per unit is the median over pairs of neighbouring
@@ -136,13 +129,13 @@ def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:
       seconds: of the whole process, by the clocks "cpu_seconds" and "seconds".
     """
     _, config, columns = reading.read(out)
-    clock = clock_of(config["device"])
-    if missing := {unit.column, clock, "peak_memory_mb"} - set(columns):
+    clock, (column, size) = clock_of(config["device"]), UNITS[unit]
+    if missing := {column, clock, "peak_memory_mb"} - set(columns):
         raise RunError(f"its metrics have no {' and no '.join(sorted(missing))}")
     of_first = columns["seed"] == columns["seed"][0]
     if of_first.sum() < 2:
         raise RunError("it wrote one row of metrics, expected at least two")
-    at, units = columns[clock][of_first], columns[unit.column][of_first] * len(set(columns["seed"])) / unit.size
+    at, units = columns[clock][of_first], columns[column][of_first] * len(set(columns["seed"])) / size
     per_unit = 1000 * np.median(np.diff(at) / np.diff(units))
     numbers = (per_unit, at[0], seconds[clock] - at[-1], columns["peak_memory_mb"].max())
     return dict(zip(TITLES, map(float, numbers), strict=True))
@@ -162,7 +155,7 @@ def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
     header = ["benchmark", "unit", *(f"{title}: {state}" for title in TITLES for state in STATES)]
     medians, ratios = [header, ["---"] * len(header)], [header, ["---"] * len(header)]
     for name, samples in results["samples"].items():
-        first = [f"`{name}`", BENCHMARKS[name].unit.name]
+        first = [f"`{name}`", BENCHMARKS[name].unit]
         columns = [(title, part) for title in TITLES for part in (slice(1), slice(1, None))]
         values = {of: [[one[title] for one in taken[part]] for title, part in columns] for of, taken in samples.items()}
         own = values[revisions[0]]

@@ -64,13 +64,12 @@ def find(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -
         (env, family(env), method, which, seed, value, float(normalised(env, value)), env in seen.get(method, ()))
         for which, own in runs.items()
         for (env, method), run in own.items()
-        for seed, value in zip(comparison.seeds, cells.finals(env, run).tolist(), strict=True)
+        for seed, value in zip(comparison.seeds, cells.finals(env, cells.returns_of(run)).tolist(), strict=True)
     ]
     grid = [
         (env, method, point.learning_rate, point.entropy_cost, *point.batch, seed, value)
-        + (float(cells.scores_of(env, np.array(value))), point == choice.tuned, point == choice.one)
+        + (float(normalised(env, cells.finals(env, np.array(value)))), point == choice.tuned, point == choice.one)
         for (env, method), choice in choices.items()
-        if choice.tuned
         for point, values in cells.tuning_returns(comparison, out, env, method).items()
         for seed, value in zip(comparison.tuning_seeds, values.tolist(), strict=True)
     ]
@@ -136,8 +135,7 @@ def _statistics(comparison: Comparison, all_scores: pd.DataFrame, seen: Mapping)
             elif which == "tuned":
                 found["mean return"] = statistics.means(by_method(own, comparison.methods, envs, "return"))
             if (which, place) == ("tuned", ALL):
-                of_methods = statistics.aggregates(scores)
-                found |= {name: {m: x[name] for m, x in of_methods.items()} for name in AGGREGATES}
+                found |= statistics.aggregates(scores)
                 for over in (over for over in BASELINES if over in scores and len(scores) > 1):
                     found[f"probability of improvement over {over}"] = statistics.improvements(scores, over)
             for over, pairs in _pairs(scores).items():

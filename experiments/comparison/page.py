@@ -91,7 +91,7 @@ def _choices(comparison: Comparison, found: Findings) -> pd.DataFrame:
     rows = {}
     for method in dict.fromkeys(method for _, method in found.choices):
         grid = comparison.grid_of(comparison.configure(comparison.envs[0], method))
-        text = lambda point, grid=grid: f"{point}{' !' * bool(grid.edges(point))}" if point else "its own"
+        text = lambda point, grid=grid: f"{point}{' !' * bool(grid.edges(point))}"
         own = {env: found.choices[env, method] for env in comparison.envs}
         one = own[comparison.envs[0]].one
         rows[found.labels[method]] = {"one for all": text(one)} | {env: text(x.tuned) for env, x in own.items()}

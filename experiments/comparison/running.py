@@ -10,10 +10,8 @@ from experiments.comparison import cells, report
 from experiments.comparison.comparison import Comparison, check, check_names
 from experiments.results import statistics
 from experiments.runs.jobs import Job, open_folder, run_all
-from frodo.logs import quantity
 from frodo.rules.files import SHIPPED, shipped_rules
 from frodo.runs.errors import RunError
-from frodo.settings import presets
 from frodo.settings.registry import starts
 
 
@@ -59,7 +57,7 @@ def run(
     record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs, growing = ("tuning/*/*", "cells/*/*", "report/*"), ("envs", "methods", "budgets")
     open_folder(out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=growing)
-    jobs = jobs_of(cells.TUNING, comparison.tuned_cells(), out, arguments)
+    jobs = jobs_of(cells.TUNING, comparison.cells(), out, arguments)
     run_all(jobs, executor, out)
     shown = cells.choices(comparison, out)
     jobs += (of_cells := jobs_of(cells.CELLS, shown, out, arguments))
@@ -74,16 +72,3 @@ def run(
             f"{len(failed)} of {len(jobs)} jobs failed, {failed[0]} first; why is in {text.splitlines()[-1]}"
         )
     return text
-
-
-def show(comparison: Comparison) -> str:
-    """Return the common agent of every environment, and what each method has otherwise, as a text."""
-    lines = [f"grid: {dataclasses.asdict(comparison.grid)}"]
-    for env in comparison.envs:
-        common = cells.flat(dataclasses.asdict(presets.common_agent(env)))
-        lines += [f"\n{env}, {quantity(comparison.budget(env))} steps", *(f"  {x} = {y}" for x, y in common.items())]
-        for method in (method for own, method in comparison.cells() if own == env):
-            own = cells.flat(dataclasses.asdict(comparison.configure(env, method)))
-            others = [f"{x}={y}" for x, y in own.items() if common.get(x) != y]
-            lines.append(f"  {method}: {', '.join(others)}")
-    return "\n".join(lines)

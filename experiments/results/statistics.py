@@ -22,20 +22,10 @@ class Estimate(NamedTuple):
 
 
 def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate]]:
-    """Return interquartile mean, median and optimality gap of each method.
-
-    Args:
-      scores: of each method its normalised scores, [num_seeds, num_envs], without nan.
-    Returns:
-      method -> "IQM", "median" or "optimality gap" -> estimate.
-    """
+    """Return the median and the optimality gap of each method's normalised scores, [num_seeds, num_envs], by name."""
     _, metrics = require()
-    by_name = {
-        "IQM": iqms(scores),
-        "median": _estimates(scores, metrics.aggregate_median),
-        "optimality gap": _estimates(scores, metrics.aggregate_optimality_gap),
-    }
-    return {method: {name: own[method] for name, own in by_name.items()} for method in scores}
+    functions = {"median": metrics.aggregate_median, "optimality gap": metrics.aggregate_optimality_gap}
+    return {name: _estimates(scores, function) for name, function in functions.items()}
 
 
 def iqms(scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
