@@ -178,8 +178,8 @@ def tuning_scores(comparison: Comparison, out: Path, method: str) -> dict[tuple[
 
 def choices(comparison: Comparison, out: Path) -> Mapping[tuple[str, str], Choice]:
     """Return what every method is shown with; methods whose tuning is not finished are left out."""
-    failed = untuned(comparison, out)
-    own = {m: tuning_scores(comparison, out, m) for m in comparison.methods if m not in failed}
+    failed, methods = untuned(comparison, out), dict.fromkeys(method for _, method in comparison.cells())
+    own = {method: tuning_scores(comparison, out, method) for method in methods if method not in failed}
     return {
         (env, method): Choice(
             choose(own[method], env, is_discovered=bool(comparison.rule(method))), choose_one(own[method])
