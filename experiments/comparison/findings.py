@@ -14,7 +14,6 @@ from experiments.comparison.comparison import Comparison
 from experiments.comparison.methods import BASELINES, row_of
 from experiments.comparison.protocol import ALL, family, groups_of
 from experiments.results import reading, statistics
-from frodo import files
 from frodo.regimes.scores import normalised
 from frodo.settings.registry import RULES
 
@@ -167,7 +166,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
         is_extra = is_meta and not config["is_validation_kept"]
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_extra else 0.0
         env_steps = float(results.columns["env_steps"].max())
-        seconds = env_steps / steps_per_cpu_second(results)
+        seconds = env_steps / reading.steps_per_cpu_second(results)
         row = {
             "environment": env,
             "method": method,
@@ -181,8 +180,3 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
         to_compile = float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds)
         rows.append(row | {"CPU s to compile, all seeds": max(0.0, to_compile)})
     return rows
-
-
-def steps_per_cpu_second(results: reading.Results) -> float:
-    """Return the speed of a run, compilation left out; nan if it has a single row."""
-    return files.read_json(results.folder / "summary.json").get("steps_per_cpu_second") or math.nan
