@@ -42,6 +42,11 @@ def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tm
     assert own.part["bandit"] == f"1 of 20 ids, {bandit.episode.max() / 100:.3g} % of episodes"
     image = matplotlib.image.imread(tmp_path / "bars.png")[..., :3]
     assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # axes, text and the colour of the sweep
+    (tmp_path / "other").mkdir()
+    lines = (tmp_path / "scores.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "other" / "scores.csv").write_text("".join(lines[:-1]))  # without the last experiment
+    assert bsuite_scores.report(tmp_path, "impala", [], [tmp_path / "other"]) == table
+    assert matplotlib.image.imread(tmp_path / "bars.png").shape != image.shape  # there are two bars for each
     with pytest.raises(RunError, match="no id has a score"):
         bsuite_scores.report(tmp_path / "empty", "impala", [], [])
 
