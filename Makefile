@@ -15,7 +15,7 @@ TOUCHING := tests/strangers/test_versions.py tests/agents/environments tests/age
 	tests/frodo/rules/test_files.py tests/frodo/runs/test_checkpoints.py tests/frodo/runs/test_callbacks.py \
 	tests/experiments/runs/test_setting_flags.py \
 	tests/experiments/results/test_plots.py tests/experiments/results/test_statistics.py \
-	tests/experiments/analyses/test_bsuite_scores.py tests/experiments/test_watch.py::test_a_film_is_written
+	tests/experiments/analyses/test_bsuite_scores.py
 
 .PHONY: run test test-lowest test-newest check format
 

@@ -34,7 +34,6 @@ setup(
         "optax>=0.2.6",
         "orbax-checkpoint>=0.11.25",
         "pandas>=2.2.2",
-        "pillow>=10.0",
         "rlax>=0.1.8",
         "scipy>=1.14",
     ],

@@ -1,4 +1,4 @@
-"""Figures of the predictions of an agent with DiscoRL's targets: how sure they are, what they depend on and hold.
+"""Figures of the predictions of an agent with DiscoRL's targets: how sure they are, and what they hold.
 
     python -m experiments.analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
 

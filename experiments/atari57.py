@@ -1,14 +1,11 @@
-"""The 57 games of Atari by the settings of Xu et al. 2020: a run for each, on one machine or many, and a report.
+"""The 57 games of Atari by the settings of Xu et al. 2020: a run for each, on one machine or many.
 
     python -m experiments.atari57 --scheduler=tcp://host:8786
-    python -m experiments.atari57 --report
+    python -m experiments.report results/atari57/frodo/*/summary.json --metric=human_normalised --median
 
 Each game is a process of its own, whose messages are in log.txt of its run folder, results/atari57/<rule>/<Game>/, as
 `online` writes it. With --resume those that are not finished go on. --steps are those of a game, of four frames each:
-by default the 16 billion frames of Figure 3a.
-
-Then, or by --report alone, of the runs that are finished: a table of final scores with their median, and median.png,
-the median over games of the human-normalised score.
+by default the 16 billion frames of Figure 3a, which the second command draws of the games that are finished.
 """
 
 import dataclasses
@@ -16,11 +13,9 @@ import dataclasses
 from absl import flags
 
 from agents.validation import check_choice
-from experiments.results import atari57
 from experiments.runs import command_line, training
 from experiments.runs.jobs import Job, failure, open_folder, own_arguments, run_all
 from experiments.runs.setting_flags import given_settings
-from frodo import logs
 from frodo.runs.errors import RunError, caused_by
 from frodo.runs.folders import folder_of, has_checkpoint
 from frodo.settings import presets
@@ -49,25 +44,18 @@ def main(argv: list[str]) -> None:
         Job(name, folder / name, "experiments.atari57", (*own_arguments(), f"--out={folder}", f"--only={name}"))
         for name in configs
     ]
-    if not FLAGS.report:
-        record = {"rule": FLAGS.rule, "seeds": options.seeds, "steps": options.steps}
-        record |= {"settings": {f"config.{name}": value for name, value in given_settings().items()}}
-        with command_line.job_executor() as executor:
-            results = (*configs, "median.png")
-            open_folder(folder, "sweep", record, results, resume=options.resume, overwrite=options.overwrite)
-            run_all(jobs, executor, folder)
-    failed = [job.name for job in jobs if not job.is_finished]
-    if FLAGS.report or len(failed) < len(jobs):
-        print(logs.table(atari57.report(folder)))
-        logs.note(f"median over games: {folder / 'median.png'}")
-    if failed and not FLAGS.report:
+    record = {"rule": FLAGS.rule, "seeds": options.seeds, "steps": options.steps}
+    record |= {"settings": {f"config.{name}": value for name, value in given_settings().items()}}
+    with command_line.job_executor() as executor:
+        open_folder(folder, "sweep", record, (*configs,), resume=options.resume, overwrite=options.overwrite)
+        run_all(jobs, executor, folder)
+    if failed := [job.name for job in jobs if not job.is_finished]:
         raise RunError(f"{len(failed)} of {len(jobs)} games failed, {failed[0]} first: {failure(folder / failed[0])}")
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("rule", "frodo", "Rule, such as impala, the paper's baseline.")
-    flags.DEFINE_string("only", "", "Run only this game, in this process, and report nothing.")
-    flags.DEFINE_boolean("report", False, "Run nothing: show what is finished.")
+    flags.DEFINE_string("only", "", "Run only this game, in this process.")
     command_line.define_job_flags("Games", processes=1)
     flags.DEFINE_integer("num_devices", 0, "Split the batch of each over so many, 0 for no split.", lower_bound=0)
     without, preset = ("env", "init_meta_params", "distillation"), lambda: next(iter(presets_of_games().values()))

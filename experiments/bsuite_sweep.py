@@ -18,7 +18,7 @@ agent learns from 64 replayed trajectories after each of its own.
 Each id is a run folder <out>/ids/<id>/, made by a process of its own, whose messages are in log.txt; its record is in
 <out>/records/, as bsuite's `csv_load` reads it. --resume goes on with the ids that are not finished, from their
 beginning, since the counts of bsuite's environments are not in a checkpoint; it may name other ids, which are added.
-Writes scores.csv, of each experiment, radar.png, by bsuite's tags, and bars.png; --beside draws other sweeps over them.
+Writes scores.csv, of each experiment, and bars.png; --beside draws other sweeps beside it.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> None:
                 datasets.load_mnist()  # downloads it, before several processes would at once
         run_all(jobs, executor, out)
     print(bsuite_scores.report(out, label, ids, beside))
-    note(f"scores and figures: {out}/scores.csv, radar.png, bars.png")
+    note(f"scores and their figure: {out}/scores.csv, bars.png")
 
 
 if __name__ == "__main__":
@@ -88,7 +88,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule, and learn it further: {settings.STARTS}.")
     flags.DEFINE_string("ids", "few", "few (one of each experiment), all, or ids and experiments of bsuite.")
     flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
-    flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw over this one.")
+    flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw beside this one.")
     command_line.define_job_flags("Ids")
     without = ("env", "batch_size", "init_meta_params", "is_frozen", "distillation", "num_actors")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without, preset=preset)

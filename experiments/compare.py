@@ -1,7 +1,6 @@
 """Compare what an agent gains from hand-made objectives, from one that it discovers online, and from discovered ones.
 
     python -m experiments.compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
-    python -m experiments.compare --show_settings
 
 RULE is a discovered rule by its name, or the file of one that `discover` found, in other environments than those of the
 comparison.
@@ -13,8 +12,7 @@ best, a discovered rule at that which was best in *other* environments, and at t
 of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
 log.txt of its folder <out>/tuning/<env>/<method>/ or <out>/cells/<env>/<method>/; every run in there is a run folder as
 `online` writes it. --resume goes on with what is not finished; with more --envs or --methods than before, the
-comparison grows. Writes report/: index.html, which needs nothing else, the same figures as PNG, and its numbers as CSV;
-with --adapted_agents, of rule rooms also what agents get there that adapt in context.
+comparison grows. Writes report/: index.html with its figures as PNG, and its numbers as CSV.
 """
 
 from pathlib import Path
@@ -55,15 +53,12 @@ def main(argv: list[str]) -> None:
     comparison, out = parse_comparison(FLAGS), Path(FLAGS.out)
     check_out(out)
     if FLAGS.only:
-        of_phases = {cells.TUNING: comparison.tuned_cells(), cells.CELLS: comparison.cells()}
-        known = [":".join((phase, *cell)) for phase, own in of_phases.items() for cell in own]
+        known = [":".join((phase, *cell)) for phase in (cells.TUNING, cells.CELLS) for cell in comparison.cells()]
         if FLAGS.only not in known:
             raise UsageError(f"--only={FLAGS.only} is no run of this{did_you_mean(FLAGS.only, known)}")
         cells.run(comparison, out, *FLAGS.only.split(":"))
-    elif FLAGS.show_settings:
-        print(running.show(comparison))
     else:
-        how = dict(resume=FLAGS.resume, overwrite=FLAGS.overwrite, adapted_agents=FLAGS.adapted_agents)
+        how = dict(resume=FLAGS.resume, overwrite=FLAGS.overwrite)
         with command_line.job_executor() as executor:
             print(running.run(comparison, out, own_arguments(), executor, allow_seen=FLAGS.allow_seen, **how))
 
@@ -85,11 +80,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(all_methods())}.")
     for flag, own in rule_flags().items():
         flags.DEFINE_string(flag, "", f"Discovered rule of the form {own!r}: {settings.DISCOVERED}, or by `evolve`.")
-    text = "Folders of experiments.adapt: its agents play the rule rooms among --envs, with θ as it is."
-    flags.DEFINE_list("adapted_agents", [], text)
     flags.DEFINE_boolean("allow_seen", False, "Evaluate rules also where they were discovered; the report marks it.")
     command_line.define_job_flags("Runs")
-    flags.DEFINE_boolean("show_settings", False, "Print the common agent and what each method has, and run nothing.")
     flags.DEFINE_string("only", "", "Do the runs PHASE:ENV:METHOD alone, in this process, and write no report.")
     flags.DEFINE_string("out", "results/compare", "Results folder.")
     flags.DEFINE_boolean("resume", False, "Go on with what is not finished, or with more envs and methods.")

@@ -18,6 +18,7 @@ from experiments.runs import command_line, discovery, planning, settings
 from experiments.runs.discovery import DiscoverConfig
 from experiments.runs.processes import define_process_flags, join
 from frodo import logs
+from frodo.regimes.plan import plan_population
 from frodo.runs.errors import UsageError, caused_by
 from frodo.settings import population_presets
 
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> None:
     if FLAGS.num_devices and not FLAGS.plan:
         raise UsageError(f"--num_devices={FLAGS.num_devices}: it is of --plan; a run has --config.num_devices")
     if FLAGS.plan:
-        planning.show_population(config, config.envs, options.steps)
+        planning.show(plan_population, config, config.envs, num_steps=options.steps)
         return
     with caused_by(f"--preset={FLAGS.preset}"):
         settings.parse_envs(",".join(config.envs))  # a plan knows environments that cannot be made

@@ -20,6 +20,7 @@ from absl import flags
 
 from experiments.runs import command_line, learning_curves, planning, settings, training
 from experiments.runs.processes import define_process_flags, join, num_devices
+from frodo.regimes.plan import plan_online
 from frodo.runs.errors import caused_by
 from frodo.runs.folders import folder_of, of_process
 from frodo.settings.config import OnlineConfig
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> None:
     join()
     config, options = command_line.parse_options(argv, preset())
     if FLAGS.plan:
-        planning.show_online(config, options.steps)
+        planning.show(plan_online, config, num_steps=options.steps)
         return
     name = f"{config.env.replace('/', '_')}_{config.rule.name}"
     options = of_process(dataclasses.replace(options, num_devices=num_devices()), "online", name)

@@ -1,8 +1,10 @@
-"""Compare runs: python -m experiments.report DIR... [--metric=return] [--out=report.png]
+"""Compare runs: python -m experiments.report RUN... [--metric=return] [--median] [--out=report.png]
 
 Draws one metric of every run over its environment steps, with confidence bands over seeds, and prints a table of final
 numbers: for each seed the mean over the last fifth of the run, then mean and standard deviation (n - 1) over seeds.
 Runs that differ in nothing but their seeds are one curve: a population has one seed, so several have a folder each.
+With --median it is the median over runs that is drawn, and stands below them. A run is named by its folder, or by a
+file in it, such as results/atari57/frodo/*/summary.json, of those that are finished.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from absl import flags
 
 from agents.validation import did_you_mean
 from experiments.results.plots import curves
-from experiments.results.reading import DIFFERENCE, X, curve, final_values, pool, read
+from experiments.results.reading import DIFFERENCE, X, curve, final_values, median, pool, read
 from experiments.runs.command_line import start
 from frodo.logs import note, table
 from frodo.runs.errors import UsageError
@@ -22,15 +24,16 @@ from frodo.runs.folders import check_out
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
 
 
-def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
+def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False) -> list[dict]:
     """Draw and return the rows of the table.
 
     Raises:
       UsageError: if a folder holds no run, or no run has the metric: the nearest one is named.
     """
-    if not folders:
-        raise UsageError("name the results folders to compare: python -m experiments.report DIR...")
-    everything = pool([read(Path(folder)) for folder in folders])
+    if not paths:
+        raise UsageError("name the results folders to compare: python -m experiments.report RUN...")
+    folders = [path.parent if path.is_file() else path for path in map(Path, paths)]
+    everything = pool([read(folder) for folder in folders])
     having = [results for results in everything if metric in results.columns]
     if not having:
         known = sorted({name for results in everything for name in results.columns} - set(NO_METRICS))
@@ -43,6 +46,8 @@ def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
         series = [one._replace(label=str(results.folder)) for one, results in zip(series, having, strict=True)]
     title = ", ".join(sorted({str(results.config.get("experiment", "")) for results in having}))
     log = metric == DIFFERENCE
+    if is_median:
+        series = [median(series, f"median of {len(series)} runs")]
     curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric, log=log)
     rows = []
     for results in having:
@@ -50,16 +55,19 @@ def run(folders: Sequence[str], metric: str, out: str) -> list[dict]:
         std = float(np.std(finals, ddof=1)) if len(finals) > 1 else float("nan")
         row = {"run": str(results.folder), "seeds": len(finals), X: int(results.columns[X].max())}
         rows.append(row | {metric: float(np.mean(finals)), "std": std})
+    if is_median:
+        rows.append({"run": "median"} | {name: float(np.median([row[name] for row in rows])) for name in (X, metric)})
     return rows
 
 
 def main(argv: list[str]) -> None:
     check_out(Path(flags.FLAGS.out), is_file=True)
-    print(table(run(argv[1:], flags.FLAGS.metric, flags.FLAGS.out)))
+    print(table(run(argv[1:], flags.FLAGS.metric, flags.FLAGS.out, flags.FLAGS.median)))
     note(f"curves: {flags.FLAGS.out}")
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("metric", "return", "Column of metrics.csv.")
+    flags.DEFINE_boolean("median", False, "Draw the median over the runs, not each.")
     flags.DEFINE_string("out", "report.png", "The figure.")
     start(main)

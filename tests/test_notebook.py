@@ -30,4 +30,4 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     pictures = [x for output in outputs if output.output_type == "execute_result" for x in output.data]
-    assert pictures.count("image/png") == 7 and pictures.count("image/gif") == 1
+    assert pictures.count("image/png") == 6

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.runs import planning
+from frodo.regimes import plan
 from frodo.settings.registry import RULES
 from meta.targets.inputs import INPUTS
 
@@ -66,8 +67,8 @@ def is_a_run(command):
 def test_a_command_of_the_docs_is_understood(start, command, tmp_path):
     if "disco103" in command and not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
-    runs = ("frodo", "frodo_q", "frodo_3e-05", "consistency_0", "nothing")
-    for name in ("config.json", "comparison.json", "sensitivity.csv", *(f"{run}/config.json" for run in runs)):
+    runs = ("frodo", "frodo_q", "frodo_3e-05", "consistency_0")
+    for name in ("config.json", "comparison.json", *(f"{run}/config.json" for run in runs)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     done = start(*arguments(command), f"--out={tmp_path}")
@@ -79,7 +80,7 @@ def test_a_command_of_the_docs_is_understood(start, command, tmp_path):
 def test_a_plan_of_the_docs_is_asked_for_as_it_stands(start, command, monkeypatch):
     asked = []
     for name in ("plan_online", "plan_population"):
-        monkeypatch.setattr(planning, name, lambda *args: asked.append(args))
+        monkeypatch.setattr(plan, name, lambda *args: asked.append(args))
     monkeypatch.setattr(planning, "describe", lambda plan, accelerators: "a plan")
     done = start(*arguments(command))
     assert (done.returncode, done.stdout) == (0, "a plan\n"), done.stderr

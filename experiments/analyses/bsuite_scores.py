@@ -5,9 +5,9 @@ With all ids and all their episodes it is bsuite's score of the experiment; anyt
 """
 
 import collections
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -22,27 +22,6 @@ from frodo import files
 from frodo.logs import note, table
 from frodo.runs.errors import RunError, UsageError
 
-TAGS = ("basic", "noise", "scale", "exploration", "credit_assignment", "memory", "generalization")
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """How an agent does in an experiment: a row of scores.csv."""
-
-    experiment: str
-    score: float  # from 0 to 1; nan where bsuite's function gives none for so few episodes
-    ids: int  # that were run
-    all_ids: int  # that bsuite has
-    episodes: int  # that each of them has recorded
-    all_episodes: int  # that bsuite asks for
-
-    @property
-    def part(self) -> str:
-        """Say how much the score covers, if not all: "1 of 20 ids, 50 % of episodes"."""
-        ids = f"{self.ids} of {self.all_ids} ids" if self.ids < self.all_ids else ""
-        share = 100 * self.episodes / self.all_episodes
-        return ", ".join(filter(None, (ids, f"{share:.3g} % of episodes" if share < 100 else "")))
-
 
 def read_records(folder: Path, ids: Sequence[str]) -> pd.DataFrame:
     """Return the records of those ids in which an episode ended, with bsuite's settings of each."""
@@ -51,10 +30,14 @@ def read_records(folder: Path, ids: Sequence[str]) -> pd.DataFrame:
     return logging_utils.join_metadata(pd.concat(frames)) if frames else pd.DataFrame()
 
 
-def scores(records: pd.DataFrame) -> list[Score]:
-    """Score every experiment of the records, in bsuite's order; none without records."""
+def scores(records: pd.DataFrame) -> pd.DataFrame:
+    """Score every experiment of the records, in bsuite's order: the rows of scores.csv.
+
+    They have its name; the score, from 0 to 1, or nan where bsuite's function gives none for so few episodes; the ids
+    that were run, and how many there are; the episodes that each of them has, and that bsuite asks for; and `part`.
+    """
     if not len(records):
-        return []
+        return pd.DataFrame()
     last = records.groupby(["bsuite_env", "bsuite_id"]).episode.max().groupby("bsuite_env")
     wanted = records.bsuite_id.map(sweep.EPISODES)
     common = records[records.episode <= np.minimum(records.bsuite_env.map(last.min()), wanted)]
@@ -64,46 +47,43 @@ def scores(records: pd.DataFrame) -> list[Score]:
     finally:
         del pd.Series.append
     all_ids = collections.Counter(bsuite_id.split(sweep.SEPARATOR)[0] for bsuite_id in sweep.SWEEP)
-    return [
-        Score(
-            experiment=name,
-            score=float(by_name.score[name]),
-            ids=int(last.size()[name]),
-            all_ids=all_ids[name],
-            episodes=int(common[common.bsuite_env == name].episode.max()),
-            all_episodes=sweep.EPISODES[f"{name}/0"],
-        )
+    rows = [
+        {
+            "experiment": name,
+            "score": float(by_name.score[name]),
+            "ids": int(last.size()[name]),
+            "all_ids": all_ids[name],
+            "episodes": int(common[common.bsuite_env == name].episode.max()),
+            "all_episodes": sweep.EPISODES[f"{name}/0"],
+        }
         for name in EXPERIMENTS
         if name in by_name.index
     ]
+    return pd.DataFrame([row | {"part": _part(row)} for row in rows])
 
 
-def by_tag(own: Sequence[Score]) -> dict[str, float]:
-    """Return the mean score over the experiments of each of bsuite's tags; nan for a tag of which none has a score."""
-    info = _summary_analysis().BSUITE_INFO
-    values = {tag: [one.score for one in own if tag in info[one.experiment].tags] for tag in TAGS}
-    return {tag: float(pd.Series(known, dtype=float).mean()) for tag, known in values.items()}
+def _part(row: Mapping[str, Any]) -> str:
+    """Say how much a score covers, if not all: "1 of 20 ids, 50 % of episodes"."""
+    ids = f"{row['ids']} of {row['all_ids']} ids" if row["ids"] < row["all_ids"] else ""
+    share = 100 * row["episodes"] / row["all_episodes"]
+    return ", ".join(filter(None, (ids, f"{share:.3g} % of episodes" if share < 100 else "")))
 
 
-def read(path: Path) -> list[Score]:
-    """Read scores.csv.
-
-    Raises:
-      UsageError: naming the file, if there is none or it is not what `report` writes.
-    """
+def read(path: Path) -> pd.DataFrame:
+    """Read scores.csv; a UsageError names the file if there is none or it is not what `report` writes."""
     try:
-        rows = pd.read_csv(path).drop(columns="part").to_dict("records")
-        return [files.from_plain(Score, row) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError):
+        own = pd.read_csv(path)
+        return own.assign(score=own.score.astype(float), part=own.part.fillna("").astype(str)).set_index("experiment")
+    except (OSError, ValueError, KeyError, AttributeError):
         raise UsageError(f"{path} is no file of scores: name the folder of a finished sweep") from None
 
 
 def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) -> str:
-    """Write scores and figures of all ids in the folder that are finished; returns a table, and notes what has none.
+    """Write the scores of all ids in the folder that are finished, and their figure; returns a table.
 
     Args:
       out: the sweep's folder.
-      label: its name in the figures.
+      label: its name in the figure.
       ids: the ids that should be there.
       beside: the folders of other sweeps, which are drawn too.
     Raises:
@@ -114,21 +94,16 @@ def report(out: Path, label: str, ids: Sequence[str], beside: Sequence[Path]) ->
         if reason := failure(id_folder(out, bsuite_id)) or "no episode ended" * (not has_record):
             note(f"no score of {bsuite_id}: {reason}")
     own = scores(read_records(out / "records", [x for x in sweep.SWEEP if not failure(id_folder(out, x))]))
-    if not own:
+    if own.empty:
         raise RunError(f"no id has a score; what the runs said is in {out}/ids/*/log.txt")
-    files.write_csv(out / "scores.csv", [dataclasses.asdict(one) | {"part": one.part} for one in own])
+    files.write_csv(out / "scores.csv", own.to_dict("records"))
     labels = [label, *(folder.name for folder in beside)]
     if len(set(labels)) < len(labels):
         labels = [label, *map(str, beside)]
-    sweeps = dict(zip(labels, [own, *(read(folder / "scores.csv") for folder in beside)], strict=True))
-    is_whole = all(len(scores) == len(EXPERIMENTS) and not any(x.part for x in scores) for scores in sweeps.values())
-    title = "bsuite: mean score by tag" + "\nnot over all experiments, ids and episodes" * (not is_whole)
-    plots.radar(out / "radar.png", pd.DataFrame({name: by_tag(one) for name, one in sweeps.items()}), title)
-    rows = [{"sweep": name, "part": x.part, **vars(x)} for name, scores in sweeps.items() for x in scores]
-    wide = pd.DataFrame(rows).pivot(index="experiment", columns="sweep", values=["score", "part"])
-    wide = wide.reindex([name for name in EXPERIMENTS if name in wide.index])
-    plots.bars(out / "bars.png", wide.score[labels].astype(float), wide.part[labels])
-    return table([{"experiment": one.experiment, "score": one.score, "part": one.part or "-"} for one in own])
+    sweeps = dict(zip(labels, [read(folder / "scores.csv") for folder in (out, *beside)], strict=True))
+    wide = pd.concat(sweeps, axis=1).reindex([x for x in EXPERIMENTS if any(x in one.index for one in sweeps.values())])
+    plots.bars(out / "bars.png", *(wide.xs(name, axis=1, level=1) for name in ("score", "part")))
+    return table(own[["experiment", "score", "part"]].replace({"part": {"": "-"}}).to_dict("records"))
 
 
 def _summary_analysis():

@@ -1,4 +1,4 @@
-"""Figures of the predictions of an agent with DiscoRL's targets: how sure they are, what they depend on and hold.
+"""Figures of the predictions of an agent with DiscoRL's targets: how sure they are, and what they hold.
 
 Source: Oh et al. 2025, Figure 4.
 """
@@ -13,16 +13,14 @@ from matplotlib.ticker import MaxNLocator
 from agents.validation import did_you_mean
 from experiments.analyses import predictions
 from experiments.analyses import probes as probing
-from experiments.analyses.pictures import pictures
 from experiments.results import plots
 from experiments.runs import loaded_agent
 from experiments.runs.loaded_agent import LoadedAgent
 from frodo import files
-from frodo.logs import Progress, note
+from frodo.logs import note
 from frodo.runs.errors import UsageError
 
 NUM_STEPS, NUM_EPISODES = 500, 4  # steps that an agent acts, and episodes that are drawn at most
-NUM_FRAMES = 5  # of the first episode, in `saliency`
 NUM_TRAJECTORIES, WARM_UP = 16, 100  # of `horizon`: steps that are acted before, to be anywhere in an episode
 NUM_COLUMNS, NUM_PROBE_STEPS = 40, 100  # environments and steps in each that probes learn from
 
@@ -32,12 +30,6 @@ CONFIDENCE = {  # columns, and the panels that they are drawn in
     "policy_entropy": "policy entropy\n(nats)",
     "y_confidence": "confidence\n1 − H / log N",
     "z_confidence": "confidence\n1 − H / log N",
-}
-SALIENCY = {
-    "policy": "|∂ log π(a) / ∂o|",
-    "value": "|∂v / ∂o|",
-    "y": "|∂ log max y / ∂o|",
-    "z": "|∂ log max z(a) / ∂o|",
 }
 
 Rows = list[dict[str, Any]]
@@ -71,44 +63,10 @@ def confidence(agent: LoadedAgent, path: Path, title: str) -> Rows:
     ]
 
 
-def saliency(agent: LoadedAgent, path: Path, title: str) -> Rows:
-    """Draw derivatives of predictions with respect to observations, and return a row for each pixel."""
-    trajectory, observations = loaded_agent.play(agent, NUM_STEPS, 1, agent.seed)
-    is_last = np.asarray(trajectory.is_last)[:, 0]
-    length = int(is_last.argmax()) + 1 if is_last.any() else NUM_STEPS
-    steps = np.unique(np.linspace(0, length - 1, NUM_FRAMES).round().astype(int))
-    gradients = predictions.saliency(agent, trajectory, observations, steps)
-    frames = pictures(observations[steps, 0])
-    images = {"observation": np.stack([_channels(observations[t, 0])[0] for t in steps]) if frames is None else frames}
-    for name, x in gradients.items():
-        images[name] = np.stack([np.sum(_channels(np.abs(one)), axis=0) for one in x])
-    with plots.new_figure((2.2 * len(images), 2.4 * len(steps) + 1), path) as figure:
-        grid = figure.subplots(len(steps), len(images), squeeze=False)
-        for column, (name, shown) in zip(grid.T, images.items(), strict=True):
-            for axes, step, image in zip(column, steps, shown, strict=True):
-                axes.set(xticks=[], yticks=[])
-                if name == "observation":
-                    axes.imshow(image, cmap="gray", aspect="auto")
-                    axes.set_ylabel(f"step {step}")
-                    continue
-                axes.imshow(image, cmap="inferno", vmin=0, aspect="auto")
-                axes.set_xlabel(f"up to {image.max():.2g}")
-            column[0].set_title(SALIENCY.get(name, name), fontsize=11)
-        unit = "nats, of the value in units of reward, per unit of intensity"
-        figure.suptitle(f"What predictions depend on: {unit}\n{title}")
-    shade = images.pop("observation")
-    columns = {"observation": shade.mean(axis=-1) if frames is not None else shade, **images}
-    return [
-        {"step": step, "row": row, "column": column, **{name: x[i, row, column] for name, x in columns.items()}}
-        for i, step in enumerate(steps)
-        for row, column in np.ndindex(columns["observation"].shape[1:])
-    ]
-
-
 def probes(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw what probes predict of the future, and return a row for each input, k and fold."""
     trajectory, _ = loaded_agent.play(agent, NUM_PROBE_STEPS, NUM_COLUMNS, agent.seed)
-    scores = probing.probes(agent, trajectory, lambda name: note(f"probes of {name}: done"))
+    scores = probing.probes(agent, trajectory)
     panels = {"entropy": "test R²", "large_reward": "test accuracy"}
     names = {"entropy": "policy entropy in k steps", "large_reward": "a large reward within k steps"}
     with plots.new_figure((10, 5), path) as figure:
@@ -140,8 +98,7 @@ def horizon(agent: LoadedAgent, path: Path, title: str) -> Rows:
     """Draw how far targets move with z later on, and return a row for each trajectory and k."""
     num_steps = agent.config.unroll
     trajectory, _ = loaded_agent.play(agent, WARM_UP + num_steps, NUM_TRAJECTORIES, agent.seed)
-    progress = Progress(total=num_steps)
-    moved = predictions.horizon(agent, trajectory, num_steps, progress.update)
+    moved = predictions.horizon(agent, trajectory, num_steps)
     k = np.arange(1, num_steps)
     names = {"z": "ẑ", "policy": "π̂", "y": "ŷ"}
     with plots.new_figure((11, 4.4), path) as figure:
@@ -163,7 +120,6 @@ def horizon(agent: LoadedAgent, path: Path, title: str) -> Rows:
 
 FIGURES: Mapping[str, Callable[[LoadedAgent, Path, str], Rows]] = {
     "confidence": confidence,
-    "saliency": saliency,
     "probes": probes,
     "horizon": horizon,
 }
@@ -189,8 +145,3 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
         files.write_csv(path.with_suffix(".csv"), FIGURES[path.stem](agent, path, title))
         note(f"figure: {path}")
     return paths
-
-
-def _channels(x: np.ndarray) -> np.ndarray:
-    """An observation as images, [channels, rows, columns]; a vector is one row."""
-    return np.reshape(x, (-1, *np.atleast_2d(x).shape[-2:]))

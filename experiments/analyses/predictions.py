@@ -1,10 +1,9 @@
-"""Measures of DiscoRL's predictions y and z in a trained agent: confidence, saliency, and how they bootstrap.
+"""Measures of DiscoRL's predictions y and z in a trained agent: confidence, and how they bootstrap.
 
 Source: Oh et al. 2025, Figure 4.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -59,55 +58,11 @@ def confidence(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Array]:
     return run(loaded.agent.params, trajectory)
 
 
-def saliency(
-    loaded: LoadedAgent, trajectory: Trajectory, observations: np.ndarray, steps: np.ndarray
-) -> dict[str, Array]:
-    """Differentiate predictions with respect to the observation of the same step, in the first environment.
-
-    Differentiated are log π(A|S), the value, and the log-probability of the most probable category of y, and of z at
-    the taken action.
-
-    Args:
-      trajectory, observations: as `loaded_agent.play` returns them.
-      steps: which ones, [N].
-    Returns:
-      for policy, value (if there is q), y and z the derivatives, [N, *observation], of frames in uint8 per unit of 255.
-    """
-    agent, params = loaded.learner.setup.agent, loaded.agent.params
-    observations = observations[:, 0] / 255 if observations.dtype == np.uint8 else observations[:, 0] * 1.0
-
-    @jax.jit
-    def core_states(trajectory):  # before each step
-        def step(core, inputs):
-            observation, is_first = inputs
-            return agent.step(params, observation, is_first, core)[1], core
-
-        return jax.lax.scan(step, trajectory.core_state, (trajectory.observation, trajectory.is_first))[1]
-
-    def scalars(observation, is_first, core, action):
-        prepared = agent.prepare(observation[None])
-        predictions = jax.tree.map(lambda x: x[0], agent.step(params, prepared, is_first[None], core)[0])
-        return {
-            "policy": jax.nn.log_softmax(predictions["policy"])[action],
-            **values(predictions),
-            "y": jax.nn.log_softmax(predictions["y"]).max(),
-            "z": jax.nn.log_softmax(predictions["z"][action]).max(),
-        }
-
-    cores = jax.tree.map(lambda x: x[steps][:, :1], core_states(trajectory))
-    gradients = jax.jit(jax.vmap(jax.jacrev(scalars)))
-    is_first, action = trajectory.is_first[steps, 0], trajectory.action[steps, 0]
-    return gradients(jnp.asarray(observations[steps], float), is_first, cores, action)
-
-
-def horizon(
-    loaded: LoadedAgent, trajectory: Trajectory, num_steps: int, report: Callable[[int], None] = lambda step: None
-) -> dict[str, np.ndarray]:
+def horizon(loaded: LoadedAgent, trajectory: Trajectory, num_steps: int) -> dict[str, np.ndarray]:
     """Measure how far targets move with the prediction z that the agent makes k steps later.
 
     Args:
       trajectory: [T, B], of which the last `num_steps` count: they are what the rule is given.
-      report: is told how many steps have been perturbed.
     Returns:
       for each of TARGETS the mean of `moves` over the pairs t, t + k of one episode, [num_steps − 1, B], k = 1 first;
       NaN where there is no pair.
@@ -117,7 +72,7 @@ def horizon(
     everything = (seen._replace(core_state=()), predictions, slow)
     seen, predictions, slow = jax.tree.map(lambda x: x[before:], everything)
     rule, agent = loaded.learner.setup.rule, loaded.agent
-    moved = moves(rule, loaded.meta_params, agent.rule_state, seen, predictions, slow, report)
+    moved = moves(rule, loaded.meta_params, agent.rule_state, seen, predictions, slow)
     is_last, goes_on = np.asarray(seen.is_last), np.asarray(seen.valid)  # from t to t + k, for each t
     means: dict[str, list[np.ndarray]] = {name: [] for name in TARGETS}
     for k in range(1, num_steps):
@@ -135,7 +90,6 @@ def moves(
     trajectory: Trajectory,
     predictions: Predictions,
     slow: Predictions,
-    report: Callable[[int], None] = lambda step: None,
 ) -> dict[str, np.ndarray]:
     """Perturb the predictions z of one step after another, and see how far all targets move.
 
@@ -160,10 +114,7 @@ def moves(
 
     inputs = (trajectory, predictions, slow, noise)
     unperturbed = targets(-1, *inputs)  # by the same program: where nothing moves, the difference is exactly 0
-    rows = []
-    for index in range(1, num_steps + 1):
-        rows.append(jax.tree.map(_kl_divergence, unperturbed, targets(index, *inputs)))
-        report(index)
+    rows = [jax.tree.map(_kl_divergence, unperturbed, targets(i, *inputs)) for i in range(1, num_steps + 1)]
     return {name: np.array([row[name] for row in rows]) for name in TARGETS}
 
 

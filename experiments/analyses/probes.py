@@ -4,7 +4,6 @@ Source: Oh et al. 2025, Figure 4, where more of the future is in y and z than in
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import haiku as hk
@@ -43,9 +42,7 @@ class Scores(NamedTuple):
     majority: np.ndarray  # accuracy of the class that is more frequent in training
 
 
-def probes(
-    loaded: LoadedAgent, trajectory: Trajectory, report: Callable[[str], None] = lambda name: None
-) -> dict[str, Scores]:
+def probes(loaded: LoadedAgent, trajectory: Trajectory) -> dict[str, Scores]:
     """Predict what comes from y, z of all actions, z of the taken one, the policy, and the value: each by its own MLP.
 
     Inputs are log-probabilities, but the value's. One MLP predicts for all k, policy entropy by squared error and large
@@ -54,15 +51,13 @@ def probes(
 
     Args:
       trajectory: [T, B], B a multiple of NUM_FOLDS.
-      report: is called with each kind of input that is done.
     """
     predictions = jax.jit(loaded.learner.setup.agent.unroll)(loaded.agent.params, trajectory)
     ahead = future(trajectory, np.asarray(entropy(predictions["policy"])))
-    scores = {}
-    for name, x in inputs(predictions, trajectory).items():
-        scores[name] = cross_validate(x, ahead, HIDDEN.get(name, HIDDEN_OF_OTHERS))
-        report(name)
-    return scores
+    return {
+        name: cross_validate(x, ahead, HIDDEN.get(name, HIDDEN_OF_OTHERS))
+        for name, x in inputs(predictions, trajectory).items()
+    }
 
 
 def inputs(predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:

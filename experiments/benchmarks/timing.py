@@ -1,29 +1,25 @@
 """Timing of the programs: what is timed, runs of it in processes of their own, and tables of medians and ratios."""
 
 import contextlib
-import io
 import os
 import platform
 import re
-import signal
 import statistics
 import subprocess
-import tarfile
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.results import reading
-from experiments.runs import jobs
 from experiments.runs.compiled_programs import MIN_SECONDS
+from experiments.runs.jobs import failure
 from frodo.logs import note
-from frodo.runs import workers
-from frodo.runs.errors import RunError, UsageError
+from frodo.runs.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 STATES = ("cold", "cached")
@@ -32,23 +28,16 @@ TITLES = ("ms per unit", "s to first row", "s of start and end", "peak MB")
 Sample = Mapping[str, float]  # the numbers of one process, by TITLES
 
 
-class Unit(NamedTuple):
-    """What the speed of a program is counted in: so many of a column of metrics.csv."""
-
-    name: str
-    column: str
-    size: int = 1
-
-
 class Benchmark(NamedTuple):
-    """A program with its arguments."""
+    """A program with its arguments, and what its speed is counted in."""
 
-    unit: Unit
+    unit: str
     program: str
     arguments: str
 
 
-STEPS, UPDATE, META_STEP = Unit("1000 steps", "env_steps", 1000), Unit("update", "update"), Unit("meta-step", "update")
+STEPS, UPDATE, META_STEP = "1000 steps", "update", "meta-step"
+UNITS = {STEPS: ("env_steps", 1000), UPDATE: ("update", 1), META_STEP: ("update", 1)}  # so many of a column
 _SMALL_AGENT = "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16 --config.network.hidden=64,64"
 _SMALL_RULE = "--config.validation_unroll=16 --config.rule.lstm=64"
 _TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
@@ -79,115 +68,56 @@ BENCHMARKS = {
 }
 
 
-def run(
-    benchmarks: Mapping[str, Benchmark], packages: Mapping[str, Path], repeats: int, num_cores: int, executor: Executor
-) -> dict[str, Any]:
-    """Run benchmarks, each of them as a job; one that fails is said in a line, and left out.
+def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int) -> dict[str, Any]:
+    """Run a benchmark in turns: once cold, then `repeats` times with what the cold process compiled.
 
     Args:
-      benchmarks: by name.
-      packages: the folder that they are imported from, by revision.
-      repeats: cached processes of each.
-      num_cores: that a process runs on; 0 for all.
-      executor: that the benchmarks are handed to (`frodo.runs.workers`).
+      packages: the folder that the packages are imported from, by revision.
     Returns:
-      `samples` by name and revision, the first one cold, and the `device`, `versions`, `processor` and `num_cores` as
-      the last run has them, but for `processor` that all have.
+      `samples` by revision, and the `device` and `versions` as the last run has them.
+    Raises:
+      RunError: if the program fails, saying why.
+      UsageError: if it wrote no metrics.
     """
-    results: dict[str, Any] = {"samples": {}}
-    processors: dict[str, None] = {}
-
-    def on_done(name: str, future: Future) -> None:
-        try:
-            found = workers.result_of(future)
-        except Exception as error:
-            if not workers.is_lost(error):
-                raise
-            found = f"{name} is left out: it was lost with its worker, again and again"
-        if isinstance(found, str):
-            note(found)
-            return
-        processors[found["processor"]] = None
-        results["samples"][name] = found.pop("samples")
-        results.update(found, processor=" and ".join(processors))
-        note(f"{name}: done, {len(results['samples'])} of {len(benchmarks)}")
-
-    arguments = {name: (name, benchmark, packages, repeats, num_cores) for name, benchmark in benchmarks.items()}
-    workers.run_all(executor, run_benchmark, arguments, on_done)
-    return results
-
-
-def run_benchmark(
-    name: str, benchmark: Benchmark, packages: Mapping[str, Path], repeats: int, num_cores: int
-) -> dict[str, Any] | str:
-    """Run a benchmark on this machine; returns what `run` does with the samples of this one, or why it failed."""
-    cores = sorted(os.sched_getaffinity(0))[: num_cores or None] if hasattr(os, "sched_getaffinity") else []
     samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
-    try:
-        with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
-            for turn in range(1 + repeats):
-                for revision, of in packages.items():
-                    begun, out = time.monotonic(), Path(folder, revision, str(turn))
-                    samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out, cores))
-                    took = f"{'cached' if turn else 'cold'}, {time.monotonic() - begun:.0f} s"
-                    note(f"{name} of {revision}: {took}; {repeats - turn} to go")
-            config = reading.read(out).config
-    except (RunError, UsageError) as error:
-        return f"{name} of {revision} is left out: {error}"
-    where = {"processor": processor(), "num_cores": len(cores) or os.cpu_count()}
-    return {"samples": samples, "device": config["device"], "versions": config["versions"]} | where
+    with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
+        for turn in range(1 + repeats):
+            for revision, of in packages.items():
+                out = Path(folder, revision, str(turn))
+                samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out))
+                note(f"{benchmark.program} of {revision}: {STATES[turn > 0]}; {repeats - turn} to go")
+        config = reading.read(out).config
+    return {"samples": samples, "device": config["device"], "versions": config["versions"]}
 
 
-def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path, cores: Sequence[int]) -> Sample:
-    """Run a benchmark once.
+def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path) -> Sample:
+    """Run a benchmark once, on the cores of this process.
 
     Args:
       packages: the folder that the packages are imported from.
       compiled: the folder of compiled programs, empty or from an earlier process.
       out: the folder of the run, which is not there yet.
-      cores: that the process runs on; [] for all.
-    Raises:
-      RunError: if the program fails, saying why.
-      UsageError: if it wrote no metrics.
     """
     env = {
         "PYTHONPATH": str(packages),
         "PYTHONSAFEPATH": "1",  # not those of the working folder
+        "PYTHONIOENCODING": "utf-8",
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_SECONDS),  # of revisions before it, too
     }
-    arguments = (*benchmark.arguments.split(), f"--out={out}")
-    wall = time.monotonic()
-    process = jobs.begin(jobs.Job("", out, f"experiments.{benchmark.program}", arguments), cores, env)
-    cpu = 0.0
-    try:
-        while process.returncode is None and not workers.is_cancelled():
-            time.sleep(0.05)
-            cpu = _cpu_seconds_at_its_end(process)
-    finally:
-        process.kill()
-    if process.returncode is None:
-        raise RunError("it was stopped")
-    seconds = {"cpu_seconds": cpu, "seconds": time.monotonic() - wall}
-    if process.returncode < 0:
-        raise RunError(f"it was ended by {signal.Signals(-process.returncode).name}")
-    if process.returncode:
-        raise RunError(jobs.failure(out))
-    return read_sample(out, benchmark.unit, seconds)
+    command = [sys.executable, "-m", f"experiments.{benchmark.program}", *benchmark.arguments.split(), f"--out={out}"]
+    out.mkdir(parents=True)
+    with (out / "log.txt").open("w", encoding="utf-8") as log:
+        wall, before = time.monotonic(), os.times()
+        done = subprocess.run(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT, check=False)
+        after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    if done.returncode:
+        raise RunError(f"exit code {done.returncode}: {failure(out)}")
+    return read_sample(out, benchmark.unit, {"cpu_seconds": cpu, "seconds": time.monotonic() - wall})
 
 
-def _cpu_seconds_at_its_end(process: subprocess.Popen) -> float:
-    """Look whether a process has ended; return its CPU seconds if so, and if the system tells them of one process."""
-    if not hasattr(os, "wait4"):
-        process.poll()
-        return 0.0
-    pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-    if pid:
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_utime + usage.ru_stime
-
-
-def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:
+def read_sample(out: Path, unit: str, seconds: Mapping[str, float]) -> Sample:
     """Return the numbers of a run.
 
     Up to the first row of its metrics a run mostly compiles; the time per unit is the median over pairs of neighbouring
@@ -199,13 +129,13 @@ def read_sample(out: Path, unit: Unit, seconds: Mapping[str, float]) -> Sample:
       seconds: of the whole process, by the clocks "cpu_seconds" and "seconds".
     """
     _, config, columns = reading.read(out)
-    clock = clock_of(config["device"])
-    if missing := {unit.column, clock, "peak_memory_mb"} - set(columns):
+    clock, (column, size) = clock_of(config["device"]), UNITS[unit]
+    if missing := {column, clock, "peak_memory_mb"} - set(columns):
         raise RunError(f"its metrics have no {' and no '.join(sorted(missing))}")
     of_first = columns["seed"] == columns["seed"][0]
     if of_first.sum() < 2:
         raise RunError("it wrote one row of metrics, expected at least two")
-    at, units = columns[clock][of_first], columns[unit.column][of_first] * len(set(columns["seed"])) / unit.size
+    at, units = columns[clock][of_first], columns[column][of_first] * len(set(columns["seed"])) / size
     per_unit = 1000 * np.median(np.diff(at) / np.diff(units))
     numbers = (per_unit, at[0], seconds[clock] - at[-1], columns["peak_memory_mb"].max())
     return dict(zip(TITLES, map(float, numbers), strict=True))
@@ -225,7 +155,7 @@ def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
     header = ["benchmark", "unit", *(f"{title}: {state}" for title in TITLES for state in STATES)]
     medians, ratios = [header, ["---"] * len(header)], [header, ["---"] * len(header)]
     for name, samples in results["samples"].items():
-        first = [f"`{name}`", BENCHMARKS[name].unit.name]
+        first = [f"`{name}`", BENCHMARKS[name].unit]
         columns = [(title, part) for title in TITLES for part in (slice(1), slice(1, None))]
         values = {of: [[one[title] for one in taken[part]] for title, part in columns] for of, taken in samples.items()}
         own = values[revisions[0]]
@@ -243,30 +173,19 @@ def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
     return "\n".join(text)
 
 
-def check_out_revision(revision: str, folder: Path) -> str:
-    """Write the packages as they were at a revision to a folder; return the commit.
-
-    Raises:
-      UsageError: if there is no such revision, or no repository, or none of these packages were in it.
-    """
-    try:
-        commit = git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
-        with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", commit))) as tar:
-            tar.extractall(folder, filter="data")
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"--against={revision}: there is no such revision, or no git: {error}") from None
-    if not (folder / "experiments" / "online.py").exists():
-        raise UsageError(f"--against={revision}: it has no experiments.online")
-    return commit[:7]
+def revision_of(packages: Path) -> str:
+    """Return the revision of the packages in a folder, or the folder's name where git knows none."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, cwd=packages, capture_output=True, text=True, check=True).stdout.strip()
+    return packages.name
 
 
-def git(*arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
-
-
-def processor() -> str:
-    """Return the name of this machine's processor."""
+def machine() -> dict[str, Any]:
+    """Return the name of this machine's processor, and how many cores this process may use."""
+    name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         if found := re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M):
-            return found[1]
-    return platform.processor() or platform.machine()
+            name = found[1]
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"processor": name, "num_cores": num_cores}

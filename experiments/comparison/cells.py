@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.comparison.comparison import Comparison
-from experiments.comparison.methods import row_of
 from experiments.comparison.protocol import Point, Program, choose, choose_one
 from experiments.results import reading
 from experiments.runs import training
@@ -29,19 +28,18 @@ from frodo.settings.value_bins import with_bins_of
 
 Cell = tuple[str, str]  # environment, method
 TUNING, CELLS = "tuning", "cells"
-OWN = "own_settings"  # the folder of a run that is not tuned
 
 
 class Choice(NamedTuple):
-    """What a method is shown with in an environment: None where its settings are its own.
+    """What a method is shown with in an environment.
 
     Attributes:
       tuned: the best, as the tuning runs have it (`protocol.choose`).
       one: the one setting for all environments.
     """
 
-    tuned: Point | None
-    one: Point | None
+    tuned: Point
+    one: Point
 
 
 class Run(NamedTuple):
@@ -57,8 +55,8 @@ def folder_of(out: Path, phase: str, env: str, method: str) -> Path:
     return out / phase / env.replace("/", "_") / method
 
 
-def run_name(point: Point | None) -> str:
-    return f"rate_{point.learning_rate:g}_{point.program.folder}" if point else OWN
+def run_name(point: Point) -> str:
+    return f"rate_{point.learning_rate:g}_{point.program.folder}"
 
 
 def tuning_run(comparison: Comparison, out: Path, env: str, method: str, program: Program) -> Run:
@@ -67,10 +65,10 @@ def tuning_run(comparison: Comparison, out: Path, env: str, method: str, program
     return Run(folder, config, comparison.tuning_seeds, comparison.grid_of(config).learning_rates)
 
 
-def shown_run(comparison: Comparison, out: Path, env: str, method: str, point: Point | None) -> Run:
-    config = comparison.configure(env, method, point and point.program)
+def shown_run(comparison: Comparison, out: Path, env: str, method: str, point: Point) -> Run:
+    config = comparison.configure(env, method, point.program)
     folder = folder_of(out, CELLS, env, method) / run_name(point)
-    return Run(folder, config, comparison.seeds, (point.learning_rate,) if point else ())
+    return Run(folder, config, comparison.seeds, (point.learning_rate,))
 
 
 def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) -> None:
@@ -78,7 +76,7 @@ def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) ->
     if phase == TUNING:
         runs = [tuning_run(comparison, out, env, method, x) for x in comparison.programs(env, method)]
     else:
-        if row_of(method).is_tuned and (why := untuned(comparison, out).get(method)):
+        if why := untuned(comparison, out).get(method):
             raise UsageError(f"{method} has no settings yet: {why}")
         points = dict.fromkeys(choices(comparison, out)[env, method])
         runs = [shown_run(comparison, out, env, method, point) for point in points]
@@ -98,7 +96,7 @@ def run(comparison: Comparison, out: Path, phase: str, env: str, method: str) ->
     files.write_json(folder_of(out, phase, env, method) / "summary.json", {"runs": [one.folder.name for one in runs]})
 
 
-def read(comparison: Comparison, out: Path, env: str, method: str, point: Point | None) -> reading.Results:
+def read(comparison: Comparison, out: Path, env: str, method: str, point: Point) -> reading.Results:
     """Read a finished run that is shown."""
     return _read(shown_run(comparison, out, env, method, point), comparison.budget(env))
 
@@ -144,21 +142,15 @@ def returns_of(results: reading.Results) -> np.ndarray:
     return np.where(is_finite, finals, -np.inf)
 
 
-def finals(env: str, results: reading.Results) -> np.ndarray:
-    """Return the return of each life; random play's where parameters were not finite at the end."""
-    returns = returns_of(results)
+def finals(env: str, returns: np.ndarray) -> np.ndarray:
+    """Return what counts of `returns_of`: that of random play where parameters were not finite at the end."""
     return np.where(np.isneginf(returns), reference_scores(env)[0], returns)
-
-
-def scores_of(env: str, returns: np.ndarray) -> np.ndarray:
-    """Normalise returns; a life whose parameters were not finite at the end has the score of random play."""
-    return np.where(np.isneginf(returns), 0.0, normalised(env, returns))
 
 
 def untuned(comparison: Comparison, out: Path) -> dict[str, str]:
     """Return why methods have no settings: method -> the first environment where its tuning failed, and why."""
     found: dict[str, str] = {}
-    for env, method in comparison.tuned_cells():
+    for env, method in comparison.cells():
         if why := failure(folder_of(out, TUNING, env, method)):
             found.setdefault(method, f"its tuning on {env}: {why}")
     return found
@@ -178,7 +170,7 @@ def tuning_returns(comparison: Comparison, out: Path, env: str, method: str) -> 
 def tuning_scores(comparison: Comparison, out: Path, method: str) -> dict[tuple[str, Point], float]:
     """Return the mean normalised score over the tuning seeds, by environment and point."""
     return {
-        (env, point): float(np.mean(scores_of(env, returns)))
+        (env, point): float(np.mean(normalised(env, finals(env, returns))))
         for env in comparison.envs
         for point, returns in tuning_returns(comparison, out, env, method).items()
     }
@@ -186,18 +178,12 @@ def tuning_scores(comparison: Comparison, out: Path, method: str) -> dict[tuple[
 
 def choices(comparison: Comparison, out: Path) -> Mapping[tuple[str, str], Choice]:
     """Return what every method is shown with; methods whose tuning is not finished are left out."""
-    found = {}
-    failed = untuned(comparison, out)
-    scores = {
-        method: tuning_scores(comparison, out, method)
-        for method in dict.fromkeys(method for _, method in comparison.tuned_cells())
-        if method not in failed
+    failed, methods = untuned(comparison, out), dict.fromkeys(method for _, method in comparison.cells())
+    own = {method: tuning_scores(comparison, out, method) for method in methods if method not in failed}
+    return {
+        (env, method): Choice(
+            choose(own[method], env, is_discovered=bool(comparison.rule(method))), choose_one(own[method])
+        )
+        for env, method in comparison.cells()
+        if method in own
     }
-    for env, method in comparison.cells():
-        if not row_of(method).is_tuned:
-            found[env, method] = Choice(None, None)
-        elif method in scores:
-            own = scores[method]
-            tuned = choose(own, env, is_discovered=bool(comparison.rule(method)))
-            found[env, method] = Choice(tuned, choose_one(own))
-    return found

@@ -51,17 +51,11 @@ class Comparison:
         """Return environment and method of what can be run."""
         return [(env, method) for env in self.envs for method in self.methods if self.rule(method) is not None]
 
-    def tuned_cells(self) -> list[tuple[str, str]]:
-        """Return environment and method of what is tuned first."""
-        return [(env, method) for env, method in self.cells() if row_of(method).is_tuned]
-
     def configure(self, env: str, method: str, program: Program | None = None) -> OnlineConfig:
         """Return the settings of a method's agent, but for the learning rate of a point."""
         config = row_of(method).configure(presets.common_agent(env), self.rule(method) or "")
         if not self.rule(method):
             config = _with_returns(config, self.discount, self.lambda_)
-        if not row_of(method).is_tuned:
-            return config
         if program:
             batch_size, unroll = program.batch
             config = config.replace(batch_size=batch_size, unroll=unroll, validation_unroll=unroll)
@@ -148,7 +142,7 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     for method in comparison.methods:
         if rule := comparison.rule(method):
             seen[method] = refuse_seen(comparison, rule, load_origin(rule).envs, allow_seen)
-            if row_of(method).is_tuned and len(comparison.envs) == 1:
+            if len(comparison.envs) == 1:
                 raise UsageError(
                     f"{method}: the settings of a discovered rule are chosen in other environments than the one that "
                     "it is shown in: give --envs at least two"

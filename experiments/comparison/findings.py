@@ -14,7 +14,6 @@ from experiments.comparison.comparison import Comparison
 from experiments.comparison.methods import BASELINES, row_of
 from experiments.comparison.protocol import ALL, family, groups_of
 from experiments.results import reading, statistics
-from frodo import files
 from frodo.regimes.scores import normalised
 from frodo.settings.registry import RULES
 
@@ -64,13 +63,12 @@ def find(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -
         (env, family(env), method, which, seed, value, float(normalised(env, value)), env in seen.get(method, ()))
         for which, own in runs.items()
         for (env, method), run in own.items()
-        for seed, value in zip(comparison.seeds, cells.finals(env, run).tolist(), strict=True)
+        for seed, value in zip(comparison.seeds, cells.finals(env, cells.returns_of(run)).tolist(), strict=True)
     ]
     grid = [
         (env, method, point.learning_rate, point.entropy_cost, *point.batch, seed, value)
-        + (float(cells.scores_of(env, np.array(value))), point == choice.tuned, point == choice.one)
+        + (float(normalised(env, cells.finals(env, np.array(value)))), point == choice.tuned, point == choice.one)
         for (env, method), choice in choices.items()
-        if choice.tuned
         for point, values in cells.tuning_returns(comparison, out, env, method).items()
         for seed, value in zip(comparison.tuning_seeds, values.tolist(), strict=True)
     ]
@@ -136,8 +134,7 @@ def _statistics(comparison: Comparison, all_scores: pd.DataFrame, seen: Mapping)
             elif which == "tuned":
                 found["mean return"] = statistics.means(by_method(own, comparison.methods, envs, "return"))
             if (which, place) == ("tuned", ALL):
-                of_methods = statistics.aggregates(scores)
-                found |= {name: {m: x[name] for m, x in of_methods.items()} for name in AGGREGATES}
+                found |= statistics.aggregates(scores)
                 for over in (over for over in BASELINES if over in scores and len(scores) > 1):
                     found[f"probability of improvement over {over}"] = statistics.improvements(scores, over)
             for over, pairs in _pairs(scores).items():
@@ -159,13 +156,9 @@ def _pairs(methods: Collection[str]) -> dict[str, list[str]]:
 
 
 def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list[dict[str, Any]]:
-    """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation.
-
-    Of a lifetime's CPU time, that for η is what its other steps leave, each at the cost of a step of the method that
-    has the same agent and does not learn η; nan without such a cell, or if a run has a single row.
-    """
+    """Return for each cell the cost of η before the lifetime, and that of a seed's lifetime without compilation."""
     known = lambda x: math.nan if x is None else x
-    rows: dict[Cell, dict[str, Any]] = {}
+    rows = []
     for (env, method), results in runs.items():
         config, where = results.config["config"], comparison.origin(method)
         is_meta = RULES[config["rule"]["name"]].is_learned and not config["is_frozen"]
@@ -173,8 +166,8 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
         is_extra = is_meta and not config["is_validation_kept"]
         share = config["validation_unroll"] / (fresh + config["validation_unroll"]) if is_extra else 0.0
         env_steps = float(results.columns["env_steps"].max())
-        seconds = env_steps / steps_per_cpu_second(results)
-        rows[env, method] = {
+        seconds = env_steps / reading.steps_per_cpu_second(results)
+        row = {
             "environment": env,
             "method": method,
             "env steps before": known(where.env_steps) if where else 0,
@@ -183,22 +176,7 @@ def _costs(comparison: Comparison, runs: Mapping[Cell, reading.Results]) -> list
             "env steps": env_steps,
             "env steps for η": share * env_steps,
             "CPU s": seconds,
-            "CPU s for η": math.nan if is_meta else 0.0,
-            "CPU s to compile, all seeds": max(
-                0.0, float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds)
-            ),
         }
-    for (env, method), row in rows.items():
-        other = env, row_of(method).frozen
-        if math.isnan(row["CPU s for η"]) and other in rows:
-            one, two = (runs[cell].config["config"] for cell in ((env, method), other))
-            if all(one[name] == two[name] for name in ("network", "batch_size", "unroll", "replay")):
-                per_step = rows[other]["CPU s"] / rows[other]["env steps"]
-                own = row["CPU s"] - (row["env steps"] - row["env steps for η"]) * per_step
-                row["CPU s for η"] = float(np.maximum(0.0, own))
-    return list(rows.values())
-
-
-def steps_per_cpu_second(results: reading.Results) -> float:
-    """Return the speed of a run, compilation left out; nan if it has a single row."""
-    return files.read_json(results.folder / "summary.json").get("steps_per_cpu_second") or math.nan
+        to_compile = float(results.columns["cpu_seconds"][-1]) - seconds * len(comparison.seeds)
+        rows.append(row | {"CPU s to compile, all seeds": max(0.0, to_compile)})
+    return rows

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from agents.rules.impala import ImpalaConfig
 from agents.validation import did_you_mean
-from experiments.runs import settings
 from frodo.rules.files import load_rule
 from frodo.runs.errors import UsageError
 from frodo.settings import population_presets, presets
@@ -44,7 +43,6 @@ class Method(NamedTuple):
         are not in `RULE_FLAGS` need not be given: η is then at random.
       configure: the common agent, rule -> settings.
       frozen: where it learns η, the method with the same agent that does not: of FRODO's it has no meta-network.
-      is_tuned: whether its settings are chosen from the grid; else they are its own.
       origin: where its η was found, where there is none but in the rule itself.
     """
 
@@ -54,7 +52,6 @@ class Method(NamedTuple):
     rule: str
     configure: Configure
     frozen: str = ""
-    is_tuned: bool = True
     origin: Origin | None = None
 
 
@@ -134,12 +131,6 @@ def _frozen(configure: Configure) -> Configure:
     return lambda agent, rule: configure(agent, rule).replace(is_frozen=True, num_updates=1)
 
 
-def _as_published(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    """The public code's agent and way to learn; on Atari with images, as the rule's preset has them."""
-    config = settings.configure_frozen(agent.env, rule)
-    return config.replace(rule=config.rule.replace(skips_first_steps=True))
-
-
 def _evolved(agent: OnlineConfig, rule: str) -> OnlineConfig:
     """An agent that learns as DQN does, with the loss of a program."""
     found = load_rule(rule).config.rule.settings
@@ -181,9 +172,6 @@ METHODS = {
     "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted, "disco_frozen"),
     "disco103_frozen": Method("Disco103, frozen", OF_DISCO103, FROZEN, "disco103", _frozen(_adapted)),
     "disco103_adapted": Method("Disco103, online", OF_DISCO103, ADAPTED, "disco103", _adapted, "disco103_frozen"),
-    "disco103_published": Method(
-        "Disco103, frozen, as published", OF_DISCO103, FROZEN, "disco103", _as_published, is_tuned=False
-    ),
     "dqn": Method("DQN", HAND_MADE, NONE, "", _own("dqn")),
     "double_dqn": Method("double DQN", HAND_MADE, NONE, "", _own("double_dqn")),
     "dqn_reg": Method("DQNReg", PROGRAM, PUBLISHED_PROGRAM, "", _own("dqn_reg"), origin=EVOLVED_LOSSES),

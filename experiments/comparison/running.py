@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from experiments.comparison import cells, in_context, report
+from experiments.comparison import cells, report
 from experiments.comparison.comparison import Comparison, check, check_names
 from experiments.results import statistics
 from experiments.runs.jobs import Job, open_folder, run_all
-from frodo.logs import quantity
 from frodo.rules.files import SHIPPED, shipped_rules
 from frodo.runs.errors import RunError
-from frodo.settings import presets
 from frodo.settings.registry import starts
 
 
@@ -39,7 +37,6 @@ def run(
     allow_seen: bool = False,
     resume: bool = False,
     overwrite: bool = False,
-    adapted_agents: Sequence[str] = (),
 ) -> str:
     """Run what is not finished, and write the report; returns a table of the aggregate scores.
 
@@ -50,11 +47,9 @@ def run(
       executor: that the runs are handed to (`frodo.runs.workers`).
       allow_seen: whether rules are evaluated also where they were discovered.
       resume, overwrite: what becomes of a comparison that is in the folder.
-      adapted_agents: as of `report.write`.
     """
     statistics.require()
     check_names(comparison)
-    in_context.check(adapted_agents, comparison.envs)
     seen = check(comparison, allow_seen)
     given = [rule for rule in comparison.files.values() if rule and rule not in starts(is_fitted=False)]
     paths = {rule: SHIPPED / f"{rule}.npz" if rule in shipped_rules() else Path(rule) for rule in given}
@@ -62,7 +57,7 @@ def run(
     record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs, growing = ("tuning/*/*", "cells/*/*", "report/*"), ("envs", "methods", "budgets")
     open_folder(out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=growing)
-    jobs = jobs_of(cells.TUNING, comparison.tuned_cells(), out, arguments)
+    jobs = jobs_of(cells.TUNING, comparison.cells(), out, arguments)
     run_all(jobs, executor, out)
     shown = cells.choices(comparison, out)
     jobs += (of_cells := jobs_of(cells.CELLS, shown, out, arguments))
@@ -70,23 +65,10 @@ def run(
         if not cells.is_shown(out, *cell, choice=choice):
             (job.folder / "summary.json").unlink(missing_ok=True)  # of another choice
     run_all(of_cells, executor, out)
-    text = report.write(comparison, out, seen, adapted_agents)
+    text = report.write(comparison, out, seen)
     if failed := [job.name for job in jobs if not job.is_finished]:
         print(text)
         raise RunError(
             f"{len(failed)} of {len(jobs)} jobs failed, {failed[0]} first; why is in {text.splitlines()[-1]}"
         )
     return text
-
-
-def show(comparison: Comparison) -> str:
-    """Return the common agent of every environment, and what each method has otherwise, as a text."""
-    lines = [f"grid: {dataclasses.asdict(comparison.grid)}"]
-    for env in comparison.envs:
-        common = cells.flat(dataclasses.asdict(presets.common_agent(env)))
-        lines += [f"\n{env}, {quantity(comparison.budget(env))} steps", *(f"  {x} = {y}" for x, y in common.items())]
-        for method in (method for own, method in comparison.cells() if own == env):
-            own = cells.flat(dataclasses.asdict(comparison.configure(env, method)))
-            others = [f"{x}={y}" for x, y in own.items() if common.get(x) != y]
-            lines.append(f"  {method}: {', '.join(others)}")
-    return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,51 +164,6 @@ def intervals(path: Path, estimates: "pd.DataFrame", xlabel: str) -> None:
             axes.set(title=name, yticks=range(len(own)), yticklabels=own.label, xlabel=xlabel)
             axes.grid(axis="y", visible=False)
         figure.axes[0].invert_yaxis()
-
-
-def sensitivity(path: Path, scores: "pd.DataFrame") -> None:
-    """Write a PNG with a row of panels for each `method` and a column for each `family`: score over the learning rate.
-
-    Args:
-      path: the file.
-      scores: rows with, besides, `learning_rate`, `score` and `program`, what else is set: a line each.
-    """
-    methods, families, programs = (list(scores[name].unique()) for name in ("method", "family", "program"))
-    with new_figure((2.6 * len(families) + 1, 1.9 * len(methods) + 1), path) as figure:
-        grid = figure.subplots(len(methods), len(families), sharex=True, sharey=True, squeeze=False)
-        handles: dict[str, Any] = {}
-        for (method, family, program), own in scores.groupby(["method", "family", "program"], sort=False):
-            axes = grid[methods.index(method), families.index(family)]
-            style = look(programs.index(program), marker="o", markersize=3, linewidth=1.2)
-            (handles[program],) = axes.plot(own.learning_rate, own.score, **style)
-        for axes, family in zip(grid[0], families, strict=True):
-            axes.set(title=family, xscale="log")
-        for axes in grid[-1]:
-            axes.set_xlabel("learning rate")
-        for axes, method in zip(grid[:, 0], methods, strict=True):
-            axes.set_ylabel("\n".join(textwrap.wrap(method, 18)), fontsize=9)
-        figure.supylabel("normalised score")
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=9)
-
-
-def radar(path: Path, by_sweep: "pd.DataFrame", title: str) -> None:
-    """Write a PNG with the score of each sweep (a column) for each tag (a row), on rays from 0 to 1, without nan."""
-    with new_figure((7, 6.5), path) as figure:
-        axes = figure.add_subplot(projection="polar", theta_offset=np.pi / 2, theta_direction=-1)
-        angles = np.linspace(0, 2 * np.pi, len(by_sweep), endpoint=False)
-        for number, (label, scores) in enumerate(by_sweep.items()):
-            known = np.flatnonzero(scores.notna())
-            x, y = (np.append(of[known], of[known[:1]]) for of in (angles, scores.to_numpy()))
-            axes.plot(x, y, marker="o", label=label, clip_on=False, **look(number, linewidth=1.8))
-            axes.fill(x, y, color=COLOURS[number % len(COLOURS)], alpha=0.12)
-        texts = by_sweep.isna().all(axis=1).map({True: "\n(no score)", False: ""})
-        axes.set_xticks(angles, [tag.replace("_", "\n") + text for tag, text in texts.items()])
-        for text, side in zip(axes.get_xticklabels(), np.sin(angles), strict=True):
-            text.set_horizontalalignment("center" if abs(side) < 0.3 else "left" if side > 0 else "right")
-        axes.set(ylim=(0, 1), yticks=(0.25, 0.5, 0.75, 1), title=title)
-        axes.tick_params("y", labelsize=8, labelcolor="0.35")
-        axes.spines["polar"].set_alpha(0.35)
-        figure.legend(loc="outside lower center", ncols=3)
 
 
 def bars(path: Path, scores: "pd.DataFrame", parts: "pd.DataFrame") -> None:

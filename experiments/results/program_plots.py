@@ -33,7 +33,7 @@ def layers_of(language: Language, program: Program) -> list[list[int]]:
     return layers
 
 
-def draw_program(path: Path, language: Language, program: Program, title: str = "") -> None:
+def draw_program(path: Path, language: Language, program: Program) -> None:
     """Write a PNG of a program as a graph: what it is given at the top, the result at the bottom."""
     program = compact(language, program)
     layers = layers_of(language, program)
@@ -55,7 +55,7 @@ def draw_program(path: Path, language: Language, program: Program, title: str = 
             axes.text(*place, text, ha="center", va="center", bbox=box)
         axes.set(xlim=(0, 1), ylim=(0.5 - len(layers), 0.5))
         axes.set_axis_off()
-        figure.suptitle(textwrap.fill(title or to_formula(language, program), 70), fontsize=10)
+        figure.suptitle(textwrap.fill(to_formula(language, program), 70), fontsize=10)
 
 
 def _label(node) -> str:

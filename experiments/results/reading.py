@@ -101,6 +101,11 @@ def final_values(results: Results, metric: str) -> np.ndarray:
     return np.array([final.mean() if final.size else np.nan for final in finals])
 
 
+def steps_per_cpu_second(results: Results) -> float:
+    """Return the speed of a run, compilation left out; nan if it has a single row."""
+    return read_json(results.folder / "summary.json").get("steps_per_cpu_second") or float("nan")
+
+
 def lives(results: Results) -> list[np.ndarray]:
     """Return for each seed, with each learning rate where there are several, which rows are its own."""
     seed = results.columns["seed"]

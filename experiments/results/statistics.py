@@ -22,20 +22,10 @@ class Estimate(NamedTuple):
 
 
 def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate]]:
-    """Return interquartile mean, median and optimality gap of each method.
-
-    Args:
-      scores: of each method its normalised scores, [num_seeds, num_envs], without nan.
-    Returns:
-      method -> "IQM", "median" or "optimality gap" -> estimate.
-    """
+    """Return the median and the optimality gap of each method's normalised scores, [num_seeds, num_envs], by name."""
     _, metrics = require()
-    by_name = {
-        "IQM": iqms(scores),
-        "median": _estimates(scores, metrics.aggregate_median),
-        "optimality gap": _estimates(scores, metrics.aggregate_optimality_gap),
-    }
-    return {method: {name: own[method] for name, own in by_name.items()} for method in scores}
+    functions = {"median": metrics.aggregate_median, "optimality gap": metrics.aggregate_optimality_gap}
+    return {name: _estimates(scores, function) for name, function in functions.items()}
 
 
 def iqms(scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
@@ -73,11 +63,6 @@ def mean_difference(differences: np.ndarray) -> Estimate:
     freedom = total**2 / np.sum(variances**2 / (num_seeds - 1))
     half_width = stdtrit(freedom, 0.975) * np.sqrt(total)
     return Estimate(mean, mean - half_width, mean + half_width)
-
-
-def profiles(scores: Mapping[str, np.ndarray], thresholds: np.ndarray) -> dict[str, Estimate]:
-    """Return for each method the fraction of its runs with a score above each threshold."""
-    return _estimates(scores, lambda x: np.mean(x[..., None] > thresholds, axis=(0, 1)))
 
 
 def _estimates(scores: Mapping, function: Callable[..., Any]) -> dict[str, Estimate]:

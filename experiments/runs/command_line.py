@@ -45,14 +45,6 @@ from frodo.settings.unused import refuse_unused
 
 Config = TypeVar("Config")
 MAX_LINE = 2000  # characters of an error
-OF_OUTER = ("temperature", "is_advantage_normalised", "prediction_entropy_cost", "value_hidden", "value_optimizer")
-MOVED = {  # what flags of earlier versions begin with -> what they begin with now
-    "config.agent.": "config.",
-    "config.rule.disco.": "config.rule.",
-    "config.is_acting_in_turn": "config.is_acting_interleaved",
-    "budget": "budgets",
-    **{f"config.rule.{name}": f"config.outer.{name}" for name in OF_OUTER},
-}
 FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists the flags as the program's own
 
@@ -247,9 +239,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         rest = FLAGS([argument for argument in argv if argument not in asked])
     except flags.UnrecognizedFlagError as error:
         name = error.flagname
-        moved = (new + name.removeprefix(old) for old, new in MOVED.items() if name.startswith(old))
-        near = next((f" (did you mean '--{new}'?)" for new in moved if new in FLAGS), "")
-        near = near or did_you_mean(f"--{name}", [f"--{known}" for known in FLAGS]) or ": --help lists the flags"
+        near = did_you_mean(f"--{name}", [f"--{known}" for known in FLAGS]) or ": --help lists the flags"
         _fail(f"--{name} is no flag of this program{near}")
     except flags.Error as error:
         match = re.match(r"flag --([^=]+)=(.*?): ", str(error))

@@ -96,7 +96,17 @@ def run(job: Job, folder: str) -> float:
     job, start = job._replace(folder=folder / job.folder), time.monotonic()
     if job.is_finished:  # by a worker that was lost before it could say so
         return 0.0
-    process = begin(job, folder=folder)
+    with files.writing(job.folder), (job.folder / "log.txt").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", job.module, *job.arguments],
+            cwd=folder,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for this process
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
+        )
     try:
         while process.poll() is None and not workers.is_cancelled():
             time.sleep(0.2)
@@ -111,30 +121,6 @@ def run(job: Job, folder: str) -> float:
 def _log(folder: Path, error: str) -> None:
     with files.writing(folder), (folder / "log.txt").open("a", encoding="utf-8") as log:
         log.write(f"\nerror: {error}\n")
-
-
-def begin(
-    job: Job, cores: Sequence[int] = (), env: Mapping[str, str] | None = None, folder: str | None = None
-) -> subprocess.Popen:
-    """Start a job in a folder, on these cores, () for this thread's, with more variables of the environment."""
-    with files.writing(job.folder):
-        job.folder.mkdir(parents=True, exist_ok=True)
-        log = (job.folder / "log.txt").open("w", encoding="utf-8")
-    with log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", job.module, *job.arguments],
-            cwd=folder,
-            env={**os.environ, **ENVIRONMENT, **(env or {})},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for this process
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
-        )
-    if cores:
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(process.pid, cores)
-    return process
 
 
 def _ask_to_stop(process: subprocess.Popen) -> None:

@@ -156,24 +156,6 @@ def play(loaded: LoadedAgent, num_steps: int, batch_size: int, seed: int) -> tup
     return _play_on_host(loaded, environment, key, num_steps)
 
 
-def states_of(loaded: LoadedAgent, trajectory: Trajectory, seed: int) -> Any:
-    """Return the states of the pure environment in which `play` with that seed met a trajectory, [T + 1, B, ...]."""
-    batch_size = trajectory.action.shape[1]
-    environment = make_environment(loaded.config.env, batch_size, seed)
-    assert isinstance(environment, Environment)
-
-    @jax.jit
-    def run(key):
-        start = acting.init_actor(environment, loaded.learner.setup.agent, key, batch_size).env_state
-        step = jax.vmap(lambda *of: environment.step(*of)[0])
-        before = jnp.concatenate([jnp.zeros_like(trajectory.truncated[:1]), trajectory.truncated[:-1]])
-        taken = (trajectory.action, before)
-        end, states = jax.lax.scan(lambda state, of: (step(state, *of), state), start, taken)
-        return jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), states, end)
-
-    return run(jax.random.key(seed))
-
-
 def _play_on_host(
     loaded: LoadedAgent, environment: HostEnvironment, key: Array, num_steps: int
 ) -> tuple[Trajectory, np.ndarray]:

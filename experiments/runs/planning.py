@@ -1,13 +1,13 @@
 """`--plan`: what a run would take on accelerators, in place of the run."""
 
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
 from agents.validation import check_choice
-from frodo.regimes.plan import ACCELERATORS, Plan, describe, plan_online, plan_population
+from frodo.regimes.plan import ACCELERATORS, Plan, describe
 from frodo.runs.errors import caused_by
-from frodo.settings.config import OnlineConfig, PopulationConfig
 
 
 def define_plan_flags() -> None:
@@ -17,19 +17,10 @@ def define_plan_flags() -> None:
     flags.DEFINE_list("accelerators", list(ACCELERATORS), f"Those of a plan, some of {known}.")
 
 
-def show_online(config: OnlineConfig, num_steps: int) -> None:
-    """Print the plan of a lifetime of so many environment steps."""
-    _show(lambda num_devices: plan_online(config, num_devices, num_steps))
-
-
-def show_population(config: PopulationConfig, envs: tuple[str, ...], num_steps: int) -> None:
-    """Print the plan of so many meta-steps of a population."""
-    _show(lambda num_devices: plan_population(config, envs, num_devices, num_steps))
-
-
-def _show(plan: Callable[[int], Plan]) -> None:
+def show(plan: Callable[..., Plan], *what: Any, num_steps: int) -> None:
+    """Print a plan of `what` on so many devices: `plan_online`, or of meta-steps `plan_population`."""
     given = flags.FLAGS
     for name in given.accelerators or [""]:
         check_choice(f"--accelerators={','.join(given.accelerators)}: an accelerator", name, ACCELERATORS)
     with caused_by(f"--num_devices={given.num_devices}"):
-        print(describe(plan(given.num_devices or 1), given.accelerators))
+        print(describe(plan(*what, given.num_devices or 1, num_steps), given.accelerators))

@@ -135,8 +135,9 @@ def test_it_is_tuned_over_its_own_grid_and_compared(tmp_path, online, monkeypatc
 
 
 def test_programs_know_it(start):
-    shown = start("experiments.compare", "--show_settings", f"--methods={NAME}", f"--{NAME}_rule=")
-    assert f"rule.name={NAME}" in shown.stdout, shown.stderr
+    cell = f"tuning:toy/catch:{NAME}"
+    done = start("experiments.compare", f"--only={cell}s", f"--methods={NAME}", f"--{NAME}_rule=")
+    assert f"(did you mean '{cell}'?)" in done.stderr
 
 
 @pytest.mark.parametrize(

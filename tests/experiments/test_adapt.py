@@ -11,12 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.comparison import in_context
 from experiments.results import k_shot
 from experiments.runs.loaded_agent import load
 from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
-from frodo.regimes.scores import normalised
-from frodo.runs.errors import UsageError
 from toy_envs.bandit import Bandit
 from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
@@ -51,24 +48,6 @@ def test_a_room_from_training_to_the_figure_and_the_test_again(start, tmp_path):
 
     assert start("experiments.adapt", *args, "--test_trials=1", "--resume").returncode == 0
     assert json.loads((tmp_path / "summary.json").read_bytes())["test"]["1"] == test["1"]
-
-    envs = [f"toy/rule_room/easy/held_out/{i}" for i in range(2)]
-    in_context.check([str(tmp_path)], envs)
-    (line,) = in_context.adapted(tmp_path, in_context.rooms(["toy/catch", *envs]))
-    room, one = RuleRoom("easy"), load(tmp_path, 1)
-    params = one.learner.setup.acting_params(one.agent)
-    how = dict(num_trials=in_context.NUM_TRIALS, num_episodes=in_context.NUM_EPISODES)
-    returns = returns_by_trial(one.learner, params, room, held_out_tasks(room, 2), jax.random.key(0), **how)
-    expected = np.mean([normalised(env, x) for env, x in zip(envs, returns, strict=True)], axis=0)
-    np.testing.assert_allclose(line.scores[1], expected, rtol=1e-5, atol=1e-6)
-    assert line.kind == "easy" and line.is_in_context and list(line.steps) == list(range(12, 97, 12))
-    assert line.steps_before == summary["env_steps"] and line.scores.shape == (2, 8)
-    with (tmp_path / "metrics.csv").open(newline="") as file:
-        assert 2 * line.seconds_before == max(float(row["cpu_seconds"]) for row in csv.DictReader(file))
-    with pytest.raises(UsageError, match="there is no rule room among --envs, such as toy/rule_room/main"):
-        in_context.check([str(tmp_path)], ["toy/catch"])
-    with pytest.raises(UsageError, match="its agent sees .*, rooms of the kind visible show"):
-        in_context.check([str(tmp_path)], ["toy/rule_room/visible/held_out/0"])
 
 
 def test_a_discovered_rule_trains_without_memory_and_a_bandit_has_a_regret(start, tmp_path):

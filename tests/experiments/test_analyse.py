@@ -33,7 +33,7 @@ def test_the_program_draws(tmp_path, monkeypatch, without):
     random_scores = lambda x, ahead, hidden: probed.append(hidden) or probes.Scores(*np.random.rand(3, *shape))
     monkeypatch.setattr(probes, "cross_validate", random_scores)
     paths = analyse.run(tmp_path, list(analyse.FIGURES))
-    assert [path.stem for path in paths] == ["confidence", "saliency", "probes", "horizon"]
+    assert [path.stem for path in paths] == ["confidence", "probes", "horizon"]
     written = {path.name for path in (tmp_path / "analysis").iterdir()}
     assert written == {f"{name}.{kind}" for name in analyse.FIGURES for kind in ("png", "csv")}
     with (tmp_path / "analysis/confidence.csv").open() as file:
@@ -42,9 +42,6 @@ def test_the_program_draws(tmp_path, monkeypatch, without):
     has_value = "q" not in without
     assert ("value" in rows[0]) == has_value
     assert probed == [(256, 256, 256)] * 3 + [(128, 64, 32)] * (1 + has_value)
-    with (tmp_path / "analysis/saliency.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 4 * 5 * 4 and min(float(row["z"]) for row in rows) >= 0
 
 
 def test_what_cannot_be_analysed_is_named(tmp_path, monkeypatch):

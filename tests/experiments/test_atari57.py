@@ -1,14 +1,13 @@
-"""The runs of Atari-57: each game is a job, how it goes on, and the report of those that are finished."""
+"""The runs of Atari-57: each game is a job, how it goes on, and the median of those that are finished."""
 
 import numpy as np
-import pytest
 
 from agents.environments.atari57 import atari57_scores
-from experiments.results import atari57, reading
+from experiments import report
+from experiments.results import reading
 from experiments.results.plots import Series
 from experiments.runs import training
 from experiments.runs.jobs import Job
-from frodo.runs.errors import UsageError
 from frodo.settings import presets
 
 
@@ -36,7 +35,7 @@ def test_every_game_is_a_job(start, tmp_path, monkeypatch):
 
     monkeypatch.setattr("experiments.runs.jobs.run_all", run_all)
     done = start("experiments.atari57", "--rule=impala", f"--out={tmp_path}", "--config.unroll=30")
-    assert done.returncode == 1 and "median" in done.stdout
+    assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "error: 56 of 57 games failed, Alien first: it was not run"
     games = [job.name for job in handed]
     assert games == list(presets.frodo_atari57()) and len(games) == len(atari57_scores()) == 57
@@ -63,15 +62,14 @@ def test_the_job_of_a_game_goes_on_or_begins(start, tmp_path, monkeypatch):
         assert seen.pop() == ("atari/Pong", "impala", 4_000_000_000, is_begun, 3, str(tmp_path / "Pong"))
 
 
-def test_the_report_is_of_what_is_finished(tmp_path):
-    with pytest.raises(UsageError, match=f"--report: no run in {tmp_path} is finished"):
-        atari57.report(tmp_path)
+def test_the_report_has_the_median_of_what_is_finished(tmp_path):
     for game, score in (("Alien", 1.0), ("Pong", 5.0), ("Qbert", 2.0), ("Zaxxon", 100.0)):
         make_run(tmp_path / game, score, is_finished=game != "Zaxxon")
-    *rows, median = atari57.report(tmp_path)
-    assert [row["game"] for row in rows] == ["Alien", "Pong", "Qbert"]
+    finished = [str(path) for path in sorted(tmp_path.glob("*/summary.json"))]
+    *rows, median = report.run(finished, "human_normalised", str(tmp_path / "median.png"), is_median=True)
+    assert [row["run"] for row in rows] == [str(tmp_path / game) for game in ("Alien", "Pong", "Qbert")]
     assert [row["human_normalised"] for row in rows] == [1.0, 5.0, 2.0]
-    assert median == {"game": "median", "env_steps": 1000, "return": 20.0, "human_normalised": 2.0}
+    assert median == {"run": "median", "env_steps": 1000, "human_normalised": 2.0}
     assert (tmp_path / "median.png").stat().st_size > 10_000
 
 

@@ -34,15 +34,19 @@ def test_a_run_is_recorded_and_scored_as_by_bsuite_and_ends_with_its_episodes(tm
 
     table = bsuite_scores.report(tmp_path, "impala", ["catch/0", "bandit/0", "cartpole/0"], [])
     assert "1 of 20 ids" in table and "% of episodes" in table and "cartpole" not in table
-    own = {one.experiment: one for one in bsuite_scores.read(tmp_path / "scores.csv")}
+    own = bsuite_scores.read(tmp_path / "scores.csv")
     summary = bsuite_scores._summary_analysis()
-    assert own["catch"].score == pytest.approx(summary.BSUITE_INFO["catch"].score(catch))
+    assert own.score["catch"] == pytest.approx(summary.BSUITE_INFO["catch"].score(catch))
     bandit = theirs[theirs.bsuite_id == "bandit/0"]
-    assert own["bandit"].score == pytest.approx(summary.BSUITE_INFO["bandit"].score(bandit)) and own["bandit"].score > 0
-    assert own["bandit"].part == f"1 of 20 ids, {bandit.episode.max() / 100:.3g} % of episodes"
-    for name in ("radar.png", "bars.png"):
-        image = matplotlib.image.imread(tmp_path / name)[..., :3]
-        assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # axes, text and the colour of the sweep
+    assert own.score["bandit"] == pytest.approx(summary.BSUITE_INFO["bandit"].score(bandit)) and own.score["bandit"] > 0
+    assert own.part["bandit"] == f"1 of 20 ids, {bandit.episode.max() / 100:.3g} % of episodes"
+    image = matplotlib.image.imread(tmp_path / "bars.png")[..., :3]
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 50  # axes, text and the colour of the sweep
+    (tmp_path / "other").mkdir()
+    lines = (tmp_path / "scores.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "other" / "scores.csv").write_text("".join(lines[:-1]))  # without the last experiment
+    assert bsuite_scores.report(tmp_path, "impala", [], [tmp_path / "other"]) == table
+    assert matplotlib.image.imread(tmp_path / "bars.png").shape != image.shape  # there are two bars for each
     with pytest.raises(RunError, match="no id has a score"):
         bsuite_scores.report(tmp_path / "empty", "impala", [], [])
 

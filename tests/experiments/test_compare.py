@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -58,13 +57,6 @@ def test_budgets_are_by_family():
         parse_budgets("catches=1")
     with pytest.raises(UsageError, match="--budgets=0: give a positive whole number"):
         parse_budgets("catch=0")
-
-
-def test_the_settings_are_shown():
-    text = running.show(one(methods=("impala", "ppo", "frodo")))
-    assert "  network.hidden = (64, 64)" in text and "  optimizer.max_gradient_norm = 0.5" in text
-    (ppo, _) = re.findall("  ppo: (.*)", text)
-    assert "epochs=4, minibatches=8" in ppo and "network" not in ppo and "optimizer" not in ppo
 
 
 def start(out, *more):

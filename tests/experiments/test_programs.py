@@ -82,7 +82,6 @@ MISTAKES = [
     (["discover", "--plan", "--num_devices=5"], "--num_devices=5: there are 5 devices for 4 agents"),
     (["discover", "--preset=disco103"], "--preset=disco103: unknown environment 'dmlab/rooms_collect_good"),
     (["atari57", "--only=Pung"], "--only is 'Pung', expected one of Alien, Amidar, .* (did you mean 'Pong'?)"),
-    (["atari57", "--report"], "--report: no run in"),
     (["atari57", "--only=Pong", "--num_devices=99"], "num_devices is 99, expected at most the"),
     (["catch", "--rule=z"], "--rule=z: give one of frodo, q, learned_loss"),
     (

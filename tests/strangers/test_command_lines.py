@@ -15,7 +15,7 @@ from frodo.runs.options import RunOptions
 
 LONG, LARGE = "a" * 300, "9" * 20
 ONLINE = ("online", "--rule=impala")
-PROGRAMS = ("adapt", "bsuite_sweep", "catch", "discover", "evolve", "online", "random_walk", "sensitivity")
+PROGRAMS = ("adapt", "bsuite_sweep", "catch", "discover", "evolve", "online", "random_walk")
 
 
 def refused(start, folder, program, *arguments):
@@ -166,7 +166,7 @@ def test_a_config_that_is_none(start, here, finished, value):
     named = re.compile(r"(^|: )o(/config.json)? |rule was")
     env = ("--env=toy/bandit/2", "--config.batch_size=4", "--config.network.hidden=8", "--steps=4000")
     assert named.search(refused(start, here, *ONLINE, *env, "--out=o", "--resume"))
-    assert named.search(refused(start, here, "watch", "o"))
+    assert named.search(refused(start, here, "analyse", "o"))
     if value in BAD_CONFIGS[:-1]:  # `report` does not ask for more
         assert named.search(refused(start, here, "report", "o"))
 
@@ -210,20 +210,14 @@ def test_metrics_that_are_none(start, here, finished, text):
         ("report", ["o", f"--out={LONG}"]),
         ("report", ["o", "--out=."]),
         ("report", ["o", "--metric=env_steps,,"]),
-        ("watch", ["o", "--out=."]),
-        ("watch", [LONG]),
-        ("watch", ["o", "--seed=99999999999"]),
-        ("watch", ["o", "--episode_seed=-1"]),
-        ("watch", ["o", "--steps=1e17"]),
         ("analyse", ["o", "--figures=probes,,"]),
         ("analyse", [__file__]),
+        ("analyse", [LONG]),
+        ("analyse", ["o", "--seed=99999999999"]),
         ("score", ["--formula=dqn", "--seeds=0-99999999"]),
         ("score", ["--formula=dqn", f"--out={LONG}"]),
         ("score", [f"--finalists={LONG}"]),
         ("score", ["--formula=" + "(" * 20_000]),
-        ("fit", ["--envs=a,,b"]),
-        ("fit", ["--steps=1e400"]),
-        ("fit", [f"--rule={LONG}"]),
         ("evaluate", [f"--weights={LONG}"]),
         ("evaluate", [f"--rule={LONG}"]),
         ("benchmark", ["--only=,"]),

@@ -30,50 +30,6 @@ def test_confidence_is_from_zero_to_one():
     assert found["z_confidence"][4, 1] == pytest.approx(1 + (p * np.log(p)).sum() / math.log(8), abs=1e-5)
 
 
-@pytest.mark.parametrize("core", [0, 5])
-def test_saliency_is_the_change_with_a_pixel(core):
-    agent = fresh(small(core=core, activation="tanh"))
-    trajectory, observations = experience(6, 3, agent)
-    steps, row, column = np.array([0, 3]), 2, 1
-    found = predictions.saliency(agent, trajectory, observations, steps)
-
-    @jax.jit
-    def changed(delta):
-        shown = trajectory._replace(observation=trajectory.observation.at[3, 0, row, column].add(delta))
-        own = jax.tree.map(lambda x: x[3, 0], agent.learner.setup.agent.unroll(agent.agent.params, shown))
-        log = {name: jax.nn.log_softmax(own[name]) for name in ("policy", "y", "z")}
-        action = trajectory.action[3, 0]
-        best = {"y": log["y"].max(), "z": log["z"][action].max()}
-        return {"policy": log["policy"][action], **predictions.values(own), **best}
-
-    up, down = changed(0.1), changed(-0.1)
-    for name, gradient in found.items():
-        assert gradient.shape == (2, 5, 4)
-        difference = float(up[name] - down[name]) / 0.2
-        assert gradient[1, row, column] == pytest.approx(difference, rel=0.05, abs=2e-3 if name == "value" else 1e-5), (
-            name
-        )
-
-
-@pytest.mark.parametrize("torso", ["conv", "resnet"])
-def test_saliency_of_frames_comes_back_as_frames(torso):
-    agent = fresh(small(torso=torso, channels=(2,), layout="first"), (2, 9, 8))
-    frames = np.random.default_rng(0).integers(256, size=(6, 3, 2, 9, 8)).astype(np.uint8)
-    trajectory, _ = experience(5, 3, agent)
-    prepare = agent.learner.setup.agent.prepare
-    trajectory = trajectory._replace(observation=jax.vmap(prepare)(frames))
-    found = predictions.saliency(agent, trajectory, frames, np.array([1]))
-    assert found["z"].shape == (1, 2, 9, 8) and np.abs(found["z"]).max() > 0
-
-    @jax.jit
-    def y(delta):
-        frame = jnp.asarray(frames[1, :1] / 255, jnp.float32).at[0, 1, 4, 3].add(delta)
-        made, _ = agent.learner.setup.agent.step(agent.agent.params, prepare(frame), trajectory.is_first[1, :1], ())
-        return jax.nn.log_softmax(made["y"][0]).max()
-
-    assert found["y"][0, 1, 4, 3] == pytest.approx(float(y(0.01) - y(-0.01)) / 0.02, rel=0.05, abs=1e-4)
-
-
 def test_targets_do_not_move_across_an_episode_end():
     agent = fresh(small())
     num_steps = 8

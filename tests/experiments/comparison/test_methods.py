@@ -1,7 +1,6 @@
 """Methods have one agent, and what cannot be compared is refused."""
 
 import dataclasses
-import os
 
 import chex
 import jax
@@ -134,16 +133,6 @@ def test_a_point_of_the_grid_is_in_every_method():
             assert config.rule.settings.entropy_cost == 0.07
         if kind(config) == "learns":
             assert config.outer.entropy_cost == 0.07
-
-
-@pytest.mark.skipif(not os.environ.get("DISCO103_WEIGHTS"), reason="DISCO103_WEIGHTS does not name the weights")
-def test_the_published_rule_also_has_its_own_agent():
-    compared = one(methods=("disco103_published",))
-    config = compared.configure(ENVS[0], "disco103_published")
-    own = presets.for_rule(ENVS[0], "disco")
-    assert (config.network, config.optimizer, config.replay) == (own.network, own.optimizer, own.replay)
-    assert config.batch_size == own.batch_size == 2 and config.rule.settings.skips_first_steps
-    assert config.is_frozen and not config.annealing and not compared.tuned_cells()
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):

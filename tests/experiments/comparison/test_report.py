@@ -44,7 +44,9 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
         "rate 0.01, entropy 0.01, 2 × 20",
     ):
         assert line in page
-    assert "http" not in page and page.count("data:image/png;base64,") == 7
+    assert {f"{name}.png" for name in re.findall(r'<img src="(\w.*?)\.png"', page)} == {
+        path.name for path in (tmp_path / "report").glob("*.png")
+    }
     own = [row for row in read(tmp_path / "report" / "scores.csv") if row["settings"] == "tuned"]
     scores = [row for row in own if row["method"] == "impala" and row["environment"] == ENVS[0]]
     assert [row["seed"] for row in scores] == ["0", "3"]
@@ -54,11 +56,10 @@ def test_the_report_holds_scores_costs_and_what_is_missing(tmp_path, monkeypatch
     frodo, frozen = costs[ENVS[0], "frodo"], costs[ENVS[0], "scalar_frozen"]
     assert float(frodo["env steps for η"]) == pytest.approx(1000 * 20 / 120) and frodo["env steps before"] == "0"
     assert float(frodo["CPU s"]) == 1000 / 200
-    assert float(frodo["CPU s for η"]) == pytest.approx(1000 / 200 - 1000 * 100 / 120 / 400)
     assert float(frodo["CPU s to compile, all seeds"]) == 20.0 - 2 * 1000 / 200
-    assert frozen["env steps before"] == "123" and frozen["CPU s before"] == "4.5" and frozen["CPU s for η"] == "0.0"
-    assert "before: 123 steps, 4.5 CPU s" in page and "during: 167 steps, 2.92 CPU s" in page
-    assert "0.3 [0.2, 0.4]" in page and "0.7 [0.6, 0.8] ←" in page
+    assert frozen["env steps before"] == "123" and frozen["CPU s before"] == "4.5"
+    assert "<td>123</td>" in page and "<td>167</td>" in page
+    assert "0.3 [0.2, 0.4]" in page and "0.7 [0.6, 0.8]" in page
     assert {row["is_seen"] for row in scores} == {"False"}
     grid = [row for row in read(tmp_path / "report" / "grid.csv") if row["method"] == "impala"]
     assert [(row["environment"], row["learning_rate"], row["return"], row["is_tuned"]) for row in grid] == [
@@ -122,7 +123,6 @@ def test_the_one_setting_is_beside_the_tuned_one(tmp_path, monkeypatch):
         ("tuned", ENVS[1]): "0.4",
         ("one", ENVS[1]): "0.4",
     }
-    page = (tmp_path / "report" / "index.html").read_text()
     tuned, one_ = (
         next(
             float(row["value"])
@@ -131,7 +131,7 @@ def test_the_one_setting_is_beside_the_tuned_one(tmp_path, monkeypatch):
         )
         for key in (("tuned", "all", "impala", "IQM"), ("one", "all", "impala", "IQM"))
     )
-    assert tuned > one_ and f"{tuned - one_:+.2f}" in page
+    assert tuned > one_
 
 
 @pytest.mark.parametrize(
