@@ -1,15 +1,17 @@
 """Timing of the programs: what is timed, runs of it in processes of their own, and tables of medians and ratios."""
 
 import contextlib
+import io
 import os
 import platform
 import re
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,8 @@ from experiments.results import reading
 from experiments.runs.compiled_programs import MIN_SECONDS
 from experiments.runs.jobs import failure
 from frodo.logs import note
-from frodo.runs.errors import RunError
+from frodo.runs import workers
+from frodo.runs.errors import RunError, UsageError
 
 ROOT = Path(__file__).parents[2]
 STATES = ("cold", "cached")
@@ -68,26 +71,26 @@ BENCHMARKS = {
 }
 
 
-def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int) -> dict[str, Any]:
+def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int) -> dict[str, Any] | str:
     """Run a benchmark in turns: once cold, then `repeats` times with what the cold process compiled.
 
     Args:
       packages: the folder that the packages are imported from, by revision.
     Returns:
-      `samples` by revision, and the `device` and `versions` as the last run has them.
-    Raises:
-      RunError: if the program fails, saying why.
-      UsageError: if it wrote no metrics.
+      `samples` by revision, the `device` and `versions` as the last run has them, and this machine; or why it failed.
     """
     samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
     with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
         for turn in range(1 + repeats):
             for revision, of in packages.items():
                 out = Path(folder, revision, str(turn))
-                samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out))
+                try:
+                    samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out))
+                except (RunError, UsageError) as error:
+                    return f"{revision}: {error}"
                 note(f"{benchmark.program} of {revision}: {STATES[turn > 0]}; {repeats - turn} to go")
         config = reading.read(out).config
-    return {"samples": samples, "device": config["device"], "versions": config["versions"]}
+    return {"samples": samples, "device": config["device"], "versions": config["versions"]} | machine()
 
 
 def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path) -> Sample:
@@ -108,13 +111,30 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path) ->
     command = [sys.executable, "-m", f"experiments.{benchmark.program}", *benchmark.arguments.split(), f"--out={out}"]
     out.mkdir(parents=True)
     with (out / "log.txt").open("w", encoding="utf-8") as log:
-        wall, before = time.monotonic(), os.times()
-        done = subprocess.run(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT, check=False)
-        after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    if done.returncode:
-        raise RunError(f"exit code {done.returncode}: {failure(out)}")
+        wall = time.monotonic()
+        process = subprocess.Popen(command, env=os.environ | env, stdout=log, stderr=subprocess.STDOUT)
+        cpu = _cpu_seconds(process)
+    if process.returncode:
+        raise RunError(f"exit code {process.returncode}: {failure(out)}")
     return read_sample(out, benchmark.unit, {"cpu_seconds": cpu, "seconds": time.monotonic() - wall})
+
+
+def _cpu_seconds(process: subprocess.Popen) -> float:
+    """Wait for the end of a process, which is stopped with this job; return its CPU seconds where the system says."""
+    ended = usage = None
+    try:
+        while not ended and process.returncode is None and not workers.is_cancelled():
+            time.sleep(0.05)
+            if not hasattr(os, "wait4"):
+                process.poll()
+                continue
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+            process.returncode = os.waitstatus_to_exitcode(status) if ended else None
+    finally:
+        process.kill()
+    if process.returncode is None:
+        raise RunError("it was stopped")
+    return usage.ru_utime + usage.ru_stime if usage else 0.0
 
 
 def read_sample(out: Path, unit: str, seconds: Mapping[str, float]) -> Sample:
@@ -173,12 +193,33 @@ def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
     return "\n".join(text)
 
 
-def revision_of(packages: Path) -> str:
-    """Return the revision of the packages in a folder, or the folder's name where git knows none."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+@contextlib.contextmanager
+def revisions(against: str) -> Iterator[dict[str, Path]]:
+    """Give the folders of the packages by revision: of this one, and of another as long as it is needed.
+
+    Raises:
+      UsageError: if there is no such revision or no repository, or if it has no such programs.
+    """
+    own = "this"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return subprocess.run(command, cwd=packages, capture_output=True, text=True, check=True).stdout.strip()
-    return packages.name
+        own = git("describe", "--always", "--dirty", "--exclude=*").decode().strip()
+    with tempfile.TemporaryDirectory(prefix="frodo_revision_") as folder:
+        packages = {own: ROOT}
+        if against:
+            try:
+                commit = git("rev-parse", "--verify", "--end-of-options", f"{against}^{{commit}}").decode().strip()
+                with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", commit))) as tar:
+                    tar.extractall(folder, filter="data")
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise UsageError(f"--against={against}: there is no such revision, or no git: {error}") from None
+            if not Path(folder, "experiments", "online.py").exists():
+                raise UsageError(f"--against={against}: it has no experiments.online")
+            packages[commit[:7]] = Path(folder)
+        yield packages
+
+
+def git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
 
 
 def machine() -> dict[str, Any]:
