@@ -271,5 +271,5 @@ def _parse_flags(argv: list[str]) -> list[str]:
         gc.freeze()  # else the end looks for garbage, for half a second
         sys.exit(0)
     if FLAGS["verbosity"].using_default_value:
-        FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
+        FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX tells of every step
     return rest

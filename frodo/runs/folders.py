@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from frodo.devices import is_first
 from frodo.files import writing
 from frodo.logs import note
+from frodo.runs.checkpoints import saved_steps
 from frodo.runs.errors import UsageError
 from frodo.runs.options import RunOptions
 from frodo.settings.earlier_versions import FORMAT
@@ -83,8 +83,8 @@ def check_free(folder: Path, options: RunOptions) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Say whether the run in a folder can go on: the name of a checkpoint that is whole is a number."""
-    return any(re.fullmatch("0|[1-9][0-9]*", x.name) and any(x.glob("*")) for x in (folder / "checkpoints").glob("*"))
+    """Say whether the run in a folder can go on."""
+    return bool(saved_steps(folder / "checkpoints"))
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:

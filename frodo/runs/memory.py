@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,32 +21,18 @@ from toy_envs.base import Environment
 Shown = Environment | HostEnvironment | Seen  # what says what it shows
 
 
-def import_psutil() -> Any:
-    """Import psutil, which comes with Orbax, where it is used alone; None where it is not installed."""
-    with contextlib.suppress(ImportError):
-        import psutil
-
-        return psutil
-    return None
-
-
-def available() -> int | None:
-    """Return the bytes that the devices of this process may still take; None where the platform does not say.
+def available() -> int:
+    """Return the bytes that the devices of this process may still take.
 
     Of accelerators it is all their memory that JAX may use. Of CPUs it is what is free, and no more than a container's
-    limit, or all of the machine's where nothing says what is free.
+    limit.
     """
     limits = [stats.get("bytes_limit") for device in jax.local_devices() if (stats := device.memory_stats())]
     if limits and all(limits):
         return sum(limits)
-    if psutil := import_psutil():
-        of_machine = psutil.virtual_memory().available + psutil.swap_memory().free
-    else:
-        try:
-            of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):
-            return None
-    return min([of_machine, *_limits_of_container()])
+    import psutil
+
+    return min([psutil.virtual_memory().available + psutil.swap_memory().free, *_limits_of_container()])
 
 
 def _limits_of_container() -> list[int]:
@@ -73,8 +58,8 @@ def num_bytes(tree: Any) -> int:
 
 def check(parts: Mapping[str, int]) -> None:
     """Raise a ValueError where these bytes, each under the name of a setting that they grow with, are not there."""
-    needed, found = sum(parts.values()), available()
-    if found is not None and needed > (found := found * jax.process_count()):
+    needed, found = sum(parts.values()), available() * jax.process_count()
+    if needed > found:
         largest = max(parts, key=lambda name: parts[name])
         raise ValueError(
             f"at least {quantity(needed)} bytes of memory are needed, and {quantity(found)} are there: make {largest} "
