@@ -17,7 +17,7 @@ from absl import flags
 
 from experiments.runs import command_line, settings, sweep
 from frodo.runs.errors import UsageError, caused_by
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import make_update_rule
 from meta.targets.disco import HIDDEN

@@ -26,8 +26,7 @@ from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.runs import memory
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import folder_of
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, folder_of
 from frodo.settings.config import OnlineConfig
 from meta.targets.sensitivity import INPUTS, STEP, target_derivatives
 from toy_envs.base import Environment

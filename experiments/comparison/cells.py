@@ -22,8 +22,7 @@ from frodo import files
 from frodo.logs import note
 from frodo.regimes.scores import normalised, reference_scores
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import has_checkpoint
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, has_checkpoint
 from frodo.settings.config import OnlineConfig
 from frodo.settings.value_bins import with_bins_of
 

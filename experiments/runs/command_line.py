@@ -37,8 +37,7 @@ from frodo.files import MAX_ENTRIES, DiskError
 from frodo.runs import cores, errors, workers
 from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
-from frodo.runs.folders import check_out
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, check_out
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import with_prefix
 from frodo.settings.unused import refuse_unused

@@ -33,7 +33,7 @@ def check_meta_params(rule: UpdateRule, num_actions: int, meta_params: Params | 
     """Raise a ValueError for an η that is not the rule's, or, outside of compiled programs, not finite."""
     if meta_params is None:
         return
-    expected = jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), num_actions))
+    expected = rule.meta_param_shapes(num_actions)
     check_like("meta_params", meta_params, expected, "an η of this rule with these settings")
     check_finite("meta_params", meta_params)
 
@@ -85,7 +85,7 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
     def expected_for(shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
         prepared = jax.eval_shape(setup.agent.prepare, jax.ShapeDtypeStruct(shape, dtype))
         agent = jax.eval_shape(lambda x: init_agent_state(setup, jax.random.key(0), x), prepared)
-        return agent, jax.eval_shape(lambda: setup.rule.random_meta_params(jax.random.key(0), num_actions))
+        return agent, setup.rule.meta_param_shapes(num_actions)
 
     def check(state: Any, observation: Any) -> None:
         check_type("state", state, kind, "what `init`, `update` or `learn` of this learner returned")

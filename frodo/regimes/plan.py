@@ -161,7 +161,7 @@ def _of_agents(config: PopulationConfig, names: Sequence[str], num_devices: int,
     """
     environment = max(map(_environment, names), key=lambda environment: environment.num_actions)
     setup = make_setup(config, environment.num_actions)
-    meta_params = jax.eval_shape(lambda key: setup.rule.random_meta_params(key, 2), _key())
+    meta_params = setup.rule.meta_param_shapes()
     if isinstance(environment, Environment):
         num, program = len(names) // mesh_size(len(names), num_devices), environment.program
         agent = make_agent(config, setup, program)

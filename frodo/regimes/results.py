@@ -223,9 +223,9 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
             key = jax.random.key(0, impl=facts.key_type) if facts.key_type else jax.random.PRNGKey(0)
             batch = jax.ShapeDtypeStruct((facts.config.batch_size, *observation.shape), observation.dtype)
             template = jax.eval_shape(learner.init, key, batch)
-        expected = {f"{LEARNER}{name}": states.described(leaf) for name, leaf in states.leaves(template).items()}
+        expected = {f"{LEARNER}{name}": leaf for name, leaf in states.leaves(template).items()}
         others = tuple(name for name in archive if name.startswith((ACTOR, METRICS)))
-        arrays = archive.read_all(expected, "the result", (RESULT, *others))
+        arrays = archive.read_all(expected, "the result", (RESULT, *others), are_finite=False)
         size = path.stat().st_size  # which they cannot exceed, as they are written without compression
         arrays |= {name: archive.read(name, size) for name in others}
     own = lambda kind: {name[len(kind) :]: x for name, x in arrays.items() if name.startswith(kind)}

@@ -9,7 +9,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 
@@ -68,12 +68,6 @@ class Regime(abc.ABC):
     def done(self, step: int) -> int:
         """Return how much of the total is done, for the line of progress."""
         return step
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.close(*exception)
 
     def close(self, *exception: Any) -> None:  # noqa: B027 - a regime may have nothing to end
         """End the threads that `begin` started; after an exception, as `__exit__` has it, those that hang are left."""

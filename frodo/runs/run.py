@@ -23,8 +23,16 @@ from frodo.runs import errors
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.cores import peak_memory_mb
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked, of_process
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import (
+    RunOptions,
+    check_free,
+    check_version,
+    clear,
+    folder_of,
+    has_checkpoint,
+    locked,
+    of_process,
+)
 from frodo.runs.provenance import provenance
 from frodo.settings.earlier_versions import FORMAT
 

@@ -87,9 +87,7 @@ def target_program(config: TargetProgramConfig) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         del target_predictions
         if config.is_data:
-            compute = lambda inputs: interpret(
-                meta_params.instructions, _no_draws(), jnp.stack(list(inputs.values())), meta_params.num
-            )
+            compute = meta_params.target
         else:
             given = meta_params["program"]["constants"] if constants else None
             compute = lambda inputs: evaluate(TARGETS, program, Given(inputs), _no_draws(), given)
@@ -112,6 +110,10 @@ class Data(NamedTuple):
 
     instructions: Instructions
     num: Array
+
+    def target(self, inputs: dict[str, Array]) -> Array:
+        """Compute it: inputs of a step by their names, in the order of `TARGETS`, [B] each -> target, [B]."""
+        return interpret(self.instructions, _no_draws(), jnp.stack(list(inputs.values())), self.num)
 
 
 def assembled(program: Program) -> Data:
@@ -168,6 +170,5 @@ def fingerprint(data: Data) -> Array:
     About 0 for a program that leaves values and policies as they are.
     """
     trajectory, values, logits = probe()
-    compute = lambda inputs: interpret(data.instructions, _no_draws(), jnp.stack(list(inputs.values())), data.num)
-    errors = targets(compute, trajectory, values, logits, TargetProgramConfig.discount) - values[:-1]
+    errors = targets(data.target, trajectory, values, logits, TargetProgramConfig.discount) - values[:-1]
     return jnp.arcsinh(errors).ravel()

@@ -9,7 +9,7 @@ from agents.acting.replay import ReplayConfig
 from experiments import reliance
 from experiments.runs import settings
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from meta.targets.disco import HIDDEN
 
 

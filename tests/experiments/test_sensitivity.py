@@ -12,7 +12,7 @@ from agents.rules.impala import ImpalaConfig, impala
 from agents.rules.td import TDLambdaConfig, td_lambda
 from experiments.analyses import derivatives as sensitivity
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings import presets
 from frodo.settings.registry import RuleConfig
 from meta.targets.scalar import FrodoConfig, frodo

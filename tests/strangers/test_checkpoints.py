@@ -10,8 +10,7 @@ import pytest
 
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import has_checkpoint
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, has_checkpoint
 from tests.frodo.runs.random_sum import Config, run
 
 TEMPLATE = {"x": jnp.array(0)}

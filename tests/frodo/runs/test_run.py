@@ -17,7 +17,7 @@ import pytest
 
 from frodo.files import DiskError
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.runs.run import Run
 from frodo.runs.signals import Signals
 from tests.frodo.runs.random_sum import Config, Inner, Sums, init, run
