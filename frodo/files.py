@@ -93,12 +93,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows of numbers and texts as CSV, as `write` does. The first row's keys are the header, if there is one."""
+    write(path, csv_of(list(rows[0]), rows).encode() if rows else b"")
+
+
+def csv_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], has_header: bool = True) -> str:
+    """Return rows of numbers and texts as CSV; a ValueError where a row has other columns."""
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if has_header:
         writer.writeheader()
-        writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
-    write(path, text.getvalue().encode())
+    writer.writerows(plain(rows))
+    return text.getvalue()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -97,11 +97,11 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
         return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
     if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
         with _named(name):
-            return Changing(_make_pure(found[3]), found[1], int(found[2]))
+            return Changing(make_pure(found[3]), found[1], int(found[2]))
     if suite == "trials" and (found := re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)):
         if _is_plain(found[4]):
             with _named(name):
-                return Trials(_make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
+                return Trials(make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
     raise _unknown_name(name)
 
 
@@ -124,7 +124,8 @@ def _is_plain(name: str) -> bool:
     return is_pure(name) and not name.startswith("trials/")
 
 
-def _make_pure(name: str) -> Environment:
+def make_pure(name: str) -> Environment:
+    """Make a pure environment by its name; errors are those of `make_environment`."""
     environment = make_environment(name, 1, 0)
     assert isinstance(environment, Environment)
     return environment

@@ -15,7 +15,7 @@ import jax
 from jax.interpreters import partial_eval
 
 from agents.acting import in_jax as acting
-from agents.environments.names import is_pure, make_environment
+from agents.environments.names import is_pure, make_pure
 from agents.environments.suites import Seen, seen
 from frodo import logs
 from frodo.devices import cpu_devices, make_mesh, mesh_size
@@ -280,11 +280,7 @@ def describe(plan: Plan, accelerators: Sequence[str] = tuple(ACCELERATORS)) -> s
 
 def _environment(name: str) -> Environment | Seen:
     """Return a pure environment itself, of others what they show."""
-    if not is_pure(name):
-        return seen(name)
-    environment = make_environment(name, 1, 0)
-    assert isinstance(environment, Environment)
-    return environment
+    return make_pure(name) if is_pure(name) else seen(name)
 
 
 def _key() -> Any:

@@ -20,12 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.environments.atari57 import atari_scores
-from agents.environments.names import is_pure, make_environment
+from agents.environments.names import is_pure, make_pure
 from agents.types import Array
 from frodo.regimes.program_lanes import Task
 from frodo.runs.errors import UsageError
 from toy_envs import names
-from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.grid_worlds import ABSENT, MOVES, GridWorld, World, make_world
 from toy_envs.rule_room import RuleRoom
@@ -84,10 +83,9 @@ def task_of(env: str) -> Task:
     Raises:
       UsageError: if it is none in JAX, or its bounds are not known.
     """
-    environment = make_environment(env, 1, 0) if is_pure(env) else None
-    if not isinstance(environment, Environment):
+    if not is_pure(env):
         raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
-    return Task(environment, *bounds(env))
+    return Task(make_pure(env), *bounds(env))
 
 
 @functools.cache

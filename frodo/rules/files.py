@@ -231,12 +231,10 @@ def load_origin(name: str) -> Origin:
 
 
 def agent_for(name: str, env: str) -> OnlineConfig:
-    """Return the settings of an agent that begins with a rule, as `load_settings` takes its name, in an environment.
-
-    Errors are those of `load_rule`.
-    """
-    rule, start, preset = load_settings(name), _start(name), presets.for_environment(env).replace(vmap_seeds=False)
-    return start.agent(env) if start else presets.placed(rule.config, preset)
+    """Return the settings of an agent that begins with a rule in an environment; errors are those of `load_rule`."""
+    if start := _start(name):
+        return start.agent(env)
+    return presets.placed(load_rule(name).config, presets.for_environment(env).replace(vmap_seeds=False))
 
 
 def config_for(rule: Rule, preset: Config) -> Config:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.validation import did_you_mean
-from frodo.files import write, writing
+from frodo.files import csv_of, write, writing
 from frodo.logs import note
 from frodo.runs.errors import RunError, UsageError, caused_by
 
@@ -75,10 +75,7 @@ class CSV(Callback):
         is_first = not self._columns
         self._columns = self._columns or list(row)
         with writing(self._path), self._path.open("w" if is_first else "a", encoding="utf-8", newline="") as file:
-            lines = csv.DictWriter(file, self._columns, lineterminator="\n")
-            if is_first:
-                lines.writeheader()
-            lines.writerow(row)
+            file.write(csv_of(self._columns, [row], has_header=is_first))
 
 
 class Checkpoint(Callback):

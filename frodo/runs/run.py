@@ -9,7 +9,6 @@ checkpoints/  the last two complete states
 import contextlib
 import csv
 import dataclasses
-import io
 import os
 import time
 import types
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents.validation import check_type
-from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
+from frodo.files import as_written, csv_of, read_json, with_new_settings, write_json, writing
 from frodo.runs import errors
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.cores import peak_memory_mb
@@ -178,16 +177,12 @@ class Run:
         for values in all_values:
             if differing := sorted(set(self._columns) ^ set(values)):
                 raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerows(plain(all_values))
+        text = csv_of(self._columns, all_values, has_header=is_new)
         length = self._metrics_length()
         with writing(self._metrics_path):
             try:
                 with self._metrics_path.open("a", encoding="utf-8", newline="") as file:
-                    file.write(text.getvalue())
+                    file.write(text)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.truncate(self._metrics_path, length)  # half a row would spoil the file
