@@ -34,6 +34,7 @@ class Callback:
 
     def begin(self, driven: "Driven") -> None:
         """See a run that begins, or goes on: its folder is `driven.run`, `driven.result()` what it has come to."""
+        self.driven = driven
 
     def see(self, row: dict[str, Any]) -> Any:
         """See a row of metrics; what is true ends the run."""
@@ -84,17 +85,14 @@ class Checkpoint(Callback):
     def __init__(self, path: Path | str, seconds: float = 60.0):
         self._path, self._seconds, self._last = Path(path), seconds, time.monotonic()
 
-    def begin(self, driven: "Driven") -> None:
-        self._driven = driven
-
     def see(self, row: dict[str, Any]) -> None:
         if time.monotonic() - self._last >= self._seconds:
-            self._driven.result().save(self._path)
+            self.driven.result().save(self._path)
             self._last = time.monotonic()
 
     def end(self) -> None:
-        if not self._driven.is_advancing:  # else an error ended it, and the last file stays
-            self._driven.result().save(self._path)
+        if not self.driven.is_advancing:  # else an error ended it, and the last file stays
+            self.driven.result().save(self._path)
 
 
 class _InFolder(Callback):
