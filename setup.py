@@ -34,7 +34,7 @@ setup(
         "optax>=0.2.6",
         "pandas>=2.2.2",
         "pillow>=10.0",
-        "psutil>=5.9",
+        "psutil>=5.9.5",
         "rlax>=0.1.8",
         "scipy>=1.14",
     ],
