@@ -117,21 +117,17 @@ def reference_scores(env: str) -> tuple[float, float]:
         world = make_world(toy.index)
         return expected_return(world, np.mean), expected_return(world, np.max)
     if isinstance(toy, RuleRoom) and toy.number is not None:
-        return _of_room(env, toy)
+        of_kind = RuleRoom(toy.kind)  # one compiled program serves all of them
+        task, random = jax.device_get(_random_play(of_kind, np.uint32(toy.task_ids.start)))
+        if not (best := oracle_return(task)):
+            raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
+        return float(random), best
     raise UsageError(
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
         f"envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, and {', '.join(KNOWN)}; "
         "changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
-
-
-def _of_room(env: str, room: RuleRoom) -> tuple[float, float]:
-    of_kind = RuleRoom(room.kind)  # one compiled program serves all of them
-    task, random = jax.device_get(_random_play(of_kind, np.uint32(room.task_ids.start)))
-    if not (best := oracle_return(task)):
-        raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
-    return float(random), best
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,26 +43,22 @@ class Callback:
         """See the end of the run, also where an error ends it."""
 
 
-def check_callbacks(callbacks: Any) -> None:
-    """Raise a TypeError that names what is no callback."""
+class _Function(Callback):
+    def __init__(self, function: Callable[[dict[str, Any]], Any]):
+        self._function = function
+
+    def see(self, row: dict[str, Any]) -> Any:
+        return self._function(row)
+
+
+def as_callbacks(callbacks: Any) -> list[Callback]:
+    """Return functions and callbacks as callbacks; a TypeError names what is neither."""
     if isinstance(callbacks, (str, Mapping)) or not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks are {callbacks!r}, expected a list of functions of a row, or of frodo.Callback")
     for i, one in enumerate(callbacks):
         if not isinstance(one, Callback) and (isinstance(one, type) or not callable(one)):
             raise TypeError(f"callbacks[{i}] is {one!r}, expected a function of a row, or a frodo.Callback")
-
-
-@contextlib.contextmanager
-def begun(callback: Any, driven: "Driven") -> Iterator[Callable[[dict[str, Any]], Any]]:
-    """Begin with a callback, and end it; gives the function that sees a row."""
-    if not isinstance(callback, Callback):
-        yield callback
-        return
-    callback.begin(driven)
-    try:
-        yield callback.see
-    finally:
-        callback.end()
+    return [one if isinstance(one, Callback) else _Function(one) for one in callbacks]
 
 
 class CSV(Callback):
