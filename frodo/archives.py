@@ -29,9 +29,6 @@ class Header(NamedTuple):
     dtype: np.dtype
     shape: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
 
 class Archive(Mapping[str, Header]):
     """The headers of an archive's arrays by name, and what reads the arrays; errors are those of `opened`."""
@@ -64,7 +61,7 @@ class Archive(Mapping[str, Header]):
             with self._file.open(member) as file:
                 header, start = _header(name, file.read(HEADER_BYTES))
             if member.file_size != start + header.dtype.itemsize * math.prod(header.shape):
-                raise ValueError(f"{name!r} has {member.file_size} bytes, but is {header}")
+                raise ValueError(f"{name!r} has {member.file_size} bytes, but is {states.described(header)}")
             return header
 
     def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
@@ -93,7 +90,7 @@ class Archive(Mapping[str, Header]):
         for name in sorted({*expected, *self._members} - {*others}):
             if name not in self or name not in expected:
                 raise ValueError(f"{self.path}: key {name!r} is {f'not one of {owner}' if name in self else 'missing'}")
-            if (found := str(self[name])) != (wanted := states.described(expected[name])):
+            if (found := states.described(self[name])) != (wanted := states.described(expected[name])):
                 raise ValueError(f"{self.path}: {name!r} is {found[:100]}, expected {wanted}")
         arrays = {name: self.read(name) for name in expected}
         for name, array in arrays.items() if are_finite else ():

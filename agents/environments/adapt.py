@@ -70,10 +70,7 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
 
 def as_pure_environment(environment: Any) -> Environment:
     """Return the environment as a pure one; a TypeError, besides errors of `as_environment`, if it is on the host."""
-    taken = as_environment(environment)
-    check_pure("environment", taken)
-    assert isinstance(taken, Environment)
-    return taken
+    return check_pure("environment", as_environment(environment))
 
 
 def _on_host(environment: Any) -> HostEnvironment | None:

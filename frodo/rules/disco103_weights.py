@@ -43,12 +43,13 @@ def find(path: str = "") -> Path:
                 raise ValueError(f"{prefix}{name} {NO_FILE}")
             return Path(name)
     cached = cache_folder() / "disco_103.npz"
+    by_hand = f"download {URL} by hand to {cached}, or name the file with DISCO103_WEIGHTS"
     try:
         digest = hashlib.sha256(cached.read_bytes()).hexdigest()
     except FileNotFoundError:
         note(f"there is no {cached}: downloading {URL}")
     except OSError as error:
-        raise ValueError(f"cannot read {cached}: {error.strerror}; {_by_hand(cached)}") from None
+        raise ValueError(f"cannot read {cached}: {error.strerror}; {by_hand}") from None
     else:
         if digest == SHA256:
             return cached
@@ -58,7 +59,7 @@ def find(path: str = "") -> Path:
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if type(error) is urllib.error.URLError else error
         reason = " ".join(str(reason).split()) or type(error).__name__
-        raise ValueError(f"cannot download Disco103's weights: {reason}; {_by_hand(cached)}") from None
+        raise ValueError(f"cannot download Disco103's weights: {reason}; {by_hand}") from None
     write(cached, data)
     return cached
 
@@ -74,10 +75,6 @@ def read(path: Path) -> dict[str, np.ndarray]:
             return archive.read_all(disco103.expected_shapes(), "Disco103")
     except FileNotFoundError:
         raise ValueError(f"{path} {NO_FILE}") from None
-
-
-def _by_hand(cached: Path) -> str:
-    return f"download {URL} by hand to {cached}, or name the file with DISCO103_WEIGHTS"
 
 
 def _download() -> bytes:

@@ -184,8 +184,7 @@ def load_rule(name: Path | str) -> Rule:
     if start := _start(name):
         rule = _at_start(name, start)
         return dataclasses.replace(rule, meta_params=start.meta_params(rule.config.rule))
-    path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
-    with _opened(name, path) as archive:
+    with _opened(name) as archive:
         for of, entry in RULES.items() if CONFIG not in archive else ():
             if (other := entry.other_files) and set(other.expected_shapes()) <= set(archive):
                 return _from_others(name, archive, of, other)
@@ -226,7 +225,7 @@ def load_origin(name: str) -> Origin:
     """Return where a rule comes from, without its η; errors are those of `load_rule`."""
     if start := _start(name):
         return start.origin
-    with _opened(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
+    with _opened(name) as archive:
         return _origin(name, archive)
 
 
@@ -284,9 +283,9 @@ def _by_key(meta_params: Params) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _opened(name: str, path: Path) -> Iterator[Archive]:
+def _opened(name: str) -> Iterator[Archive]:
     try:
-        with archives.opened(path) as archive:
+        with archives.opened(SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
             yield archive
     except FileNotFoundError:
         known = ", ".join(_known())

@@ -19,6 +19,10 @@ from frodo.settings.config import AgentConfig
 from toy_envs.base import Environment
 
 Shown = Environment | HostEnvironment | Seen  # what says what it shows
+_RULE, _NETWORK = "the networks of the rule", "the network (network.hidden, core, channels or action_model)"
+# By parts of the names of a state's leaves, the first of which counts.
+GROWS_WITH = {".replay": "replay.capacity", ".meta_params": _RULE, ".meta_opt_state": _RULE}
+GROWS_WITH |= {".agent": _NETWORK, ".newest": _NETWORK}
 
 
 def available() -> int:
@@ -92,15 +96,8 @@ def needs(
     parts = collections.Counter({of_experience: num * num_bytes((trajectories, validation))})
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = jax.tree_util.keystr(path)
-        if ".replay" in name:
-            grows_with = "replay.capacity"
-        elif ".meta_params" in name or ".meta_opt_state" in name:
-            grows_with = "the networks of the rule"
-        elif ".agent" in name or ".newest" in name:
-            grows_with = "the network (network.hidden, core, channels or action_model)"
-        else:
-            grows_with = of_experience
-        parts[grows_with] += num_bytes(leaf)
+        grows_with = (setting for part, setting in GROWS_WITH.items() if part in name)
+        parts[next(grows_with, of_experience)] += num_bytes(leaf)
     return parts
 
 
