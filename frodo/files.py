@@ -128,6 +128,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what is in nested mappings by its dotted name."""
+    settings: dict[str, Any] = {}
+    for key, value in record.items():
+        nested = isinstance(value, Mapping)
+        settings |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return settings
+
+
 def as_written(value: Any) -> Any:
     """Return a value as it is read back from a file of `write_json`; what JSON does not know as text."""
     return json.loads(json.dumps(plain(value), default=str))

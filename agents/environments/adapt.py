@@ -78,7 +78,7 @@ def _on_host(environment: Any) -> HostEnvironment | None:
     if isinstance(environment, HostEnvironment):
         return environment
     if is_envpool(environment):  # which is a gymnasium.Env, too
-        return EnvpoolEnvironment.of(environment)
+        return EnvpoolEnvironment(environment)
     if isinstance(environment, dm_env.Environment):
         return DmEnvBatch([environment])
     are_all = lambda kind: isinstance(environment, Sequence) and all(isinstance(one, kind) for one in environment)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from agents.environments import atari57
 from agents.environments.bsuite import bsuite_ids, make_bsuite
 from agents.environments.dm_env import DmEnvBatch
-from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment, envpool_ids
+from agents.environments.envpool import ATARI_PREPROCESSING, envpool_ids, make_envpool
 from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
 from agents.environments.navix import make_navix, navix_ids
@@ -91,9 +91,9 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     if suite == "bsuite" and rest in bsuite_ids():
         return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
     if suite == "envpool" and rest in envpool_ids():
-        return EnvpoolEnvironment(rest, num_envs, seed)
+        return make_envpool(rest, num_envs, seed)
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
-        return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
+        return make_envpool(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
     try:
         if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
             return Changing(make_pure(found[3]), found[1], int(found[2]))

@@ -110,22 +110,14 @@ def _read(run: Run, budget: int) -> reading.Results:
         record = results.config | {"config": files.with_new_settings(OnlineConfig, results.config["config"])}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{run.folder} has a setting that this version does not know: {error}") from None
-    written = flat(record)
+    written = files.flat(record)
     expected = {"steps": budget, "seeds": run.seeds, "learning_rates": run.learning_rates, "config": config}
-    for name, value in flat(files.as_written(expected)).items():
+    for name, value in files.flat(files.as_written(expected)).items():
         if (found := written.get(name)) != value:
             raise UsageError(
                 f"{run.folder}: its {name} is {found}, expected {value}: runs of one comparison must agree"
             )
     return results._replace(config=record)
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def is_shown(out: Path, env: str, method: str, choice: Choice) -> bool:

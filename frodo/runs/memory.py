@@ -14,6 +14,7 @@ from agents.environments.host import HostEnvironment
 from agents.environments.suites import Seen
 from agents.networks.agent import Agent
 from agents.types import Trajectory
+from frodo import states
 from frodo.logs import quantity
 from frodo.settings.config import AgentConfig
 from toy_envs.base import Environment
@@ -94,8 +95,7 @@ def needs(
     if config.is_acting_interleaved:  # one after the other
         trajectories = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), trajectories)
     parts = collections.Counter({of_experience: num * num_bytes((trajectories, validation))})
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        name = jax.tree_util.keystr(path)
+    for name, leaf in states.leaves(state).items():
         grows_with = (setting for part, setting in GROWS_WITH.items() if part in name)
         parts[next(grows_with, of_experience)] += num_bytes(leaf)
     return parts

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents.validation import check_type
-from frodo.files import as_written, csv_of, read_json, with_new_settings, write_json, writing
+from frodo.files import as_written, csv_of, flat, read_json, with_new_settings, write_json, writing
 from frodo.runs import errors, folders
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.cores import peak_memory_mb
@@ -195,7 +195,7 @@ class Run:
     def _settings(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return what must not change between the parts of a run, by its dotted name."""
         required = {key: record[key] for key in ("experiment", "name", "seeds", "learning_rates", "config")}
-        return _flat(required | {key: record.get(key, "") for key in self._about})
+        return flat(required | {key: record.get(key, "") for key in self._about})
 
     def restore(self, template: Any) -> tuple[Any, int]:
         """Return the state and step of the last good checkpoint, bit for bit; without --resume the template and 0.
@@ -257,15 +257,6 @@ class Run:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""
         write_json(self.folder / "summary.json", summary)
-
-
-def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return what is in nested mappings by its dotted name."""
-    settings: dict[str, Any] = {}
-    for key, value in record.items():
-        nested = isinstance(value, Mapping)
-        settings |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return settings
 
 
 def opened(
