@@ -8,7 +8,7 @@ a method in an environment has a summary.json when all its runs are done.
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

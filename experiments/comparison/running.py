@@ -10,6 +10,7 @@ from experiments.comparison import cells, in_context, report
 from experiments.comparison.comparison import Comparison, check, check_names
 from experiments.results import statistics
 from experiments.runs.jobs import Job, open_folder, run_all
+from frodo.files import flat
 from frodo.logs import quantity
 from frodo.rules.files import SHIPPED, shipped_rules
 from frodo.runs.errors import RunError
@@ -83,10 +84,10 @@ def show(comparison: Comparison) -> str:
     """Return the common agent of every environment, and what each method has otherwise, as a text."""
     lines = [f"grid: {dataclasses.asdict(comparison.grid)}"]
     for env in comparison.envs:
-        common = cells.flat(dataclasses.asdict(presets.common_agent(env)))
+        common = flat(dataclasses.asdict(presets.common_agent(env)))
         lines += [f"\n{env}, {quantity(comparison.budget(env))} steps", *(f"  {x} = {y}" for x, y in common.items())]
         for method in (method for own, method in comparison.cells() if own == env):
-            own = cells.flat(dataclasses.asdict(comparison.configure(env, method)))
+            own = flat(dataclasses.asdict(comparison.configure(env, method)))
             others = [f"{x}={y}" for x, y in own.items() if common.get(x) != y]
             lines.append(f"  {method}: {', '.join(others)}")
     return "\n".join(lines)
