@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from agents.settings import OneOf
@@ -76,6 +77,10 @@ class UpdateRule(NamedTuple):
     def has_copy(self) -> bool:
         """Whether there is a slowly moving copy of the agent."""
         return self.is_copy_hard or self.target_decay is not None
+
+    def meta_param_shapes(self, num_actions: int = 2) -> Params:
+        """Return the shapes and dtypes of η."""
+        return jax.eval_shape(lambda: self.random_meta_params(jax.random.key(0), num_actions))
 
 
 def with_checked_predictions(rule: UpdateRule) -> UpdateRule:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from agents.validation import check_shape
+from agents.validation import as_array, check_shape
 from toy_envs.base import Array
 
 Params = Any  # a pytree of arrays
@@ -119,10 +119,7 @@ def make_trajectory(
     """
     given = dict(observation=observation, action=action, reward=reward, discount=discount)
     given |= dict(behaviour_logits=behaviour_logits)
-    for name, x in given.items():
-        if x is None:
-            raise TypeError(f"{name} is None, expected an array")
-    arrays = {name: jnp.asarray(x) for name, x in given.items()}
+    arrays = {name: as_array(name, x) for name, x in given.items()}
     actions = arrays["action"]
     _check_size(actions)
     check_shape("discount", arrays["discount"], actions.shape)

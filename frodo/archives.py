@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from frodo import files
+from frodo import files, states
 
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)  # that unpack a piece at a time
 MAX_NAME = 200  # characters of a member's name
@@ -28,9 +28,6 @@ class Header(NamedTuple):
 
     dtype: np.dtype
     shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
 
 
 class Archive(Mapping[str, Header]):
@@ -64,7 +61,7 @@ class Archive(Mapping[str, Header]):
             with self._file.open(member) as file:
                 header, start = _header(name, file.read(HEADER_BYTES))
             if member.file_size != start + header.dtype.itemsize * math.prod(header.shape):
-                raise ValueError(f"{name!r} has {member.file_size} bytes, but is {header}")
+                raise ValueError(f"{name!r} has {member.file_size} bytes, but is {states.described(header)}")
             return header
 
     def read(self, name: str, max_bytes: int | None = None) -> np.ndarray:
@@ -77,22 +74,29 @@ class Archive(Mapping[str, Header]):
             with self._file.open(self._members[name]) as file:
                 return np.lib.format.read_array(file, allow_pickle=False)
 
-    def read_all(self, expected: Mapping[str, str], owner: str, others: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """Return the arrays, which must be these; `others` may be there, too.
+    def read_all(
+        self, expected: Mapping[str, Any], owner: str, others: tuple[str, ...] = (), are_finite: bool = True
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays, which must be these, in this order; `others` may be there, too.
 
         Args:
-          expected: name -> dtype and shape, such as "float32[3, 4]".
+          expected: name -> an array, or what stands for its shape and dtype.
           owner: whose arrays they are, in messages.
           others: members that are not read.
+          are_finite: whether all their entries must be.
         Raises:
-          ValueError: naming the first array that is missing, unknown, or of another dtype or shape.
+          ValueError: naming the first array that is missing, unknown, of another dtype or shape, or not finite.
         """
         for name in sorted({*expected, *self._members} - {*others}):
             if name not in self or name not in expected:
                 raise ValueError(f"{self.path}: key {name!r} is {f'not one of {owner}' if name in self else 'missing'}")
-            if (found := str(self[name])) != expected[name]:
-                raise ValueError(f"{self.path}: {name!r} is {found[:100]}, expected {expected[name]}")
-        return {name: self.read(name) for name in sorted(expected)}
+            if (found := states.described(self[name])) != (wanted := states.described(expected[name])):
+                raise ValueError(f"{self.path}: {name!r} is {found[:100]}, expected {wanted}")
+        arrays = {name: self.read(name) for name in expected}
+        for name, array in arrays.items() if are_finite else ():
+            if not np.all(np.isfinite(array)):
+                raise ValueError(f"{self.path}: {name!r} has entries that are not finite")
+        return arrays
 
     def json(self, name: str) -> Any:
         """Return what a member of bytes says as JSON."""

@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import os
-import re
 import reprlib
 import types
 import typing
@@ -33,25 +32,20 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write into one line that names the path and the reason.
-
-    Raises:
-      DiskError: for an OSError, and for a tensorstore error that carries the operating system's error code.
-    """
+    """Turn the operating system's refusal to write into a DiskError, one line that names the path and the reason."""
     try:
         yield
     except DiskError:
         raise  # which names the very file
-    except Exception as error:
-        code = re.search(r"os_error_code='(\d+)'", str(error))
-        if not isinstance(error, OSError) and not code:
-            raise
-        reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None) or str(error)
-        raise DiskError(f"cannot write {path}: {reason}") from error
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: an earlier one stays as it is when the disk refuses.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write a file whole or not at all: the one that is given takes its place at the end of the block.
+
+    An earlier one stays as it is when the disk refuses, or the block raises an error.
 
     Raises:
       DiskError: naming the path and the operating system's reason.
@@ -60,18 +54,23 @@ def write(path: Path, data: bytes) -> None:
     with writing(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
+            yield temporary
             os.replace(temporary, path)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
 
+def write(path: Path, data: bytes) -> None:
+    """Write a file, as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz file, as `write` does."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    write(path, buffer.getvalue())
+    """Write an .npz file, as `replacing` does."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,12 +93,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows of numbers and texts as CSV, as `write` does. The first row's keys are the header, if there is one."""
+    write(path, csv_of(list(rows[0]), rows).encode() if rows else b"")
+
+
+def csv_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], has_header: bool = True) -> str:
+    """Return rows of numbers and texts as CSV; a ValueError where a row has other columns."""
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if has_header:
         writer.writeheader()
-        writer.writerows({key: plain(value) for key, value in row.items()} for row in rows)
-    write(path, text.getvalue().encode())
+    writer.writerows(plain(rows))
+    return text.getvalue()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -122,6 +126,15 @@ def plain(value: Any) -> Any:
             short = np.float32(value)
         return float(str(short)) if float(short) == value else value
     return value
+
+
+def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return what is in nested mappings by its dotted name."""
+    settings: dict[str, Any] = {}
+    for key, value in record.items():
+        nested = isinstance(value, Mapping)
+        settings |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return settings
 
 
 def as_written(value: Any) -> Any:

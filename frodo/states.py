@@ -26,6 +26,7 @@ def leaves(state: Any) -> dict[str, Any]:
 def described(leaf: Any) -> str:
     """Return the dtype and shape of `as_array(leaf)`, such as "float32[3, 4]"; the leaf may be one of a template."""
     array = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
+    array = array if hasattr(array, "dtype") else np.asarray(array)
     return f"{array.dtype}{list(array.shape)}"
 
 

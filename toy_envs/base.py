@@ -145,14 +145,15 @@ class Environment(abc.ABC, Generic[State]):
         )
 
 
-def check_pure(name: str, environment: Any) -> None:
-    """Raise a TypeError where what must be a pure environment is something else."""
+def check_pure(name: str, environment: Any) -> Environment:
+    """Return a pure environment; a TypeError where it is something else."""
     if not isinstance(environment, Environment):
         kind = type(environment)
         raise TypeError(
             f"{name} is a {kind.__module__}.{kind.__qualname__}, expected a pure one, a toy_envs.base.Environment: "
             "frodo.as_environment makes one of a name, as 'toy/catch', or of one of gymnax, navix or xminigrid"
         )
+    return environment
 
 
 def restarted(restart: Callable[[State], State], is_over: Array, state: State) -> State:

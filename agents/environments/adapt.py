@@ -26,10 +26,14 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     """Return the environment as a pure one, or as a batch on the host.
 
     Args:
-      environment: a name that `make_environment` takes; an `Environment`; one of gymnax or xminigrid, with its
-        parameters as the pair (environment, params), of gymnax also without them, or one of navix, each also in
-        wrappers that have a `_env`, as gymnax's own and PureJaxRL's `FlattenObservationWrapper` and `LogWrapper`; or
-        what `as_host_environment` takes.
+      environment: one of these.
+        - A name that `make_environment` takes.
+        - An `Environment`, or one of gymnax or xminigrid, with its parameters as the pair (environment, params), of
+          gymnax also without them, or one of navix, each also in wrappers that have a `_env`, as gymnax's own and
+          PureJaxRL's `FlattenObservationWrapper` and `LogWrapper`.
+        - A `HostEnvironment`, which is returned as it is; a `dm_env.Environment` or a sequence of them; a
+          `gymnasium.vector.VectorEnv`, or a `gymnasium.Env`, which becomes a batch of one; or what `envpool.make`
+          returns, of the type 'gymnasium'. Wrapped ones are taken as the wrappers show them.
       num_envs: how many run in the batch of a name on the host.
       seed: of a name on the host.
     Raises:
@@ -42,11 +46,16 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     if isinstance(environment, type):
         name = environment.__name__
         raise TypeError(f"environment is the class {name}, expected one of it: {name}()")
-    if _is_on_host(environment):  # also one with a `_env` of its own, whatever that is
-        return as_host_environment(environment)
+    if (host := _on_host(environment)) is not None:  # also one with a `_env` of its own, whatever that is
+        return host
     pure = environment if isinstance(environment, Environment) else _as_pure(environment)
     if pure is None:
-        return as_host_environment(environment)
+        found = "None" if environment is None else f"a {_type_name(environment)}"
+        raise TypeError(
+            f"environment is {found}, expected a toy_envs.base.Environment, a HostEnvironment, a "
+            "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one "
+            f"of gymnax, navix or xminigrid, with its params as a pair; {OWN}"
+        )
     shown, name = pure.shown, type(pure).__name__
     if not hasattr(shown, "shape"):
         raise ValueError(
@@ -61,22 +70,34 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
 
 def as_pure_environment(environment: Any) -> Environment:
     """Return the environment as a pure one; a TypeError, besides errors of `as_environment`, if it is on the host."""
-    taken = as_environment(environment)
-    check_pure("environment", taken)
-    assert isinstance(taken, Environment)
-    return taken
+    return check_pure("environment", as_environment(environment))
 
 
-def _is_on_host(environment: Any) -> bool:
-    """Whether it is of a type that `as_host_environment` takes; gymnasium is not imported to know."""
-    types = [HostEnvironment, dm_env.Environment]
-    if gymnasium := sys.modules.get("gymnasium"):
-        types += [gymnasium.Env, gymnasium.vector.VectorEnv]
-    return isinstance(environment, tuple(types)) or is_envpool(environment) or _are_dm_env(environment)
-
-
-def _are_dm_env(environment: Any) -> bool:
-    return isinstance(environment, Sequence) and all(isinstance(one, dm_env.Environment) for one in environment)
+def _on_host(environment: Any) -> HostEnvironment | None:
+    """Return a batch on the host in its adapter; None for anything else. Gymnasium is not imported to know."""
+    if isinstance(environment, HostEnvironment):
+        return environment
+    if is_envpool(environment):  # which is a gymnasium.Env, too
+        return EnvpoolEnvironment(environment)
+    if isinstance(environment, dm_env.Environment):
+        return DmEnvBatch([environment])
+    are_all = lambda kind: isinstance(environment, Sequence) and all(isinstance(one, kind) for one in environment)
+    if are_all(dm_env.Environment):
+        return DmEnvBatch(environment)
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is None:
+        return None
+    if isinstance(environment, gymnasium.vector.VectorEnv):
+        return GymnasiumEnvironment(environment)
+    if isinstance(environment, gymnasium.Env):
+        name = environment_name(environment)
+        return GymnasiumEnvironment(gymnasium.vector.SyncVectorEnv([lambda: environment]), name)
+    if are_all(gymnasium.Env):
+        raise TypeError(
+            f"environment is a {_type_name(environment)} of gymnasium.Env, expected a gymnasium.vector.VectorEnv, such "
+            "as SyncVectorEnv([make, make]), where make() returns one of them"
+        )
+    return None
 
 
 def _as_pure(environment: Any) -> Environment | None:
@@ -103,50 +124,6 @@ def _check_wrappers(wrappers: Sequence[Any], known: Sequence[str], base: Any) ->
         if name not in known:
             expected = ", ".join(known)
             raise TypeError(f"environment is a {_type_name(base)} in a {name}, expected no wrappers but {expected}")
-
-
-def as_host_environment(environment: Any) -> HostEnvironment:
-    """Return the environment as a batch on the host.
-
-    Args:
-      environment: a `HostEnvironment`, which is returned as it is; a `dm_env.Environment` or a sequence of them; a
-        `gymnasium.vector.VectorEnv`, or a `gymnasium.Env`, which becomes a batch of one; or what `envpool.make`
-        returns, of the type 'gymnasium'. Wrapped ones are taken as the wrappers show them.
-    Raises:
-      TypeError: if it is none of these.
-      ValueError: if agents cannot act in it: the observation is not a single array, or actions are not discrete.
-    """
-    if isinstance(environment, HostEnvironment):
-        return environment
-    if is_envpool(environment):
-        return EnvpoolEnvironment.of(environment)
-    if isinstance(environment, dm_env.Environment):
-        return DmEnvBatch([environment])
-    if _are_dm_env(environment):
-        return DmEnvBatch(environment)
-    if isinstance(environment, Environment):
-        raise TypeError(
-            f"environment is a {_type_name(environment)}, a pure one: toy_envs.base.DmEnv(environment, seed) steps it "
-            "on the host"
-        )
-    import gymnasium
-
-    if isinstance(environment, gymnasium.vector.VectorEnv):  # envpool's are a gymnasium.Env too
-        return GymnasiumEnvironment(environment)
-    if isinstance(environment, gymnasium.Env):
-        name = environment_name(environment)
-        return GymnasiumEnvironment(gymnasium.vector.SyncVectorEnv([lambda: environment]), name)
-    if isinstance(environment, Sequence) and all(isinstance(one, gymnasium.Env) for one in environment):
-        raise TypeError(
-            f"environment is a {_type_name(environment)} of gymnasium.Env, expected a gymnasium.vector.VectorEnv, such "
-            "as SyncVectorEnv([make, make]), where make() returns one of them"
-        )
-    found = "None" if environment is None else f"a {_type_name(environment)}"
-    raise TypeError(
-        f"environment is {found}, expected a toy_envs.base.Environment, a HostEnvironment, a "
-        "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one of "
-        f"gymnax, navix or xminigrid, with its params as a pair; {OWN}"
-    )
 
 
 def _type_name(environment: Any) -> str:

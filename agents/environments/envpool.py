@@ -39,56 +39,30 @@ ATARI_PREPROCESSING = dict(
 class EnvpoolEnvironment(GymnasiumEnvironment):
     """An envpool environment. Observations of uint8 stay as they are: Atari is [B, 4, 84, 84], channels first.
 
-    Others become float32. `of` takes one that is made.
+    Others become float32.
 
     Of MiniGrid's dictionary of view, direction and mission, the view of the agent alone is shown: [B, 7, 7, 3] float32,
     kind, colour and state of what is at a place, each in [0, 1].
 
     Args:
-      env_id: an id that envpool lists, for example 'CartPole-v1'.
-      num_envs: B.
-      seed: different seeds share no environment seed.
-      **options: of `envpool.make`, for example `max_episode_steps`.
+      made: what `envpool.make` returns.
+      name: for error messages; by default the name of its class.
     Raises:
-      ValueError: if there is more than one player, the observation is not a single array, or actions are not discrete.
-      ImportError: if envpool is not installed or misses a system library; Procgen needs the runtime of Qt 5.
+      ValueError: if it is not of the type 'gymnasium', or not stepped all at a time, there is more than one player, the
+        observation is not a single array, or actions are not discrete.
     """
 
-    def __init__(self, env_id: str, num_envs: int, seed: int, **options: Any):
-        envpool = import_envpool()
-        with warnings.catch_warnings():  # gymnasium on the precision of the spaces' bounds
-            warnings.simplefilter("ignore")
-            spec: Any = envpool.make_spec(env_id)  # to refuse an environment before it is made
-            observation, action = spec.gymnasium_observation_space, spec.gymnasium_action_space
-            _check(f"envpool/{env_id}", observation, action, spec.config)
-            seeds = environment_seeds(seed, num_envs)
-            options = dict(num_envs=num_envs, seed=seeds, num_threads=ENVPOOL_THREADS) | options
-            self._take_made(f"envpool/{env_id}", envpool.make(env_id, env_type="gymnasium", **options))
-
-    @classmethod
-    def of(cls, made: Any) -> "EnvpoolEnvironment":
-        """Take an environment that `envpool.make` made, whatever its seeds are.
-
-        Raises:
-          ValueError: if it is not of the type 'gymnasium', or not stepped all at a time, and as for one by its id.
-        """
-        name = type(made).__name__
+    def __init__(self, made: Any, name: str = ""):
+        name = name or type(made).__name__
         if isinstance(made, dm_env.Environment):
             raise ValueError(f'environment {name!r} has the env_type "dm", expected env_type="gymnasium"')
         if made.is_async:
             raise ValueError(f"environment {name!r} has a batch_size below num_envs, expected the same: no batch_size")
-        environment = cls.__new__(cls)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _check(name, made.observation_space, made.action_space, made.spec.config)
-            environment._take_made(name, made)
-        return environment
-
-    def _take_made(self, name: str, made: Any) -> None:
-        observation = made.observation_space  # made anew each time
+        with warnings.catch_warnings(action="ignore"):  # of gymnasium, on the precision of the spaces' bounds
+            observation, action = made.observation_space, made.action_space  # made anew each time
+        _check(name, observation, action, made.spec.config)
         self._is_minigrid = hasattr(observation, "spaces")
-        # It resets in the next step.
-        self._take(name, made, len(made), _seen(observation), made.action_space, is_same_step=False)
+        self._take(name, made, len(made), _seen(observation), action, is_same_step=False)  # it resets in the next step
         if self._is_minigrid:
             self.observation_dtype = np.dtype(np.float32)
 
@@ -96,6 +70,26 @@ class EnvpoolEnvironment(GymnasiumEnvironment):
         if self._is_minigrid:
             return observation["image"] / np.array(LARGEST, np.float32)
         return observation.astype(self.observation_dtype, copy=False)  # envpool writes to none of its arrays again
+
+
+def make_envpool(env_id: str, num_envs: int, seed: int, **options: Any) -> EnvpoolEnvironment:
+    """Make an environment that envpool lists, such as 'CartPole-v1'.
+
+    Args:
+      env_id, num_envs: which, and how many of them.
+      seed: different seeds share no environment seed.
+      **options: of `envpool.make`, for example `max_episode_steps`.
+    Raises:
+      ValueError: as `EnvpoolEnvironment`, before one is made.
+      ImportError: if envpool is not installed or misses a system library; Procgen needs the runtime of Qt 5.
+    """
+    envpool, name = import_envpool(), f"envpool/{env_id}"
+    options = dict(seed=environment_seeds(seed, num_envs), num_threads=ENVPOOL_THREADS) | options
+    with warnings.catch_warnings(action="ignore"):
+        spec: Any = envpool.make_spec(env_id)
+        _check(name, spec.gymnasium_observation_space, spec.gymnasium_action_space, spec.config)
+        made = envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, **options)
+    return EnvpoolEnvironment(made, name)
 
 
 def is_envpool(environment: Any) -> bool:

@@ -72,14 +72,11 @@ def check_finite(time_step: Any, name: str, step: int, is_clipped: bool = False)
             continue
         bad = np.isnan(x) if field == "reward" and is_clipped else ~np.isfinite(x)
         if bad.any():
-            index = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise NotFiniteError(not_finite(name, index[0], step, field, index[1:], float(x[index])))
-
-
-def not_finite(name: str, number: int, step: int, field: str, index: tuple[int, ...], value: float) -> str:
-    """Say that an environment of a batch showed a value that is not finite."""
-    place = f"{field}{list(index)}" if index else field
-    return f"{name}, number {number} of its batch: {place} was {value} after step {step}, expected a finite number"
+            number, *index = np.argwhere(bad)[0].tolist()
+            place, value = f"{field}{index}" if index else field, float(x[number, *index])
+            raise NotFiniteError(
+                f"{name}, number {number} of its batch: {place} was {value} after step {step}, expected a finite number"
+            )
 
 
 def check_supported(

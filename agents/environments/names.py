@@ -4,22 +4,21 @@ The toys, gymnax's, navix's and xminigrid's environments are pure functions, whi
 others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
-import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from agents.environments import atari57
 from agents.environments.bsuite import bsuite_ids, make_bsuite
 from agents.environments.dm_env import DmEnvBatch
-from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment, envpool_ids
+from agents.environments.envpool import ATARI_PREPROCESSING, envpool_ids, make_envpool
 from agents.environments.gymnax import gymnax_ids, make_gymnax
 from agents.environments.host import HostEnvironment, environment_seeds
 from agents.environments.navix import make_navix, navix_ids
 from agents.environments.xminigrid import make_xminigrid, xminigrid_ids
 from agents.validation import check_count, check_type
 from toy_envs import names as toys
-from toy_envs.base import Environment
+from toy_envs.base import Environment, check_pure
 from toy_envs.changing import CHANGES, Changing
 from toy_envs.rule_room import KINDS
 from toy_envs.trials import Trials
@@ -92,26 +91,18 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     if suite == "bsuite" and rest in bsuite_ids():
         return DmEnvBatch([make_bsuite(rest, one_seed) for one_seed in environment_seeds(seed, num_envs)], name)
     if suite == "envpool" and rest in envpool_ids():
-        return EnvpoolEnvironment(rest, num_envs, seed)
+        return make_envpool(rest, num_envs, seed)
     if suite == "atari" and (game := atari57.snake_case(rest)) in atari57.atari57_scores():
-        return EnvpoolEnvironment(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
-    if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
-        with _named(name):
-            return Changing(_make_pure(found[3]), found[1], int(found[2]))
-    if suite == "trials" and (found := re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)):
-        if _is_plain(found[4]):
-            with _named(name):
-                return Trials(_make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
-    raise _unknown_name(name)
-
-
-@contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Have a ValueError begin with the environment's name."""
+        return make_envpool(atari57.envpool_id(game), num_envs, seed, **ATARI_PREPROCESSING)
     try:
-        yield
+        if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
+            return Changing(make_pure(found[3]), found[1], int(found[2]))
+        found = re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)
+        if suite == "trials" and found and _is_plain(found[4]):
+            return Trials(make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    raise _unknown_name(name)
 
 
 def is_pure(name: str) -> bool:
@@ -124,10 +115,9 @@ def _is_plain(name: str) -> bool:
     return is_pure(name) and not name.startswith("trials/")
 
 
-def _make_pure(name: str) -> Environment:
-    environment = make_environment(name, 1, 0)
-    assert isinstance(environment, Environment)
-    return environment
+def make_pure(name: str) -> Environment:
+    """Make a pure environment by its name; errors are those of `make_environment`."""
+    return check_pure(name, make_environment(name, 1, 0))
 
 
 def _unknown_name(name: str) -> ValueError:

@@ -11,7 +11,6 @@ one time step at a time and are rematerialised: the activations of the whole tra
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -97,6 +96,9 @@ class NetworkConfig(Settings):
             )
 
 
+Actions = Array | TakenInTurn | None  # [N], [T, B, N], or taken in turn; None for all there are
+
+
 class Agent(NamedTuple):
     """A network as pure functions.
 
@@ -106,23 +108,42 @@ class Agent(NamedTuple):
         trajectories hold.
       initial_state: batch size -> core state [B, ...].
       step: params, prepared observation [B, ...], is_first [B], core state -> predictions [B, ...], core state.
-      unroll: params, trajectory -> predictions [T + 1, B, ...].
-      unroll_taken: as `unroll`, but returns two sets of predictions. In the first, an action model's predictions are of
-        the taken action alone, [T + 1, B, 1, ...], and meaningless at the last observation: a loss needs no more, and
-        its gradient costs 1 / A. The second is that of `unroll`. Their common layers are computed once.
-      unroll_model: params, trajectory, num_steps -> two sets as of `unroll_taken`. In the first, the action model goes
-        on from each observation along the taken actions: its predictions are those after 1 to `num_steps` of them,
-        [T + 1, B, num_steps, ...], and meaningless after a step that ended its episode, and where the actions reach
-        past the trajectory. A ValueError where the network has no action model.
+      unroll_for: params, trajectory, `Actions` -> for each of these the predictions [T + 1, B, ...], an action model's
+        for these actions. Their common layers are computed once.
     """
 
     init: Callable[[Array, Array], Params]
     prepare: Callable[[Array], Array]
     initial_state: Callable[[int], CoreState]
     step: Callable[[Params, Array, Array, CoreState], tuple[Predictions, CoreState]]
-    unroll: Callable[[Params, Trajectory], Predictions]
-    unroll_taken: Callable[[Params, Trajectory], tuple[Predictions, Predictions]]
-    unroll_model: Callable[[Params, Trajectory, int], tuple[Predictions, Predictions]]
+    unroll_for: Callable[[Params, Trajectory, Sequence[Actions]], list[dict[str, Array]]]
+
+    def unroll(self, params: Params, trajectory: Trajectory) -> Predictions:
+        """Return predictions [T + 1, B, ...]."""
+        return self.unroll_for(params, trajectory, [None])[0]
+
+    def unroll_taken(self, params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
+        """Return two sets of predictions, of which the second is that of `unroll`.
+
+        In the first, an action model's predictions are of the taken action alone, [T + 1, B, 1, ...], and meaningless
+        at the last observation: a loss needs no more, and its gradient costs 1 / A.
+        """
+        taken = jnp.concatenate([trajectory.action, trajectory.action[-1:]])[..., None]
+        of_taken, of_all = self.unroll_for(params, trajectory, [taken, None])
+        return of_taken, of_all
+
+    def unroll_model(self, params: Params, trajectory: Trajectory, num_steps: int) -> tuple[Predictions, Predictions]:
+        """Return two sets as `unroll_taken` does; a ValueError where the network has no action model.
+
+        In the first, the action model goes on from each observation along the taken actions: its predictions are those
+        after 1 to `num_steps` of them, [T + 1, B, num_steps, ...], and meaningless after a step that ended its episode,
+        and where the actions reach past the trajectory.
+        """
+        action = jnp.concatenate([trajectory.action, *[trajectory.action[-1:]] * num_steps])
+        length = len(trajectory.observation)
+        taken = jnp.stack([action[i : i + length] for i in range(num_steps)], axis=-1)
+        along_taken, of_all = self.unroll_for(params, trajectory, [TakenInTurn(taken), None])
+        return along_taken, of_all
 
 
 class Linear(hk.Linear):
@@ -233,33 +254,17 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         )
         return {name: prediction[0] for name, prediction in predictions.items()}, core_state
 
-    def unroll_for(
-        params: Params, trajectory: Trajectory, actions: Sequence[Array | TakenInTurn]
-    ) -> list[dict[str, Array]]:
+    def unroll_for(params: Params, trajectory: Trajectory, actions: Sequence[Actions]) -> list[dict[str, Array]]:
+        if not config.action_model and any(isinstance(x, TakenInTurn) for x in actions):
+            raise ValueError("network.action_model is 0, expected the units of a model to unroll")
         observation = trajectory.observation
         if is_image:
             embedding = jax.lax.map(jax.checkpoint(lambda frame: torso.apply(params["torso"], frame)), observation)
         else:
             merged = torso.apply(params["torso"], jnp.reshape(observation, (-1, *observation.shape[2:])))
             embedding = jnp.reshape(merged, (*observation.shape[:2], *merged.shape[1:]))
-        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state, actions)[0]
-
-    def unroll(params: Params, trajectory: Trajectory) -> Predictions:
-        return unroll_for(params, trajectory, [all_actions])[0]
-
-    def unroll_taken(params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:
-        taken = jnp.concatenate([trajectory.action, trajectory.action[-1:]])[..., None]
-        of_taken, of_all = unroll_for(params, trajectory, [taken, all_actions])
-        return of_taken, of_all
-
-    def unroll_model(params: Params, trajectory: Trajectory, num_steps: int) -> tuple[Predictions, Predictions]:
-        if not config.action_model:
-            raise ValueError("network.action_model is 0, expected the units of a model to unroll")
-        action = jnp.concatenate([trajectory.action, *[trajectory.action[-1:]] * num_steps])
-        length = len(trajectory.observation)
-        taken = jnp.stack([action[i : i + length] for i in range(num_steps)], axis=-1)
-        along_taken, of_all = unroll_for(params, trajectory, [TakenInTurn(taken), all_actions])
-        return along_taken, of_all
+        chosen = [all_actions if x is None else x for x in actions]
+        return heads.apply(params["heads"], embedding, trajectory.is_first, trajectory.core_state, chosen)[0]
 
     def prepare(observation: Array) -> Array:
         if is_image and observation.ndim != 4:
@@ -269,7 +274,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
             return to_patches(with_channels("first", observation, config.layout))
         return with_channels("last", observation, config.layout) if is_image else observation
 
-    agent = Agent(init, prepare, initial_state, step, unroll, unroll_taken, unroll_model)
+    agent = Agent(init, prepare, initial_state, step, unroll_for)
     return agent if config.precision == "full" else _in_bfloat16(agent)
 
 
@@ -285,15 +290,11 @@ def _in_bfloat16(agent: Agent) -> Agent:
     def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
         return _cast(agent.step(low(params), seen(observation), is_first, low(core_state)), float)
 
-    def along(method: Callable[..., Any]) -> Callable[..., Any]:
-        def run(params: Params, trajectory: Trajectory, *args: int, **kwargs: int) -> Any:
-            own = dict(observation=seen(trajectory.observation), core_state=low(trajectory.core_state))
-            return _cast(method(low(params), trajectory._replace(**own), *args, **kwargs), float)
+    def unroll_for(params: Params, trajectory: Trajectory, actions: Sequence[Actions]) -> list[dict[str, Array]]:
+        own = dict(observation=seen(trajectory.observation), core_state=low(trajectory.core_state))
+        return _cast(agent.unroll_for(low(params), trajectory._replace(**own), actions), float)
 
-        return run
-
-    methods = [along(method) for method in (agent.unroll, agent.unroll_taken, agent.unroll_model)]
-    return Agent(agent.init, agent.prepare, agent.initial_state, step, *methods)
+    return agent._replace(step=step, unroll_for=unroll_for)
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
@@ -328,16 +329,11 @@ def _side_by_side(first: Agent, second: Agent) -> Agent:
         new_state = tuple(state for _, state in steps) if core_state else ()
         return steps[0][0] | steps[1][0], new_state
 
-    def along(method: str) -> Callable[..., Any]:
-        def run(params: Params, trajectory: Trajectory, *args: Any, **kwargs: int) -> Any:
-            parts = pairs(params, trajectory.core_state)
-            one, other = (
-                getattr(agent, method)(own, trajectory._replace(core_state=state), *args, **kwargs)
-                for agent, own, state in parts
-            )
-            return one | other if isinstance(one, dict) else tuple(map(operator.or_, one, other))
+    def unroll_for(params: Params, trajectory: Trajectory, actions: Sequence[Actions]) -> list[dict[str, Array]]:
+        of_one, of_other = (
+            agent.unroll_for(own, trajectory._replace(core_state=state), actions)
+            for agent, own, state in pairs(params, trajectory.core_state)
+        )
+        return [one | other for one, other in zip(of_one, of_other, strict=True)]
 
-        return run
-
-    unrolls = along("unroll"), along("unroll_taken"), along("unroll_model")
-    return Agent(init, first.prepare, initial_state, step, *unrolls)
+    return Agent(init, first.prepare, initial_state, step, unroll_for)

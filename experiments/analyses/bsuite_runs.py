@@ -14,7 +14,7 @@ from agents.validation import did_you_mean
 from experiments.runs import settings, training
 from frodo import files
 from frodo.runs.errors import UsageError, caused_by
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import RULES
 

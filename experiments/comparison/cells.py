@@ -8,7 +8,7 @@ a method in an environment has a summary.json when all its runs are done.
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from frodo import files
 from frodo.logs import note
 from frodo.regimes.scores import normalised, reference_scores
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import has_checkpoint
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, has_checkpoint
 from frodo.settings.config import OnlineConfig
 from frodo.settings.value_bins import with_bins_of
 
@@ -109,22 +108,14 @@ def _read(run: Run, budget: int) -> reading.Results:
         record = results.config | {"config": files.with_new_settings(OnlineConfig, results.config["config"])}
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{run.folder} has a setting that this version does not know: {error}") from None
-    written = flat(record)
+    written = files.flat(record)
     expected = {"steps": budget, "seeds": run.seeds, "learning_rates": run.learning_rates, "config": config}
-    for name, value in flat(files.as_written(expected)).items():
+    for name, value in files.flat(files.as_written(expected)).items():
         if (found := written.get(name)) != value:
             raise UsageError(
                 f"{run.folder}: its {name} is {found}, expected {value}: runs of one comparison must agree"
             )
     return results._replace(config=record)
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def is_shown(out: Path, env: str, method: str, choice: Choice) -> bool:

@@ -37,8 +37,7 @@ from frodo.files import MAX_ENTRIES, DiskError
 from frodo.runs import cores, errors, workers
 from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
-from frodo.runs.folders import check_out
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, check_out
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import with_prefix
 from frodo.settings.unused import refuse_unused
@@ -261,5 +260,5 @@ def _parse_flags(argv: list[str]) -> list[str]:
         gc.freeze()  # else the end looks for garbage, for half a second
         sys.exit(0)
     if FLAGS["verbosity"].using_default_value:
-        FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX and Orbax tell of every step
+        FLAGS.verbosity = logging.WARNING  # type: ignore[assignment]  # else absl turns it up, and JAX tells of every step
     return rest

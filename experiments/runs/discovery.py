@@ -1,5 +1,6 @@
 """Discovery by a population as a run: its settings, its folder, the rules on the way, and its curve."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -14,8 +15,7 @@ from frodo.rules.files import config_for, load_settings
 from frodo.runs.callbacks import Callback, by_name
 from frodo.runs.driver import Driven, drive, end_program
 from frodo.runs.errors import UsageError, caused_by
-from frodo.runs.folders import of_process
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, of_process
 from frodo.runs.run import Run
 from frodo.settings.config import PopulationConfig
 
@@ -62,7 +62,7 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     how: dict[str, Any] = dict(meta_params=settings.initial_meta_params(config), every=every, seed=seed, make=make)
     with caused_by("--envs"):
         regime = Populations(config, environments, jax.random.key(seed), config.envs, options.steps, **how)
-    with regime, Run(options, experiment="discover", name=config.rule.name, config=config) as run:
+    with contextlib.closing(regime), Run(options, experiment="discover", name=config.rule.name, config=config) as run:
         on_the_way = RulesOnTheWay(run, regime, max(1, options.steps // NUM_RULES))
         stopped = drive(regime, run, [*by_name(options.log_to), on_the_way])
         end_program(stopped, run)

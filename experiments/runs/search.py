@@ -15,8 +15,7 @@ from frodo.regimes.search_settings import SEEDS_OF_FINALISTS, EvolutionConfig
 from frodo.regimes.searching import Searches, settings_for
 from frodo.runs.callbacks import by_name
 from frodo.runs.driver import drive, end_program
-from frodo.runs.folders import of_process
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, of_process
 from frodo.runs.run import Run
 from meta.programs.equivalence import distance_from_td
 from meta.programs.language import LOSSES, to_formula

@@ -12,8 +12,7 @@ from experiments.runs import settings, training
 from frodo import files, logs
 from frodo.regimes.lifetimes import check_split
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import clear, folder_of, has_checkpoint, locked
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, clear, folder_of, has_checkpoint, locked
 from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import starts
 

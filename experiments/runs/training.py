@@ -31,8 +31,7 @@ from frodo.regimes.on_host import LivesOnHost
 from frodo.runs.callbacks import by_name
 from frodo.runs.cores import use_one_thread
 from frodo.runs.driver import drive, end_program
-from frodo.runs.folders import folder_of
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, folder_of
 from frodo.runs.run import FIRST_COLUMNS, Run
 from frodo.settings.config import OnlineConfig
 from frodo.settings.observations import note_layout

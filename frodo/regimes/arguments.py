@@ -12,6 +12,7 @@ from agents.networks.agent import Agent
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory, check_trajectory
 from agents.validation import check_shape, check_type
+from frodo import states
 from meta.updates.lifetime import Setup, init_agent_state
 
 
@@ -25,15 +26,14 @@ def check_like(name: str, found: Any, expected: Any, what: str) -> None:
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): x.shape if hasattr(x, "shape") else np.shape(x) for path, x in leaves}
+    return {name: x.shape if hasattr(x, "shape") else np.shape(x) for name, x in states.leaves(tree).items()}
 
 
 def check_meta_params(rule: UpdateRule, num_actions: int, meta_params: Params | None) -> None:
     """Raise a ValueError for an η that is not the rule's, or, outside of compiled programs, not finite."""
     if meta_params is None:
         return
-    expected = jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), num_actions))
+    expected = rule.meta_param_shapes(num_actions)
     check_like("meta_params", meta_params, expected, "an η of this rule with these settings")
     check_finite("meta_params", meta_params)
 
@@ -46,9 +46,8 @@ def check_finite(name: str, tree: Any) -> None:
     with jax.ensure_compile_time_eval():  # of arrays that a program takes as constants
         if all_finite(leaves):
             return
-    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+    for where, x in states.leaves(tree).items():
         if not np.all(np.isfinite(x)):
-            where = jax.tree_util.keystr(path)
             raise ValueError(f"{name}{where} has entries that are not finite, expected numbers")
 
 
@@ -85,7 +84,7 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
     def expected_for(shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
         prepared = jax.eval_shape(setup.agent.prepare, jax.ShapeDtypeStruct(shape, dtype))
         agent = jax.eval_shape(lambda x: init_agent_state(setup, jax.random.key(0), x), prepared)
-        return agent, jax.eval_shape(lambda: setup.rule.random_meta_params(jax.random.key(0), num_actions))
+        return agent, setup.rule.meta_param_shapes(num_actions)
 
     def check(state: Any, observation: Any) -> None:
         check_type("state", state, kind, "what `init`, `update` or `learn` of this learner returned")

@@ -1,6 +1,5 @@
 """The population regime as a call: rows of all agents, the rule that they found, and how it goes on."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from frodo.rules.files import Origin, Rule, get_rule, population_config
 from frodo.runs.driver import Advanced, Driven, Regime, drive, go_on_or_end
 from frodo.runs.run import opened
 from frodo.settings import population_presets, presets
-from frodo.settings.config import AgentConfig, PopulationConfig
+from frodo.settings.config import PopulationConfig
 from frodo.settings.observations import note_layout
 from frodo.settings.registry import RULES
 
@@ -239,9 +238,7 @@ def discover(
         config, meta_params = population_presets.small(rule), None
     else:
         given = get_rule(rule)
-        agent = population_config(given)
-        of_agent = {field.name: getattr(agent, field.name) for field in dataclasses.fields(AgentConfig)}
-        config, meta_params = PopulationConfig(**of_agent), given.meta_params
+        config, meta_params = PopulationConfig(**vars(population_config(given))), given.meta_params
     size = settings.get("batch_size", config.batch_size)
     check_count("batch_size", size)
     seeds = host_seeds(key, 1 + len(names), len(names))  # the population splits the key into as many

@@ -1,7 +1,7 @@
 """Episodes of an agent that learns nothing meanwhile, in a pure environment; a callback that plays them at each row."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,6 @@ from agents.validation import check_count
 from frodo.regimes.learner import Learner
 from frodo.runs.callbacks import Callback
 from toy_envs.base import Environment
-
-if TYPE_CHECKING:
-    from frodo.runs.driver import Driven
 
 
 def episode_returns(
@@ -81,11 +78,8 @@ class HeldOut(Callback):
         self._environment, self._num_episodes, self._is_greedy = own, num_episodes, is_greedy
         self._play: Callable[..., Any] | None = None
 
-    def begin(self, driven: "Driven") -> None:
-        self._driven = driven
-
     def see(self, row: dict[str, Any]) -> None:
-        result = self._driven.result()
+        result = self.driven.result()
         learner, environment = result.learner, self._environment
         if self._play is None:
             how = (environment, jax.random.key(0), self._num_episodes, self._is_greedy)

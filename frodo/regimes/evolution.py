@@ -109,11 +109,6 @@ class Evolution:
         scored = [record for record in self.records if record.score is not None]
         return max(scored, key=lambda record: (record.score, -record.number), default=None)
 
-    @property
-    def all_counts(self) -> dict[str, int]:
-        """The counts by name, 0 where nothing was counted yet."""
-        return {name: self.counts[name] for name in COUNTED}
-
     def step(self, num_programs: int) -> None:
         """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk.
 

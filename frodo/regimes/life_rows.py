@@ -49,8 +49,7 @@ def lives_of(seeds: Sequence[int], learning_rates: Sequence[float] = ()) -> Live
 
 def reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Reduce metrics [seeds, iterations] to one for each seed: a mean without nan; of counts the sum or the last."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # means of nothing
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # means of nothing
         found = {name: np.nanmean(values.astype(np.float64), axis=1) for name, values in metrics.items()}
         found["return"] = found.pop("return_sum") / found["episodes"]
         found["episodes"] = metrics["episodes"].sum(axis=1)

@@ -23,7 +23,7 @@ from frodo.regimes.learner import build_learner, check_teacher
 from frodo.regimes.life_rows import Lives
 from frodo.regimes.lifetimes import OnlineState, check_split, whole_steps
 from frodo.regimes.on_host import LivesOnHost
-from frodo.regimes.results import Life, OnlineResult
+from frodo.regimes.results import Life, OnlineResult, facts_of
 from frodo.rules.files import Rule, get_rule
 from frodo.runs.driver import drive, go_on_or_end
 from frodo.runs.run import Run, opened
@@ -109,8 +109,8 @@ def discover_online(
     check_teacher(config, teacher)
     check_split(config, num_devices)
     regime = _regime(config, environment, key, meta_params, is_frozen, num_devices, teacher, num_steps)
-    seen = _observation(environment)
-    what = f"{environment.num_actions} actions {np.dtype(seen.dtype)}{list(seen.shape)}"
+    shape = list(environment.observation_shape)
+    what = f"{environment.num_actions} actions {np.dtype(environment.observation_dtype)}{shape}"
     about = {"key": str(jax.random.key_data(key).tolist()), "environment": f"{type(environment).__name__} {what}"}
     about["is_frozen"] = str(is_frozen)
     with opened(folder, "online", config.rule.name, config, int(num_steps), about) as run:
@@ -132,33 +132,23 @@ def load(path: Path | str) -> OnlineResult:
 
 def _go_on_in(loaded: OnlineResult, num_steps: float, environment: Any) -> OnlineResult:
     """Go on with a loaded result in an environment that must be of the same kind as its own was."""
-    config, life, is_meta = loaded.learner.config, loaded.life, loaded.learner.is_meta
+    config, life, key = loaded.learner.config, loaded.life, loaded.life.facts.key
     seed = 0  # of a name on the host: from the key that goes on
-    if life.is_on_host:
-        (seed,) = host_seeds(states.restored(jax.eval_shape(own_key, life.key), life.actor, "actor"), 2, 1)
+    if life.facts.is_on_host:
+        (seed,) = host_seeds(states.restored(jax.eval_shape(own_key, key), life.actor, "actor"), 2, 1)
     here = as_environment(environment, config.batch_size, seed)
-    host = here if isinstance(here, HostEnvironment) else None
     if config.distillation.steps:
         raise ValueError(f"distillation.steps is {config.distillation.steps}, expected 0: a file holds no teacher")
-    own = lambda num_actions, x, is_on_host, num: (
-        f"{num} {'on the host' if is_on_host else 'in JAX'} with {num_actions} actions and observations "
-        f"{np.dtype(x.dtype)}{list(x.shape)}"
-    )
-    num_envs = config.batch_size if host is None else host.num_envs
-    found = own(here.num_actions, _observation(here), host is not None, num_envs)
-    expected = own(life.num_actions, life.observation, life.is_on_host, config.batch_size)
+    num_envs = here.num_envs if isinstance(here, HostEnvironment) else config.batch_size
+    found = f"{num_envs} {facts_of(loaded.learner, here, key).of_environment}"
+    expected = f"{config.batch_size} {life.facts.of_environment}"
     if found != expected:
         raise ValueError(f"environments are {found}, expected {expected}")
-    regime = _regime(config, here, life.key, loaded.meta_params, not is_meta, 0, None, num_steps)
+    regime = _regime(config, here, key, loaded.meta_params, not loaded.learner.is_meta, 0, None, num_steps)
     init = own_key if isinstance(regime, LivesOnHost) else lambda key: regime.program.init(key).actor
-    actor = states.restored(jax.eval_shape(init, life.key), life.actor, "actor")
+    actor = states.restored(jax.eval_shape(init, key), life.actor, "actor")
     start = OnlineState(loaded.state, actor)
-    return _run(regime.going_on(start, life.parts, regime.total), here, life.key)
-
-
-def _observation(environment: Environment | HostEnvironment) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of one observation, as the environment gives it."""
-    return jax.ShapeDtypeStruct(environment.observation_shape, environment.observation_dtype)
+    return _run(regime.going_on(start, life.parts, regime.total), here, key)
 
 
 def _settings(environment: Environment | HostEnvironment, rule: Rule | str) -> AgentConfig:
@@ -213,12 +203,13 @@ def _run(
     run: Run | None = None,
 ) -> OnlineResult:
     """Run a regime of one life, and return its result."""
-    seen, is_on_host = _observation(environment), isinstance(regime, LivesOnHost)
+    facts = facts_of(regime.learner, environment, key)
 
     def result(state: Any) -> OnlineResult:
-        start = (state["learner"], state["actor_key"]) if is_on_host else jax.tree.map(lambda x: x[0], state[0])
+        of_host = facts.is_on_host
+        start = (state["learner"], state["actor_key"]) if of_host else jax.tree.map(lambda x: x[0], state[0])
         learner_state, actor = start
-        life = Life(environment.num_actions, seen, is_on_host, key, states.leaves(actor), list(regime.parts))
+        life = Life(facts, states.leaves(actor), list(regime.parts))
 
         def go_on(num_steps: float) -> OnlineResult:
             return _run(regime.going_on(start, life.parts, num_steps), environment, key)

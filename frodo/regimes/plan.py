@@ -15,7 +15,7 @@ import jax
 from jax.interpreters import partial_eval
 
 from agents.acting import in_jax as acting
-from agents.environments.names import is_pure, make_environment
+from agents.environments.names import is_pure, make_pure
 from agents.environments.suites import Seen, seen
 from frodo import logs
 from frodo.devices import cpu_devices, make_mesh, mesh_size
@@ -161,7 +161,7 @@ def _of_agents(config: PopulationConfig, names: Sequence[str], num_devices: int,
     """
     environment = max(map(_environment, names), key=lambda environment: environment.num_actions)
     setup = make_setup(config, environment.num_actions)
-    meta_params = jax.eval_shape(lambda key: setup.rule.random_meta_params(key, 2), _key())
+    meta_params = setup.rule.meta_param_shapes()
     if isinstance(environment, Environment):
         num, program = len(names) // mesh_size(len(names), num_devices), environment.program
         agent = make_agent(config, setup, program)
@@ -280,11 +280,7 @@ def describe(plan: Plan, accelerators: Sequence[str] = tuple(ACCELERATORS)) -> s
 
 def _environment(name: str) -> Environment | Seen:
     """Return a pure environment itself, of others what they show."""
-    if not is_pure(name):
-        return seen(name)
-    environment = make_environment(name, 1, 0)
-    assert isinstance(environment, Environment)
-    return environment
+    return make_pure(name) if is_pure(name) else seen(name)
 
 
 def _key() -> Any:

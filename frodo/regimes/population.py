@@ -180,7 +180,7 @@ class Population:
         """Raise a ValueError where a network does not suit an environment, or agents need more memory than there is."""
         config, parts = self._config, collections.Counter[str]()
         if meta_params is None:
-            meta_params = jax.eval_shape(lambda: self._rule.random_meta_params(jax.random.key(0), 2))
+            meta_params = self._rule.meta_param_shapes()
         for group in self._groups:
             environment: Any = self._environments[group.indices[0]]
             agent, num = group.setup.agent, len(group.indices)

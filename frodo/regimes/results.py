@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.environments.host import HostEnvironment
 from agents.types import Array, CoreState, Params
 from agents.validation import as_array, check_shape, check_type
 from frodo import archives, files, states
@@ -25,26 +26,63 @@ from frodo.rules.files import CONFIG, RESULT, Origin, Rule
 from frodo.settings.config import AgentConfig
 from frodo.settings.earlier_versions import FORMAT
 from meta.updates.distillation import DistillationConfig, Teacher
+from toy_envs.base import Environment
 
 LEARNER, ACTOR, METRICS = "learner", "actor", "metrics."  # with these begin the names of what is in a file
+
+
+class Facts(NamedTuple):
+    """What a life is of: what `result.json` says, beside its format.
+
+    Attributes:
+      config: all settings of the agent.
+      num_actions, is_on_host: of the environment.
+      observation_shape, observation_dtype: of one observation, as the environment gives it.
+      key_type: of random keys; "" for those that are plain numbers.
+    """
+
+    config: AgentConfig
+    num_actions: int
+    is_frozen: bool
+    is_on_host: bool
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    key_type: str
+
+    @property
+    def key(self) -> Array:
+        """A random key of that type."""
+        return jax.random.key(0, impl=self.key_type) if self.key_type else jax.random.PRNGKey(0)
+
+    @property
+    def of_environment(self) -> str:
+        """What the environment is, in words."""
+        where, shape = "on the host" if self.is_on_host else "in JAX", list(self.observation_shape)
+        return f"{where} with {self.num_actions} actions and observations {self.observation_dtype}{shape}"
+
+
+def facts_of(learner: Learner, environment: Environment | HostEnvironment, key: Array) -> Facts:
+    """Return what a life in that environment is of."""
+    return Facts(
+        config=learner.config,
+        num_actions=int(environment.num_actions),
+        is_frozen=learner.config.rule.entry.is_learned and not learner.is_meta,
+        is_on_host=isinstance(environment, HostEnvironment),
+        observation_shape=tuple(map(int, environment.observation_shape)),
+        observation_dtype=str(np.dtype(environment.observation_dtype)),
+        key_type=str(jax.random.key_impl(key)) if states.is_key(key) else "",
+    )
 
 
 class Life(NamedTuple):
     """Where a life goes on, beside the learner's state.
 
     Attributes:
-      num_actions: of the environment.
-      observation: the shape and dtype of one observation, as the environment gives it.
-      is_on_host: whether the environment is one on the host.
-      key: a random key, for its type.
       actor: leaves by their path: of the actor's state in a pure environment, of its random key on the host.
       parts: metrics as they came, one part after the other, [iterations] each.
     """
 
-    num_actions: int
-    observation: jax.ShapeDtypeStruct
-    is_on_host: bool
-    key: Array
+    facts: Facts
     actor: dict[str, Any]
     parts: list[dict[str, np.ndarray]]
 
@@ -120,11 +158,8 @@ class OnlineResult:
             if is_first is None
             else as_array("is_first", is_first).astype(bool)
         )
-        check_shape("is_first", is_first, (batch_size,))
         if core_state is None:
             core_state = self.learner.setup.agent.initial_state(batch_size)
-        for leaf in jax.tree.leaves(core_state):
-            check_shape("core_state", leaf, (batch_size, *leaf.shape[1:]))
         draw = jax.random.key(0) if key is None else key
         actions, logits, core_state = self._act(self.state, draw, observation, is_first, core_state)
         return (jnp.argmax(logits, axis=-1).astype(jnp.int32) if key is None else actions), core_state
@@ -134,12 +169,12 @@ class OnlineResult:
         return jax.jit(self.learner.act)
 
     def _checked(self, observation: Any) -> Array:
-        seen, array = self.life.observation, as_array("observation", observation)
-        check_shape("observation", array, (None, *seen.shape))
+        facts, array = self.life.facts, as_array("observation", observation)
+        check_shape("observation", array, (None, *facts.observation_shape))
         check_is_batch(array)
-        if seen.dtype == np.uint8 and array.dtype != np.uint8:  # pictures, whose numbers mean something else as floats
+        if facts.observation_dtype == "uint8" != array.dtype:  # pictures, whose numbers mean something else as floats
             raise ValueError(f"observation is {array.dtype}, expected uint8, as the agent has learned from")
-        return array.astype(seen.dtype)
+        return array.astype(facts.observation_dtype)
 
     def go_on(self, num_steps: float, environment: Any = None) -> "OnlineResult":
         """Go on with the same lifetime for so many environment steps; metrics are those of all of it.
@@ -169,18 +204,8 @@ class OnlineResult:
         check_type("path", path, str | Path, "that of the file to write")
         if jax.process_count() > 1:
             raise ValueError(f"a result of {jax.process_count()} processes, expected that of one: no file holds parts")
-        life, config = self.life, self.learner.config
-        is_typed = states.is_key(life.key)
-        facts = _Facts(
-            config=config,
-            num_actions=int(life.num_actions),
-            is_frozen=config.rule.entry.is_learned and not self.learner.is_meta,
-            is_on_host=life.is_on_host,
-            observation_shape=tuple(map(int, life.observation.shape)),
-            observation_dtype=str(life.observation.dtype),
-            key_type=str(jax.random.key_impl(life.key)) if is_typed else "",
-        )
-        record = {"format": FORMAT} | facts._asdict() | {"config": dataclasses.asdict(config)}
+        life, config = self.life, dataclasses.asdict(self.learner.config)
+        record = {"format": FORMAT} | life.facts._asdict() | {"config": config}
         arrays = {RESULT: np.frombuffer(json.dumps(files.plain(record)).encode(), np.uint8)}
         for kind, own in ((LEARNER, states.leaves(self.state)), (ACTOR, life.actor), (METRICS, joined(life.parts))):
             arrays |= {f"{kind}{name}": states.as_array(leaf) for name, leaf in own.items()}
@@ -188,18 +213,6 @@ class OnlineResult:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a result does not pickle: result.save(path) keeps it, and frodo.load(path) reads it")
-
-
-class _Facts(NamedTuple):
-    """What `result.json` says, beside its format."""
-
-    config: AgentConfig
-    num_actions: int
-    is_frozen: bool
-    is_on_host: bool
-    observation_shape: tuple[int, ...]
-    observation_dtype: str
-    key_type: str  # of random keys; "" for those that are plain numbers
 
 
 def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) -> OnlineResult:
@@ -217,24 +230,24 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
         with files.refusing(f"{path} is a result that this version does not know"):
             if (written := record.pop("format")) != FORMAT:
                 raise ValueError(f"format is {written!r}, expected {FORMAT}")
-            facts = files.from_plain(_Facts, record)
-            observation = jax.ShapeDtypeStruct(facts.observation_shape, np.dtype(facts.observation_dtype))
+            facts = files.from_plain(Facts, record)
             learner = build_learner(facts.config, facts.num_actions, facts.is_frozen)
-            key = jax.random.key(0, impl=facts.key_type) if facts.key_type else jax.random.PRNGKey(0)
-            batch = jax.ShapeDtypeStruct((facts.config.batch_size, *observation.shape), observation.dtype)
-            template = jax.eval_shape(learner.init, key, batch)
-        expected = {f"{LEARNER}{name}": states.described(leaf) for name, leaf in states.leaves(template).items()}
+            shape = (facts.config.batch_size, *facts.observation_shape)
+            batch = jax.ShapeDtypeStruct(shape, np.dtype(facts.observation_dtype))
+            template = jax.eval_shape(learner.init, facts.key, batch)
+        expected = {f"{LEARNER}{name}": leaf for name, leaf in states.leaves(template).items()}
         others = tuple(name for name in archive if name.startswith((ACTOR, METRICS)))
-        arrays = archive.read_all(expected, "the result", (RESULT, *others))
+        arrays = archive.read_all(expected, "the result", (RESULT, *others), are_finite=False)
         size = path.stat().st_size  # which they cannot exceed, as they are written without compression
         arrays |= {name: archive.read(name, size) for name in others}
     own = lambda kind: {name[len(kind) :]: x for name, x in arrays.items() if name.startswith(kind)}
     part = own(METRICS)
     if len({len(x) if x.ndim else -1 for x in part.values()}) != 1 or not {"episodes", "return_sum"} <= set(part):
         raise ValueError(f"{path} has no good metrics, expected those of as many iterations each")
-    life = Life(facts.num_actions, observation, facts.is_on_host, key, own(ACTOR), [part])
     state = states.restored(template, own(LEARNER), LEARNER)
-    result = OnlineResult(learner, state, life, lambda *of: go_on(result, *of), is_loaded=True)
+    result = OnlineResult(
+        learner, state, Life(facts, own(ACTOR), [part]), lambda *of: go_on(result, *of), is_loaded=True
+    )
     return result
 
 

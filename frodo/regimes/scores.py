@@ -20,12 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.environments.atari57 import atari_scores
-from agents.environments.names import is_pure, make_environment
+from agents.environments.names import is_pure, make_pure
 from agents.types import Array
 from frodo.regimes.program_lanes import Task
 from frodo.runs.errors import UsageError
 from toy_envs import names
-from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.grid_worlds import ABSENT, MOVES, GridWorld, World, make_world
 from toy_envs.rule_room import RuleRoom
@@ -84,10 +83,9 @@ def task_of(env: str) -> Task:
     Raises:
       UsageError: if it is none in JAX, or its bounds are not known.
     """
-    environment = make_environment(env, 1, 0) if is_pure(env) else None
-    if not isinstance(environment, Environment):
+    if not is_pure(env):
         raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
-    return Task(environment, *bounds(env))
+    return Task(make_pure(env), *bounds(env))
 
 
 @functools.cache
@@ -119,21 +117,17 @@ def reference_scores(env: str) -> tuple[float, float]:
         world = make_world(toy.index)
         return expected_return(world, np.mean), expected_return(world, np.max)
     if isinstance(toy, RuleRoom) and toy.number is not None:
-        return _of_room(env, toy)
+        of_kind = RuleRoom(toy.kind)  # one compiled program serves all of them
+        task, random = jax.device_get(_random_play(of_kind, np.uint32(toy.task_ids.start)))
+        if not (best := oracle_return(task)):
+            raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
+        return float(random), best
     raise UsageError(
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
         f"envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, and {', '.join(KNOWN)}; "
         "changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
-
-
-def _of_room(env: str, room: RuleRoom) -> tuple[float, float]:
-    of_kind = RuleRoom(room.kind)  # one compiled program serves all of them
-    task, random = jax.device_get(_random_play(of_kind, np.uint32(room.task_ids.start)))
-    if not (best := oracle_return(task)):
-        raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
-    return float(random), best
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -15,7 +15,7 @@ from agents.environments.adapt import as_environment
 from agents.validation import check_count, check_type
 from frodo import devices, files
 from frodo.logs import Progress, note
-from frodo.regimes.evolution import Evolution, Exhausted, Record
+from frodo.regimes.evolution import COUNTED, Evolution, Exhausted, Record
 from frodo.regimes.program_lanes import Task
 from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import SEEDS_OF_FINALISTS, EvolutionConfig
@@ -131,7 +131,8 @@ class Searches(Regime):
         best, step = search.best, step + 1
         env_steps = sum(record.num_steps for record in search.records)
         row: dict[str, Any] = {"seed": self._seed, "update": step, "env_steps": env_steps, "env_frames": env_steps}
-        row |= {"best_score": float("nan") if best is None else best.score} | search.all_counts
+        row |= {"best_score": float("nan") if best is None else best.score}
+        row |= {name: search.counts[name] for name in COUNTED}
         self.rows.append(row)
         return Advanced(search.lanes, step, [row], "" if best is None else self._text(best))
 

@@ -22,6 +22,7 @@ URL = (
     "/disco_rl/update_rules/weights/disco_103.npz"
 )
 SHA256 = "dac840a15b81e8805326363458c33979626172618f620d9e6e170315388530aa"
+NO_FILE = "names no file: give the path of the published weights, disco_103.npz"
 TIMEOUT_SECONDS = 30.0  # without an answer, or without a further byte
 
 
@@ -39,15 +40,16 @@ def find(path: str = "") -> Path:
     for prefix, name in (("", path), ("DISCO103_WEIGHTS=", os.environ.get("DISCO103_WEIGHTS", ""))):
         if name:
             if not os.path.isfile(name):
-                raise ValueError(f"{prefix}{name} names no file: give the path of the published weights, disco_103.npz")
+                raise ValueError(f"{prefix}{name} {NO_FILE}")
             return Path(name)
-    cached = _cache_path()
+    cached = cache_folder() / "disco_103.npz"
+    by_hand = f"download {URL} by hand to {cached}, or name the file with DISCO103_WEIGHTS"
     try:
         digest = hashlib.sha256(cached.read_bytes()).hexdigest()
     except FileNotFoundError:
         note(f"there is no {cached}: downloading {URL}")
     except OSError as error:
-        raise ValueError(f"cannot read {cached}: {error.strerror}; {_by_hand(cached)}") from None
+        raise ValueError(f"cannot read {cached}: {error.strerror}; {by_hand}") from None
     else:
         if digest == SHA256:
             return cached
@@ -57,7 +59,7 @@ def find(path: str = "") -> Path:
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if type(error) is urllib.error.URLError else error
         reason = " ".join(str(reason).split()) or type(error).__name__
-        raise ValueError(f"cannot download Disco103's weights: {reason}; {_by_hand(cached)}") from None
+        raise ValueError(f"cannot download Disco103's weights: {reason}; {by_hand}") from None
     write(cached, data)
     return cached
 
@@ -68,35 +70,22 @@ def read(path: Path) -> dict[str, np.ndarray]:
     Raises:
       ValueError: naming the file and the first key that is missing, unknown, or of another shape or dtype.
     """
-    expected = {key: f"float32{list(shape)}" for key, shape in disco103.expected_shapes().items()}
     try:
         with archives.opened(path) as archive:
-            return archive.read_all(expected, "Disco103")
+            return archive.read_all(disco103.expected_shapes(), "Disco103")
     except FileNotFoundError:
-        raise ValueError(f"{path} names no file: give the path of the published weights, disco_103.npz") from None
-
-
-def _cache_path() -> Path:
-    return cache_folder() / "disco_103.npz"
-
-
-def _by_hand(cached: Path) -> str:
-    return f"download {URL} by hand to {cached}, or name the file with DISCO103_WEIGHTS"
+        raise ValueError(f"{path} {NO_FILE}") from None
 
 
 def _download() -> bytes:
     """Return what the URL holds.
 
     Raises:
-      OSError: without an answer, or if it is an error, ends early, or has another digest.
-      HTTPException: if the answer is not HTTP.
+      OSError: without an answer, or if it is an error, or has another digest.
+      HTTPException: if the answer is not HTTP, or ends early.
     """
     with urllib.request.urlopen(URL, timeout=TIMEOUT_SECONDS) as response:
-        try:
-            data = response.read()
-        except http.client.IncompleteRead as error:
-            num = len(error.partial)
-            raise OSError(f"the connection ended after {num} of {num + (error.expected or 0)} bytes") from None
+        data = response.read()
     digest = hashlib.sha256(data).hexdigest()
     if digest != SHA256:
         raise OSError(f"the SHA-256 of what came is {digest}, expected {SHA256}")

@@ -38,23 +38,20 @@ def with_disco(of_env: OnlineConfig) -> OnlineConfig:
 
     For images batches are larger, and the rate is the paper's. First steps are left out on the public code's Catch.
     """
-    config = OnlineConfig(
-        env=of_env.env,
-        batch_size=2,
+    is_image = is_image_torso(of_env.network)
+    agent = AgentConfig(
+        batch_size=8 if is_image else 2,
         unroll=29,
         validation_unroll=29,
         num_updates=1,
-        max_abs_reward=of_env.max_abs_reward,
         replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
         rule=RuleConfig("disco", DiscoConfig(skips_first_steps=of_env.env == "toy/catch/8x8")),
         outer=OuterConfig(discount=0.997, lambda_=0.95, is_advantage_normalised=True),
         network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
-        optimizer=adam(1e-2, max_update=1.0),
+        optimizer=adam(3e-4 if is_image else 1e-2, max_update=1.0),
         meta_optimizer=adam(1e-4, max_gradient_norm=1.0),
     )
-    if not is_image_torso(of_env.network):
-        return with_memory(config, of_env)
-    return with_images(config, of_env.network).replace(batch_size=8, optimizer=adam(3e-4, max_update=1.0))
+    return placed(agent, of_env.replace(vmap_seeds=False))
 
 
 def with_ppo(of_env: OnlineConfig) -> OnlineConfig:
@@ -74,51 +71,40 @@ def with_muesli(of_env: OnlineConfig) -> OnlineConfig:
     For images their batch of 96 trajectories of 30 steps; else small batches and networks: a CPU learns in fewer steps
     by more updates. So 16 fresh trajectories for an agent with a memory, too. Bins are those that fit the environment.
     """
-    config = OnlineConfig(
-        env=of_env.env,
-        batch_size=8,
-        unroll=16,
+    is_image = is_image_torso(of_env.network)
+    agent = AgentConfig(
+        batch_size=24 if is_image else 8,
+        unroll=30 if is_image else 16,
         num_updates=1,
-        max_abs_reward=of_env.max_abs_reward,
-        replay=ReplayConfig(capacity=1024, batch_size=32, fresh=0.25),
+        replay=ReplayConfig(capacity=1024, batch_size=96 if is_image else 32, fresh=0.25),
         rule=RuleConfig("muesli").replace(discount=of_env.rule.settings.discount),
-        network=NetworkConfig("mlp", (128, 128), action_model=64, head_stddev=0.01),
-        optimizer=adam(3e-3, max_update=1.0),
+        network=NetworkConfig("mlp", (128, 128), action_model=256 if is_image else 64, head_stddev=0.01),
+        optimizer=adam(3e-4 if is_image else 3e-3, max_update=1.0),
     )
-    if not is_image_torso(of_env.network):
-        config = with_memory(config, of_env)
-        return config.replace(batch_size=16) if config.network.core else config
-    return config.replace(
-        batch_size=24,
-        unroll=30,
-        replay=ReplayConfig(capacity=1024, batch_size=96, fresh=0.25),
-        network=dataclasses.replace(of_env.network, action_model=256, head_stddev=0.01),
-        optimizer=adam(3e-4, max_update=1.0),
-    )
+    config = placed(agent, of_env.replace(vmap_seeds=False))
+    return config.replace(batch_size=16) if config.network.core else config
 
 
 def with_dqn(of_env: OnlineConfig) -> OnlineConfig:
     """Co-Reyes et al. 2021, appendix B: an update by 32 replayed transitions for each step."""
+    is_image = is_image_torso(of_env.network)
+    rule = RuleConfig(of_env.rule.name)
     config = OnlineConfig(
         env=of_env.env,
         batch_size=1,
         unroll=1,
         validation_unroll=20,
-        num_updates=5 if of_env.rule.entry.is_learned else 1,
-        exploration=1000,
+        num_updates=5 if rule.entry.is_learned else 1,
+        exploration=1_000_000 if is_image else 1000,
         max_abs_reward=of_env.max_abs_reward,
         gradient_mode="reverse",
-        replay=ReplayConfig(capacity=100_000, batch_size=32, fresh=0.0),
-        rule=RuleConfig(of_env.rule.name),
+        replay=ReplayConfig(capacity=10_000 if is_image else 100_000, batch_size=32, fresh=0.0),
+        rule=rule.replace(epsilon=0.1, target_period=1000) if is_image else rule,
         network=NetworkConfig("mlp", (256, 256)),
         optimizer=adam(1e-4),
         meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
     )
-    if not is_image_torso(of_env.network):
-        return config
-    settings = config.rule.replace(epsilon=0.1, target_period=1000)
-    replay = dataclasses.replace(config.replay, capacity=10_000)
-    return with_images(config, of_env.network).replace(rule=settings, exploration=1_000_000, replay=replay)
+    return with_images(config, of_env.network) if is_image else config
 
 
 # Populations, where they are not those of rules with scalar targets

@@ -17,7 +17,7 @@ import numpy as np
 from agents.rule import UpdateRule
 from agents.types import Params
 from agents.validation import check_choice, check_type
-from frodo import archives, files, states
+from frodo import archives, files
 from frodo.archives import Archive
 from frodo.rules.entries import OWN
 from frodo.rules.fitted import check_target
@@ -31,9 +31,6 @@ Config = TypeVar("Config", bound=AgentConfig)
 CONFIG, ORIGIN = "config.json", "origin.json"  # keys of what is there as bytes
 RESULT = "result.json"  # the same, in the file of a result (`results.py`)
 SHIPPED = Path(__file__).parents[1] / "data"  # of each rule <name>.npz, and its card, <name>.md
-
-
-EVOLVED_LOSSES = Origin((), None, None, "searches of some 72 hours on 300 CPUs (Co-Reyes et al. 2021)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,8 +184,7 @@ def load_rule(name: Path | str) -> Rule:
     if start := _start(name):
         rule = _at_start(name, start)
         return dataclasses.replace(rule, meta_params=start.meta_params(rule.config.rule))
-    path = SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
-    with _opened(name, path) as archive:
+    with _opened(name) as archive:
         for of, entry in RULES.items() if CONFIG not in archive else ():
             if (other := entry.other_files) and set(other.expected_shapes()) <= set(archive):
                 return _from_others(name, archive, of, other)
@@ -202,11 +198,9 @@ def load_rule(name: Path | str) -> Rule:
             if not config.rule.entry.is_learned:
                 raise ValueError(f"rule.name is {config.rule.name!r}, expected one that has an η to learn")
             config.validate()
-            expected = _shapes_of_eta(config.rule)
-        described = {key: states.described(x) for key, x in _by_key(expected).items()}
-        found = _checked(name, archive.read_all(described, "its rule", (CONFIG, ORIGIN)))
-    structure = jax.tree.structure(expected)
-    return Rule(name, config, jax.tree.unflatten(structure, [found[key] for key in _by_key(expected)]), origin)
+            expected = make_update_rule(config.rule).meta_param_shapes()
+        found = archive.read_all(_by_key(expected), "its rule", (CONFIG, ORIGIN))
+    return Rule(name, config, jax.tree.unflatten(jax.tree.structure(expected), found.values()), origin)
 
 
 def load_settings(name: str) -> Rule:
@@ -231,17 +225,15 @@ def load_origin(name: str) -> Origin:
     """Return where a rule comes from, without its η; errors are those of `load_rule`."""
     if start := _start(name):
         return start.origin
-    with _opened(name, SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
+    with _opened(name) as archive:
         return _origin(name, archive)
 
 
 def agent_for(name: str, env: str) -> OnlineConfig:
-    """Return the settings of an agent that begins with a rule, as `load_settings` takes its name, in an environment.
-
-    Errors are those of `load_rule`.
-    """
-    rule, start, preset = load_settings(name), _start(name), presets.for_environment(env).replace(vmap_seeds=False)
-    return start.agent(env) if start else presets.placed(rule.config, preset)
+    """Return the settings of an agent that begins with a rule in an environment; errors are those of `load_rule`."""
+    if start := _start(name):
+        return start.agent(env)
+    return presets.placed(load_rule(name).config, presets.for_environment(env).replace(vmap_seeds=False))
 
 
 def config_for(rule: Rule, preset: Config) -> Config:
@@ -270,7 +262,8 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
         files.plain({"name": rule.name} | dataclasses.asdict(rule.settings)) for rule in (loaded.config.rule, config)
     )
     is_other = any(theirs.get(key) != ours[key] for key in ("name", *config.entry.eta_settings))
-    if is_other or _shapes_of_eta(loaded.config.rule) != _shapes_of_eta(config):
+    shapes_of = lambda rule: make_update_rule(rule).meta_param_shapes()
+    if is_other or shapes_of(loaded.config.rule) != shapes_of(config):
         differing = {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}
         text = "; ".join(f"{key} is {a} there and {b} here" for key, (a, b) in differing.items())
         raise ValueError(f"{name} is a rule of another configuration: {text}")
@@ -290,9 +283,9 @@ def _by_key(meta_params: Params) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _opened(name: str, path: Path) -> Iterator[Archive]:
+def _opened(name: str) -> Iterator[Archive]:
     try:
-        with archives.opened(path) as archive:
+        with archives.opened(SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
             yield archive
     except FileNotFoundError:
         known = ", ".join(_known())
@@ -319,23 +312,12 @@ def _origin(name: str, archive: Archive) -> Origin:
         return files.from_plain(Origin, record)
 
 
-def _shapes_of_eta(config: RuleConfig) -> Any:
-    return jax.eval_shape(lambda: make_update_rule(config).random_meta_params(jax.random.key(0), 2))
-
-
-def _checked(name: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    for key, x in arrays.items():
-        if not np.all(np.isfinite(x)):
-            raise ValueError(f"{name}: {key!r} has entries that are not finite")
-    return arrays
-
-
 def _from_others(name: str, archive: Archive, rule: str, other: Any) -> Rule:
     """Make a rule from η as another code writes it; sizes are those of the arrays."""
     with files.refusing(f"{name} holds no rule of {other.OF}"):
         settings = other.sizes(archive)
         config = presets.for_rule("", rule).agent_only().replace(rule=RuleConfig(rule, settings))
         config.validate()
-        expected = {key: f"float32{list(shape)}" for key, shape in other.expected_shapes(settings).items()}
-    arrays = _checked(name, archive.read_all(expected, f"{other.OF}'s"))
+        expected = other.expected_shapes(settings)
+    arrays = archive.read_all(expected, f"{other.OF}'s")
     return Rule(name, config, other.to_meta_params(arrays), None)

@@ -1,12 +1,12 @@
 """η of rules that are fitted to a hand-made target: from the user's cache, else fitted now, in a minute or two."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
 
 import jax
-import numpy as np
 
 from agents.types import Array, Params
 from agents.validation import check_choice
@@ -43,15 +43,11 @@ def cached(target: str, rule: RuleConfig, fit: Callable[[Array], Params]) -> Par
     own = {name: plain(x) for name, x in all_settings if name not in _OF_LOSS and not name.endswith("_cost")}
     digest = hashlib.sha256(json.dumps([VERSION, own], sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "fitted" / f"{target}-{digest[:16]}.npz"
-    shapes = jax.eval_shape(lambda: make_update_rule(rule).random_meta_params(jax.random.key(0), 2))
-    leaves, structure = jax.tree.flatten(shapes)
-    try:
+    leaves, structure = jax.tree.flatten(make_update_rule(rule).meta_param_shapes())
+    with contextlib.suppress(FileNotFoundError, ValueError):  # none yet, or it is damaged
         with archives.opened(path) as archive:
-            found = archive.read_all({f"{i}": f"{x.dtype}{list(x.shape)}" for i, x in enumerate(leaves)}, "the fit")
-        if all(np.all(np.isfinite(x)) for x in found.values()):
-            return jax.tree.unflatten(structure, [found[f"{i}"] for i in range(len(leaves))])
-    except (FileNotFoundError, ValueError):  # none yet, or it is damaged
-        pass
+            found = archive.read_all({f"{i}": x for i, x in enumerate(leaves)}, "the fit")
+        return jax.tree.unflatten(structure, found.values())
     note(f"fitting η to {target}: a minute or two, once")
     meta_params = jax.device_get(jax.jit(fit, compiler_options=quick_to_compile())(jax.random.key(0)))
     try:

@@ -14,12 +14,12 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.validation import did_you_mean
-from frodo.files import write, writing
+from frodo.files import csv_of, write, writing
 from frodo.logs import note
 from frodo.runs.errors import RunError, UsageError, caused_by
 
@@ -34,6 +34,7 @@ class Callback:
 
     def begin(self, driven: "Driven") -> None:
         """See a run that begins, or goes on: its folder is `driven.run`, `driven.result()` what it has come to."""
+        self.driven = driven
 
     def see(self, row: dict[str, Any]) -> Any:
         """See a row of metrics; what is true ends the run."""
@@ -42,26 +43,22 @@ class Callback:
         """See the end of the run, also where an error ends it."""
 
 
-def check_callbacks(callbacks: Any) -> None:
-    """Raise a TypeError that names what is no callback."""
+class _Function(Callback):
+    def __init__(self, function: Callable[[dict[str, Any]], Any]):
+        self._function = function
+
+    def see(self, row: dict[str, Any]) -> Any:
+        return self._function(row)
+
+
+def as_callbacks(callbacks: Any) -> list[Callback]:
+    """Return functions and callbacks as callbacks; a TypeError names what is neither."""
     if isinstance(callbacks, (str, Mapping)) or not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks are {callbacks!r}, expected a list of functions of a row, or of frodo.Callback")
     for i, one in enumerate(callbacks):
         if not isinstance(one, Callback) and (isinstance(one, type) or not callable(one)):
             raise TypeError(f"callbacks[{i}] is {one!r}, expected a function of a row, or a frodo.Callback")
-
-
-@contextlib.contextmanager
-def begun(callback: Any, driven: "Driven") -> Iterator[Callable[[dict[str, Any]], Any]]:
-    """Begin with a callback, and end it; gives the function that sees a row."""
-    if not isinstance(callback, Callback):
-        yield callback
-        return
-    callback.begin(driven)
-    try:
-        yield callback.see
-    finally:
-        callback.end()
+    return [one if isinstance(one, Callback) else _Function(one) for one in callbacks]
 
 
 class CSV(Callback):
@@ -75,10 +72,7 @@ class CSV(Callback):
         is_first = not self._columns
         self._columns = self._columns or list(row)
         with writing(self._path), self._path.open("w" if is_first else "a", encoding="utf-8", newline="") as file:
-            lines = csv.DictWriter(file, self._columns, lineterminator="\n")
-            if is_first:
-                lines.writeheader()
-            lines.writerow(row)
+            file.write(csv_of(self._columns, [row], has_header=is_first))
 
 
 class Checkpoint(Callback):
@@ -87,17 +81,14 @@ class Checkpoint(Callback):
     def __init__(self, path: Path | str, seconds: float = 60.0):
         self._path, self._seconds, self._last = Path(path), seconds, time.monotonic()
 
-    def begin(self, driven: "Driven") -> None:
-        self._driven = driven
-
     def see(self, row: dict[str, Any]) -> None:
         if time.monotonic() - self._last >= self._seconds:
-            self._driven.result().save(self._path)
+            self.driven.result().save(self._path)
             self._last = time.monotonic()
 
     def end(self) -> None:
-        if not self._driven.is_advancing:  # else an error ended it, and the last file stays
-            self._driven.result().save(self._path)
+        if not self.driven.is_advancing:  # else an error ended it, and the last file stays
+            self.driven.result().save(self._path)
 
 
 class _InFolder(Callback):

@@ -7,8 +7,6 @@ import sys
 
 import jax
 
-from frodo.runs.memory import import_psutil
-
 try:
     import resource
 except ImportError:  # Windows
@@ -54,14 +52,13 @@ def _may_choose() -> bool:
 
 
 def peak_memory_mb() -> float:
-    """Return how many MiB of memory this process had at most; nan where the platform does not say."""
+    """Return how many MiB of memory this process had at most."""
     if resource:
         of_mebibyte = 2**20 if sys.platform == "darwin" else 2**10
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // of_mebibyte
-    psutil = import_psutil()
-    if psutil and hasattr(of_process := psutil.Process().memory_info(), "peak_wset"):
-        return of_process.peak_wset // 2**20
-    return float("nan")
+    import psutil
+
+    return psutil.Process().memory_info().peak_wset // 2**20
 
 
 def keep_freed_memory() -> None:

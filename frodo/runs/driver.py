@@ -9,13 +9,13 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 
 from frodo import devices
 from frodo.logs import Progress, note
-from frodo.runs.callbacks import begun, check_callbacks
+from frodo.runs.callbacks import as_callbacks
 from frodo.runs.run import Clock, Run
 from frodo.runs.signals import Signals
 
@@ -68,12 +68,6 @@ class Regime(abc.ABC):
     def done(self, step: int) -> int:
         """Return how much of the total is done, for the line of progress."""
         return step
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.close(*exception)
 
     def close(self, *exception: Any) -> None:  # noqa: B027 - a regime may have nothing to end
         """End the threads that `begin` started; after an exception, as `__exit__` has it, those that hang are left."""
@@ -151,7 +145,7 @@ def drive(
       callbacks: see each row and may end the run (`frodo.runs.callbacks`).
       result_of: state, step -> the result so far, for callbacks.
     """
-    check_callbacks(callbacks)
+    watchers = as_callbacks(callbacks)
     with contextlib.ExitStack() as on_exit:
         signals = on_exit.enter_context(Signals())
         is_stuck = False
@@ -162,7 +156,9 @@ def drive(
         driven = Driven(run, signals, Advanced(state, step), result_of)
         driven.latest = latest = Advanced(regime.begin(state, step, driven), step)
         with run.nothing_half_written() if run else contextlib.nullcontext():
-            watchers = [on_exit.enter_context(begun(one, driven)) for one in callbacks]
+            for one in watchers:
+                one.begin(driven)
+                on_exit.callback(one.end)
         progress, is_ended, error = Progress(regime.total, regime.done(step), regime.unit), False, None
         while not regime.is_over(latest.state, latest.step):
             try:
@@ -176,7 +172,7 @@ def drive(
                 is_stuck, latest = True, latest._replace(rows=())
             rows = [driven.clock.columns() | dict(row) for row in latest.rows]
             try:
-                is_ended = any([see(row) for row in rows for see in watchers])
+                is_ended = any([one.see(row) for row in rows for one in watchers])
             except Exception as raised:  # the caller's own, which is raised when all is saved
                 error = raised
             if run is not None and rows:

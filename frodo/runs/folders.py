@@ -1,9 +1,8 @@
-"""The folder of a run: where it is, whether it holds one, and who may write it."""
+"""The folder of a run: what options say of it, where it is, whether it holds one, and who may write it."""
 
 import contextlib
 import dataclasses
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -14,8 +13,8 @@ from typing import Any
 from frodo.devices import is_first
 from frodo.files import writing
 from frodo.logs import note
+from frodo.runs.checkpoints import saved_steps
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
 from frodo.settings.earlier_versions import FORMAT
 
 try:
@@ -32,6 +31,23 @@ _temporary: list[tempfile.TemporaryDirectory] = []  # which go when this process
 
 FILES = ("config.json", "metrics.csv", "summary.json", "last_iterations.npz", "rule.npz", "k_shot.csv")
 PARTS = (*FILES, "checkpoints", "rules", "tensorboard", "wandb")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """Seeds, length and folder of a run, and what becomes of an earlier run there."""
+
+    seeds: tuple[int, ...]
+    steps: int  # environment steps of each seed
+    out: str = ""  # the results folder; "" is results/<experiment>/<name>
+    resume: bool = False
+    overwrite: bool = False
+    learning_rates: tuple[float, ...] = ()  # each seed lives once with each, in one program; () for the settings' own
+    num_devices: int = 0  # over which each life in a pure environment is split; 0 where whole lives are shared out
+    log_to: tuple[str, ...] = ()  # beside metrics.csv: `callbacks.WATCHERS`
+    resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several
+    # Of a call of the library the argument that says how long: what the folder holds goes on, and no flags are named.
+    call: str = ""
 
 
 def folder_of(options: RunOptions, *names: str) -> Path:
@@ -83,8 +99,8 @@ def check_free(folder: Path, options: RunOptions) -> None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Say whether the run in a folder can go on: the name of a checkpoint that is whole is a number."""
-    return any(re.fullmatch("0|[1-9][0-9]*", x.name) and any(x.glob("*")) for x in (folder / "checkpoints").glob("*"))
+    """Say whether the run in a folder can go on."""
+    return bool(saved_steps(folder / "checkpoints"))
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:

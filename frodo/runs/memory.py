@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,39 +14,30 @@ from agents.environments.host import HostEnvironment
 from agents.environments.suites import Seen
 from agents.networks.agent import Agent
 from agents.types import Trajectory
+from frodo import states
 from frodo.logs import quantity
 from frodo.settings.config import AgentConfig
 from toy_envs.base import Environment
 
 Shown = Environment | HostEnvironment | Seen  # what says what it shows
+_RULE, _NETWORK = "the networks of the rule", "the network (network.hidden, core, channels or action_model)"
+# By parts of the names of a state's leaves, the first of which counts.
+GROWS_WITH = {".replay": "replay.capacity", ".meta_params": _RULE, ".meta_opt_state": _RULE}
+GROWS_WITH |= {".agent": _NETWORK, ".newest": _NETWORK}
 
 
-def import_psutil() -> Any:
-    """Import psutil, which comes with Orbax, where it is used alone; None where it is not installed."""
-    with contextlib.suppress(ImportError):
-        import psutil
-
-        return psutil
-    return None
-
-
-def available() -> int | None:
-    """Return the bytes that the devices of this process may still take; None where the platform does not say.
+def available() -> int:
+    """Return the bytes that the devices of this process may still take.
 
     Of accelerators it is all their memory that JAX may use. Of CPUs it is what is free, and no more than a container's
-    limit, or all of the machine's where nothing says what is free.
+    limit.
     """
     limits = [stats.get("bytes_limit") for device in jax.local_devices() if (stats := device.memory_stats())]
     if limits and all(limits):
         return sum(limits)
-    if psutil := import_psutil():
-        of_machine = psutil.virtual_memory().available + psutil.swap_memory().free
-    else:
-        try:
-            of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):
-            return None
-    return min([of_machine, *_limits_of_container()])
+    import psutil
+
+    return min([psutil.virtual_memory().available + psutil.swap_memory().free, *_limits_of_container()])
 
 
 def _limits_of_container() -> list[int]:
@@ -73,8 +63,8 @@ def num_bytes(tree: Any) -> int:
 
 def check(parts: Mapping[str, int]) -> None:
     """Raise a ValueError where these bytes, each under the name of a setting that they grow with, are not there."""
-    needed, found = sum(parts.values()), available()
-    if found is not None and needed > (found := found * jax.process_count()):
+    needed, found = sum(parts.values()), available() * jax.process_count()
+    if needed > found:
         largest = max(parts, key=lambda name: parts[name])
         raise ValueError(
             f"at least {quantity(needed)} bytes of memory are needed, and {quantity(found)} are there: make {largest} "
@@ -105,17 +95,9 @@ def needs(
     if config.is_acting_interleaved:  # one after the other
         trajectories = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), trajectories)
     parts = collections.Counter({of_experience: num * num_bytes((trajectories, validation))})
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        name = jax.tree_util.keystr(path)
-        if ".replay" in name:
-            grows_with = "replay.capacity"
-        elif ".meta_params" in name or ".meta_opt_state" in name:
-            grows_with = "the networks of the rule"
-        elif ".agent" in name or ".newest" in name:
-            grows_with = "the network (network.hidden, core, channels or action_model)"
-        else:
-            grows_with = of_experience
-        parts[grows_with] += num_bytes(leaf)
+    for name, leaf in states.leaves(state).items():
+        grows_with = (setting for part, setting in GROWS_WITH.items() if part in name)
+        parts[next(grows_with, of_experience)] += num_bytes(leaf)
     return parts
 
 

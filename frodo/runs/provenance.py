@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-PACKAGES = ("frodo-rl", "jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "orbax-checkpoint", "envpool")
+PACKAGES = ("frodo-rl", "jax", "jaxlib", "dm-haiku", "optax", "rlax", "chex", "numpy", "envpool")
 
 
 def versions() -> dict[str, str]:

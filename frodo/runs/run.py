@@ -9,7 +9,6 @@ checkpoints/  the last two complete states
 import contextlib
 import csv
 import dataclasses
-import io
 import os
 import time
 import types
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents.validation import check_type
-from frodo.files import as_written, plain, read_json, with_new_settings, write_json, writing
-from frodo.runs import errors
+from frodo.files import as_written, csv_of, flat, read_json, with_new_settings, write_json, writing
+from frodo.runs import errors, folders
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.cores import peak_memory_mb
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import check_free, check_version, clear, folder_of, has_checkpoint, locked, of_process
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.runs.provenance import provenance
 from frodo.settings.earlier_versions import FORMAT
 
@@ -84,7 +82,7 @@ class Run:
         self.options = options
         self._why_as_long, self._about = why_as_long, about
         self._ask = "" if options.call else "--resume: "
-        self.folder = folder_of(options, experiment, name)
+        self.folder = folders.folder_of(options, experiment, name)
         self.told: Any = None  # what was saved beside the state that is restored
         self._config_type = type(config)
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
@@ -105,17 +103,17 @@ class Run:
         errors.run_is_open = True
 
     def _begin(self) -> None:
-        check_free(self.folder, self.options)
+        folders.check_free(self.folder, self.options)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._on_exit.enter_context(locked(self.folder))
-            clear(self.folder)
+            self._on_exit.enter_context(folders.locked(self.folder))
+            folders.clear(self.folder)
         write_json(self._config_path, self.record)
 
     def _continue(self) -> None:
         try:
             earlier = read_json(self._config_path)
-            check_version(self.folder, earlier)
+            folders.check_version(self.folder, earlier)
             steps = earlier["steps"]
             if (was := earlier["experiment"]) != (now := self.record["experiment"]):
                 raise UsageError(f"experiment was {was} in {self.folder} and is {now} now")
@@ -140,7 +138,7 @@ class Run:
         if self.options.steps > steps and self._why_as_long:
             why = f"the {steps} of the run in {self.folder}, and {self._why_as_long}"
             raise UsageError(f"{self._ask}{given}, more than {why}: give the same number")
-        self._on_exit.enter_context(locked(self.folder))
+        self._on_exit.enter_context(folders.locked(self.folder))
         self.record = earlier | {
             "config": config,
             "steps": self.options.steps,
@@ -170,16 +168,12 @@ class Run:
         for values in all_values:
             if differing := sorted(set(self._columns) ^ set(values)):
                 raise ValueError(f"metrics: {', '.join(differing)} must be in every row or in none")
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerows(plain(all_values))
+        text = csv_of(self._columns, all_values, has_header=is_new)
         length = self._metrics_length()
         with writing(self._metrics_path):
             try:
                 with self._metrics_path.open("a", encoding="utf-8", newline="") as file:
-                    file.write(text.getvalue())
+                    file.write(text)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.truncate(self._metrics_path, length)  # half a row would spoil the file
@@ -201,7 +195,7 @@ class Run:
     def _settings(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return what must not change between the parts of a run, by its dotted name."""
         required = {key: record[key] for key in ("experiment", "name", "seeds", "learning_rates", "config")}
-        return _flat(required | {key: record.get(key, "") for key in self._about})
+        return flat(required | {key: record.get(key, "") for key in self._about})
 
     def restore(self, template: Any) -> tuple[Any, int]:
         """Return the state and step of the last good checkpoint, bit for bit; without --resume the template and 0.
@@ -212,7 +206,7 @@ class Run:
         Raises:
           UsageError: if no checkpoint is whole, or a leaf's shape or dtype is not the template's.
         """
-        is_begun = not self.options.call or has_checkpoint(self.folder)  # else it was killed before the first one
+        is_begun = not self.options.call or folders.has_checkpoint(self.folder)  # else it was killed before the first
         if not self.options.resume or not is_begun:
             if self._metrics_path.exists():
                 os.truncate(self._metrics_path, 0)
@@ -241,7 +235,7 @@ class Run:
             yield
         except Exception:
             if not self.options.resume:
-                clear(self.folder)
+                folders.clear(self.folder)
             raise
 
     def _read_columns(self) -> list[str]:
@@ -255,7 +249,7 @@ class Run:
 
     def last_saved(self, begun: Any) -> tuple[Any, int]:
         """Return state and step of the last checkpoint, or what was begun with and 0; nothing of the run changes."""
-        if not has_checkpoint(self.folder):
+        if not folders.has_checkpoint(self.folder):
             return begun, 0
         state, step, _ = self._checkpoints.restore(begun)
         return state, step
@@ -263,15 +257,6 @@ class Run:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the final numbers to summary.json."""
         write_json(self.folder / "summary.json", summary)
-
-
-def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return what is in nested mappings by its dotted name."""
-    settings: dict[str, Any] = {}
-    for key, value in record.items():
-        nested = isinstance(value, Mapping)
-        settings |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return settings
 
 
 def opened(
@@ -292,4 +277,4 @@ def opened(
         return contextlib.nullcontext()
     check_type("folder", folder, str | Path, "that of a run")
     options = RunOptions((0,), steps, str(folder), resume=(Path(folder) / "config.json").exists(), call=call)
-    return Run(of_process(options), experiment=experiment, name=name, config=config, about=about, **how)
+    return Run(folders.of_process(options), experiment=experiment, name=name, config=config, about=about, **how)

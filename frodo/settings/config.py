@@ -201,7 +201,7 @@ def make_setup(
             "actions"
         )
     rule = make_update_rule(config.rule)
-    found = jax.tree.leaves(jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), num_actions)))
+    found = jax.tree.leaves(rule.meta_param_shapes(num_actions))
     is_differentiable = found and all(jnp.issubdtype(x.dtype, jnp.floating) for x in found)
     if is_meta and config.rule.entry.is_learned and not is_differentiable:
         raise ValueError(

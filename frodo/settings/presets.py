@@ -142,9 +142,8 @@ def placed(own: AgentConfig, preset: Any) -> Any:
     The preset gives what is of the run, as the environment, the choice of its tasks, the clipping of rewards and, for
     images, the network, for trials the memory.
     """
-    of_agent = {field.name: getattr(own, field.name) for field in dataclasses.fields(AgentConfig)}
     of_run = {name: getattr(preset, name) for name in ("max_abs_reward", "curriculum", "distillation")}
-    config = preset.replace(**of_agent | of_run)
+    config = preset.replace(**vars(own.agent_only()) | of_run)
     return with_images(config, preset.network) if is_image_torso(preset.network) else with_memory(config, preset)
 
 

@@ -203,7 +203,7 @@ def check_entry(name: str, entry: RuleEntry) -> None:
     rule, of_agent = _made(name, entry, entry.settings()), getattr(entry.settings, "kind", entry.kinds[0])
     if PREDICTED[of_agent] not in rule.spec(1):
         raise ValueError(f"spec {of} has no {PREDICTED[of_agent]!r}, which agents of the kind {of_agent!r} predict")
-    has_meta_params = bool(jax.tree.leaves(jax.eval_shape(lambda: rule.random_meta_params(jax.random.key(0), 1))))
+    has_meta_params = bool(jax.tree.leaves(rule.meta_param_shapes()))
     if has_meta_params != entry.is_learned:
         there = "an η" if has_meta_params else "none"
         raise ValueError(f"is_learned {of} is {entry.is_learned}, but its random_meta_params makes {there}")

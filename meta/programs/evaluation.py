@@ -115,21 +115,13 @@ class Transition(NamedTuple):
         return dict(zip(LOSSES.inputs, (self.state, *self[1:4], self.next_state), strict=True))
 
 
-def lists_of(language: Language, program: Program) -> tuple[ListName, ...]:
-    """Return the networks' outputs that a program uses, in the order of `LISTS`."""
-    names = list(language.inputs)
-    used = {
-        (node.operator, *(names[x] for x in node.arguments))
-        for node in compact(language, program)
-        if node.operator in NETWORKS
-    }
-    return tuple(x for x in LISTS if x in used)
+def lists_of(language: Language, program: Program, has_gradient: bool = False) -> tuple[ListName, ...]:
+    """Return the networks' outputs that a program uses, in the order of `LISTS`.
 
-
-def lists_with_gradient(language: Language, program: Program) -> tuple[ListName, ...]:
-    """Return those of `lists_of` of which more is used than the best action."""
+    Those that have a gradient are those of which more is used than the best action.
+    """
     names, nodes = list(language.inputs), compact(language, program)
-    read = {x for node in nodes if node.operator != "ArgMaxList" for x in node.arguments}
+    read = {x for node in nodes if not has_gradient or node.operator != "ArgMaxList" for x in node.arguments}
     used = {
         (node.operator, *(names[x] for x in node.arguments))
         for i, node in enumerate(nodes, len(names))

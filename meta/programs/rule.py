@@ -16,7 +16,7 @@ from agents.rules.action_values import epsilon_greedy_logits
 from agents.settings import Count, Fraction, OneOf, Settings
 from agents.types import Array, PredictionSpec, successors
 from meta.programs.equivalence import has_gradient
-from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, lists_of, lists_with_gradient
+from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, lists_of
 from meta.programs.language import FORMULAS, LOSSES, Program, compact, parse_setting
 
 MOST_MAXIMA = 2  # that cases are told apart by
@@ -156,5 +156,5 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
         reduction="mean",
         is_target_constant=False,
         is_of_transitions=True,
-        is_last_constant=("Q", "s_next") not in lists_with_gradient(LOSSES, parsed),
+        is_last_constant=("Q", "s_next") not in lists_of(LOSSES, parsed, has_gradient=True),
     )

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from agents.rule import Reduction, UpdateRule
 from agents.rules.action_values import taken
 from agents.rules.categorical import log_probability
-from agents.rules.impala import actor_critic_spec
-from agents.settings import Fraction, NotNegative, Settings
+from agents.rules.impala import A2CConfig, actor_critic
+from agents.settings import Fraction
 from agents.types import Array, Params, Trajectory, successors
 from meta.programs.evaluation import (
     ARITHMETIC,
@@ -43,24 +43,17 @@ FORMULAS = {  # with λ = 0.95
 
 
 @dataclasses.dataclass
-class TargetProgramConfig(Settings):
+class TargetProgramConfig(A2CConfig):
     """A program as the target of actor-critics.
 
     Attributes:
       formula: Formula of the target of a step, or the name of one: 'n_step_return', 'lambda_return' or 'vtrace'.
-      discount: γ, from 0 to 1.
-      reduction: How the losses of steps are put together: 'sum' or 'mean'.
-      value_cost: Weight of the value's loss, at least 0 (Xu et al. 2020, Table 1).
-      entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
       vtrace_lambda: λ of the V-trace that metrics compare targets with, from 0 to 1.
       is_data: Whether η is the program itself, of which nothing is learned, else its constants.
     """
 
-    formula: str = FORMULAS["vtrace"]
-    discount: Fraction = 0.99
     reduction: Reduction = "mean"
-    value_cost: NotNegative = 0.5
-    entropy_cost: NotNegative = 0.01
+    formula: str = FORMULAS["vtrace"]
     vtrace_lambda: Fraction = 0.95
     is_data: bool = False
 
@@ -87,23 +80,17 @@ def target_program(config: TargetProgramConfig) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         del target_predictions
         if config.is_data:
-            compute = lambda inputs: interpret(
-                meta_params.instructions, _no_draws(), jnp.stack(list(inputs.values())), meta_params.num
-            )
+            compute = meta_params.target
         else:
             given = meta_params["program"]["constants"] if constants else None
             compute = lambda inputs: evaluate(TARGETS, program, Given(inputs), _no_draws(), given)
         found = targets(compute, trajectory, predictions["value"], predictions["policy"], config.discount)
         return found, rule_state
 
-    return UpdateRule(
-        spec=actor_critic_spec,
-        apply=apply,
-        loss=functools.partial(actor_critic_inner_loss, value_cost=config.value_cost, entropy_cost=config.entropy_cost),
-        policy=lambda predictions: predictions["policy"],
+    loss = functools.partial(actor_critic_inner_loss, value_cost=config.value_cost, entropy_cost=config.entropy_cost)
+    return actor_critic(apply, loss, config)._replace(
         random_meta_params=lambda key, num_actions: assembled(program) if config.is_data else of_constants,
         metrics=functools.partial(difference_from_vtrace, discount=config.discount, lambda_=config.vtrace_lambda),
-        reduction=config.reduction,
     )
 
 
@@ -112,6 +99,10 @@ class Data(NamedTuple):
 
     instructions: Instructions
     num: Array
+
+    def target(self, inputs: dict[str, Array]) -> Array:
+        """Compute it: inputs of a step by their names, in the order of `TARGETS`, [B] each -> target, [B]."""
+        return interpret(self.instructions, _no_draws(), jnp.stack(list(inputs.values())), self.num)
 
 
 def assembled(program: Program) -> Data:
@@ -168,6 +159,5 @@ def fingerprint(data: Data) -> Array:
     About 0 for a program that leaves values and policies as they are.
     """
     trajectory, values, logits = probe()
-    compute = lambda inputs: interpret(data.instructions, _no_draws(), jnp.stack(list(inputs.values())), data.num)
-    errors = targets(compute, trajectory, values, logits, TargetProgramConfig.discount) - values[:-1]
+    errors = targets(data.target, trajectory, values, logits, TargetProgramConfig.discount) - values[:-1]
     return jnp.arcsinh(errors).ravel()

@@ -39,11 +39,9 @@ LAYERS = {
 }
 
 
-def expected_shapes(config: DiscoConfig | None = None) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every array of a published file, by default Disco103's, in sorted order of their keys."""
-    rule = disco(config or DiscoConfig())
-    weights = lambda key: from_meta_params(rule.random_meta_params(key, 2))
-    return {key: x.shape for key, x in jax.eval_shape(lambda: weights(jax.random.key(0))).items()}
+def expected_shapes(config: DiscoConfig | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return what every array of a published file is, by default Disco103's, in sorted order of their keys."""
+    return jax.eval_shape(from_meta_params, disco(config or DiscoConfig()).meta_param_shapes())
 
 
 def sizes(weights: Mapping[str, Any]) -> DiscoConfig:

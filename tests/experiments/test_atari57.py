@@ -55,8 +55,8 @@ def test_the_job_of_a_game_goes_on_or_begins(start, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", train)
     for is_begun in (False, True):
         if is_begun:
-            (tmp_path / "Pong" / "checkpoints" / "3").mkdir(parents=True)
-            (tmp_path / "Pong" / "checkpoints" / "3" / "state").touch()
+            (tmp_path / "Pong" / "checkpoints").mkdir(parents=True)
+            (tmp_path / "Pong" / "checkpoints" / "3.npz").touch()
         done = start("experiments.atari57", "--only=Pong", "--rule=impala", "--num_devices=3", f"--out={tmp_path}")
         assert done.returncode == 0, done.stderr
         assert seen.pop() == ("atari/Pong", "impala", 4_000_000_000, is_begun, 3, str(tmp_path / "Pong"))

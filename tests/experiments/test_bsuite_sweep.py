@@ -14,7 +14,7 @@ from experiments.analyses import bsuite_runs, bsuite_scores
 from experiments.analyses.bsuite_runs import EXPERIMENTS
 from frodo.rules.files import Origin, Rule
 from frodo.runs.errors import RunError, UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings import population_presets
 
 

@@ -17,7 +17,7 @@ from agents.acting.replay import ReplayConfig
 from experiments.runs import discovery as discover
 from frodo.rules.files import ORIGIN, load_rule
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings.registry import RuleConfig
 from meta.targets.scalar import FrodoConfig
 from meta.updates.outer import OuterConfig

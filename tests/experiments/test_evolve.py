@@ -23,7 +23,7 @@ from frodo.regimes.search_settings import TargetLaneConfig
 from frodo.rules.files import load_rule
 from frodo.runs import workers
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from meta.programs.equivalence import distance_from_td
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import LOSSES, parse

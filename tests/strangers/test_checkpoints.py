@@ -5,12 +5,12 @@ import os
 import shutil
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import has_checkpoint
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions, has_checkpoint
 from tests.frodo.runs.random_sum import Config, run
 
 TEMPLATE = {"x": jnp.array(0)}
@@ -25,40 +25,31 @@ def folder(tmp_path):
 
 
 def copied(folder, name):
-    shutil.copytree(folder / "2", folder / name)
+    shutil.copy(folder / "2.npz", folder / f"{name}.npz")
 
 
-def without_item(folder):
-    copied(folder, "5")
-    shutil.rmtree(folder / "5" / "default")
+def with_arrays(folder, **arrays):
+    np.savez(folder / "5.npz", **arrays)
 
 
-def without_its_arrays(folder):
-    copied(folder, "5")
-    shutil.rmtree(folder / "5" / "default" / "d")
-
-
-def with_another_item(folder):
-    copied(folder, "5")
-    (folder / "5" / "default").rename(folder / "5" / "params")
-
-
+INDEX = {"index.json": np.frombuffer(b'{"step": 5, "leaves": {"x": "int32[]"}, "metadata": {}}', np.uint8)}
 NEWER = {
-    "empty": lambda folder: (folder / "5").mkdir(),
-    "without its item": without_item,
-    "without its arrays": without_its_arrays,
-    "with another item": with_another_item,
-    "empty item": lambda folder: (folder / "5" / "default").mkdir(parents=True),
+    "empty": lambda folder: (folder / "5.npz").write_text(""),
+    "without its index": lambda folder: with_arrays(folder, **{"0": np.zeros(4, np.uint8)}),
+    "without its arrays": lambda folder: with_arrays(folder, **INDEX),
+    "with another array": lambda folder: with_arrays(folder, **INDEX, **{"0": np.zeros(3, np.uint8)}),
+    "with another index": lambda folder: with_arrays(folder, **{"index.json": np.zeros(3, np.uint8)}),
     "of another step": lambda folder: copied(folder, "5"),
     "of a step that no run has": lambda folder: copied(folder, "9" * 30),
 }
 NOT_COUNTED = {
-    "a file": lambda folder: (folder / "5").write_text(""),
-    "no number": lambda folder: (folder / "abc").mkdir(),
+    "a folder": lambda folder: (folder / "5.npz").mkdir(),
+    "of another ending": lambda folder: (folder / "5").write_text(""),
+    "no number": lambda folder: copied(folder, "abc"),
     "negative": lambda folder: copied(folder, "-5"),
     "leading zeros": lambda folder: copied(folder, "007"),
     "other digits": lambda folder: copied(folder, "٣"),
-    "a link to nothing": lambda folder: os.symlink(folder / "nowhere", folder / "5"),
+    "a link to nothing": lambda folder: os.symlink(folder / "nowhere", folder / "5.npz"),
 }
 
 
@@ -91,8 +82,8 @@ def test_a_run_with_nothing_whole_has_none_or_says_so(tmp_path, kind):
     folder = tmp_path / "checkpoints"
     Checkpoints(folder).save(2, {"x": jnp.array(2)}, {})
     {**NEWER, **NOT_COUNTED}[kind](folder)
-    shutil.rmtree(folder / "2")
-    if kind in NOT_COUNTED or kind == "empty":
+    (folder / "2.npz").unlink()
+    if kind in NOT_COUNTED:
         assert not has_checkpoint(tmp_path)
     with pytest.raises(UsageError) as error:
         Checkpoints(folder).restore(TEMPLATE)
@@ -106,7 +97,7 @@ def options(folder, steps, **others):
 def test_a_run_goes_on_past_an_empty_checkpoint(tmp_path, capsys):
     whole = run(Config(), options(tmp_path / "whole", 40))
     run(Config(), options(tmp_path / "parts", 20))
-    (tmp_path / "parts" / "checkpoints" / "30").mkdir()
+    (tmp_path / "parts" / "checkpoints" / "30.npz").touch()
     resumed = run(Config(), options(tmp_path / "parts", 40, resume=True))
     assert jnp.array_equal(resumed.total["w"], whole.total["w"])
     assert capsys.readouterr().err.count("is damaged") == 1

@@ -11,7 +11,7 @@ from agents.networks.agent import NetworkConfig
 from experiments.runs import command_line, setting_flags, settings, training
 from frodo import files
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 
 LONG, LARGE = "a" * 300, "9" * 20
 ONLINE = ("online", "--rule=impala")

@@ -101,7 +101,7 @@ def test_a_program_saves_and_says_how_to_go_on(start, tmp_path, monkeypatch):
     run = start("experiments.online", *BSUITE, *SMALL, f"--out={tmp_path}/run")
     assert run.returncode == 128 + signal.SIGINT and "Traceback" not in run.stderr
     said = f"stopped at step 60: go on with the same settings and --resume --out={tmp_path}/run"
-    assert run.stderr.splitlines()[-1] == said and (tmp_path / "run/checkpoints/60").is_dir()
+    assert run.stderr.splitlines()[-1] == said and (tmp_path / "run/checkpoints/60.npz").is_file()
     assert closed == [33]  # the one whose shapes were asked for, not the one that hangs
 
 

@@ -1,7 +1,5 @@
 """What a run needs of memory is known before it begins, in programs and in the library, and is told in a line."""
 
-import sys
-
 import jax
 import numpy as np
 import pytest
@@ -105,21 +103,11 @@ def test_what_fits_to_the_byte_is_let_through(monkeypatch):
         ValueError, match="^at least 101 bytes of memory are needed, and 100 are there: make a smaller$"
     ):
         memory.check({"a": 61, "b": 40})
-    monkeypatch.setattr(memory, "available", lambda: None)
-    memory.check({"a": 10**30})
 
 
 def test_a_containers_limit_counts(monkeypatch):
     monkeypatch.setattr(memory, "_limits_of_container", lambda: [12_345, 10**30])
     assert memory.available() == 12_345
-
-
-def test_without_psutil_the_machines_memory_counts_and_without_that_none(monkeypatch):
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    monkeypatch.setattr(memory, "_limits_of_container", list)
-    assert memory.available() == memory.os.sysconf("SC_PHYS_PAGES") * memory.os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.delattr(memory.os, "sysconf")
-    assert memory.available() is None
 
 
 @pytest.mark.parametrize("learning_rate", [float("inf"), float("nan"), 1e300])

@@ -13,7 +13,7 @@ import frodo.regimes.population
 from agents.environments.host import first_step
 from experiments.runs import training
 from frodo.regimes.population import AgentResults, Population, PopulationState
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings import presets
 from toy_envs.base import Environment
 

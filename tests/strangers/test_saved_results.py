@@ -137,7 +137,7 @@ def test_an_agent_with_a_memory_acts_by_what_it_has_seen(tmp_path):
     _, emptied = loaded.act(two, core_state=memory, is_first=np.ones(5, bool))
     check_equal(fresh, emptied)
     assert not np.allclose(fresh.hidden, after_both.hidden)
-    with pytest.raises(ValueError, match=r"core_state has the shape \[5, 4\], expected \[4, 4\]"):
+    with pytest.raises(ValueError, match=r"core_state.hidden has the shape \[5, 4\], expected \[4, 4\]"):
         loaded.act(two[:4], core_state=memory)
 
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_named(path, result):
 
 def test_floats_do_not_stand_for_the_bytes_of_pictures(result):
     """The network scales bytes alone: the same pictures as floats would look otherwise to it."""
-    seen = result.life._replace(observation=jax.ShapeDtypeStruct((4, 3), np.uint8))
+    seen = result.life._replace(facts=result.life.facts._replace(observation_dtype="uint8"))
     agent = frodo.OnlineResult(result.learner, result.state, seen, result.go_on)
     assert agent.act(np.zeros((2, 4, 3), np.uint8))[0].shape == (2,)
     with pytest.raises(ValueError, match="observation is float32, expected uint8"):

@@ -13,7 +13,7 @@ from agents.environments.host import first_step
 from agents.environments.names import make_environment
 from agents.rules.categorical import bin_shares
 from experiments.runs import training
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings import presets
 from frodo.settings.value_bins import STAYS, BinWatch, Seen, measure, with_bins
 from toy_envs import names as toys

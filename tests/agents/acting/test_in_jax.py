@@ -14,7 +14,7 @@ from agents.acting.in_jax import Actor, Schedule, act, empty_trajectory, init_ac
 from agents.acting.in_jax import rollouts as rollouts_of
 from agents.acting.on_host import HostActor
 from agents.environments.dm_env import DmEnvBatch
-from agents.environments.envpool import EnvpoolEnvironment
+from agents.environments.envpool import make_envpool
 from agents.networks.agent import NetworkConfig, make_agent
 from agents.types import PredictionSpec, check_trajectory
 from tests.equations import equations
@@ -332,7 +332,7 @@ def test_host_actor_on_catch_is_what_replaying_its_actions_gives():
 
 
 def test_host_actor_on_envpool_obeys_the_contract_at_a_time_limit():
-    environment = EnvpoolEnvironment("CartPole-v1", 3, seed=0, max_episode_steps=11)
+    environment = make_envpool("CartPole-v1", 3, seed=0, max_episode_steps=11)
     actor, _ = host_actor(environment, make(2, core=0), num_steps=20, num_trajectories=2)
     with actor:
         iterations = [actor.get() for _ in range(2)]

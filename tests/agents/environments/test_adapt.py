@@ -8,7 +8,7 @@ from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from agents.environments.adapt import as_host_environment
+from agents.environments.adapt import as_environment
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.gymnasium import GymnasiumEnvironment
 from tests.agents.environments.stepping import check_next_step_reset, collect
@@ -35,9 +35,9 @@ def make_catch(seed: int = 0) -> dm_env.Environment:
     ],
 )
 def test_each_library_has_its_adapter(make, kind, num_envs):
-    environment = as_host_environment(make())
+    environment = as_environment(make())
     assert type(environment) is kind and environment.num_envs == num_envs
-    assert as_host_environment(environment) is environment
+    assert as_environment(environment) is environment
     steps = collect(environment, np.ones((12, num_envs)))
     check_next_step_reset(steps)
     assert np.all(np.any(steps.discount == 0, axis=0))
@@ -50,29 +50,26 @@ def test_a_single_environment_of_gymnasium_is_named_in_errors():
         (TimeLimit(PendulumEnv(), 5), "PendulumEnv"),
     ):
         with pytest.raises(ValueError, match=f"environment '{name}' is not supported"):
-            as_host_environment(environment)
+            as_environment(environment)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (None, "environment is None, expected"),
-        ("toy/catch", "environment is a str, expected"),
         (make_cart_pole, "environment is a function, expected"),
         ([make_catch(), make_cart_pole()], "environment is a list, expected"),
         (np.random.default_rng(0), "environment is a numpy.random._generator.Generator, expected"),
-        (Catch(), "environment is a toy_envs.catch.Catch, a pure one: toy_envs.base.DmEnv"),
     ],
 )
 def test_anything_else_is_refused(wrong, message):
     with pytest.raises(TypeError, match=message) as error:
-        as_host_environment(wrong)
+        as_environment(wrong)
     assert "\n" not in str(error.value)
-    if "expected" in message:
-        for name in ("toy_envs.base.Environment", "dm_env.Environment", "gymnasium.vector.VectorEnv", "gymnasium.Env"):
-            assert name in str(error.value)
+    for name in ("toy_envs.base.Environment", "dm_env.Environment", "gymnasium.vector.VectorEnv", "gymnasium.Env"):
+        assert name in str(error.value)
 
 
 def test_no_environment_at_all_is_refused():
     with pytest.raises(ValueError, match="environments has the length 0, expected at least 1"):
-        as_host_environment([])
+        as_environment([])

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from agents.environments.envpool import ATARI_PREPROCESSING, EnvpoolEnvironment
+from agents.environments.envpool import ATARI_PREPROCESSING, make_envpool
 from agents.environments.gymnasium import GymnasiumEnvironment
 from agents.environments.host import environment_seeds
 from agents.environments.names import make_environment
@@ -15,7 +15,7 @@ envpool = pytest.importorskip("envpool")
 
 
 def test_envpool_at_a_termination():
-    environment = EnvpoolEnvironment("CartPole-v1", 3, seed=0)
+    environment = make_envpool("CartPole-v1", 3, seed=0)
     steps = collect(environment, np.tile([0, 0, 1], (40, 1)))
     environment.close()
     check_next_step_reset(steps)
@@ -30,7 +30,7 @@ def test_envpool_at_a_termination():
 
 
 def test_envpool_at_a_truncation():
-    environment = EnvpoolEnvironment("CartPole-v1", 2, seed=0, max_episode_steps=4)
+    environment = make_envpool("CartPole-v1", 2, seed=0, max_episode_steps=4)
     steps = collect(environment, np.tile([0, 1], (11, 1)))
     environment.close()
     check_next_step_reset(steps)
@@ -45,7 +45,7 @@ def test_envpool_at_a_truncation():
 def test_envpool_ignores_the_action_after_an_end():
     shown = []
     for action in (0, 1):
-        environment = EnvpoolEnvironment("CartPole-v1", 2, seed=3, max_episode_steps=3)
+        environment = make_envpool("CartPole-v1", 2, seed=3, max_episode_steps=3)
         shown.append(collect(environment, [[0, 1], [1, 1], [0, 0], [action, action], [1, 0]]))
         environment.close()
     for field, other in zip(*shown, strict=True):
@@ -53,7 +53,7 @@ def test_envpool_ignores_the_action_after_an_end():
 
 
 def test_envpool_reset_in_the_middle_of_an_episode_and_after_an_end():
-    environment = EnvpoolEnvironment("CartPole-v1", 2, seed=0, max_episode_steps=3)
+    environment = make_envpool("CartPole-v1", 2, seed=0, max_episode_steps=3)
     for num_steps in (2, 3, 2):
         steps = collect(environment, np.zeros((num_steps - 1, 2)))  # and one more
         assert np.all(np.abs(steps.observation[0]) <= 0.05)
@@ -62,7 +62,7 @@ def test_envpool_reset_in_the_middle_of_an_episode_and_after_an_end():
 
 def test_envpool_seeds_are_not_shared_between_environments_or_runs():
     def first_observations(seed):
-        environment = EnvpoolEnvironment("CartPole-v1", 8, seed)
+        environment = make_envpool("CartPole-v1", 8, seed)
         observation = environment.reset().observation
         environment.close()
         return {row.tobytes() for row in observation}
@@ -82,7 +82,7 @@ def test_envpool_refuses_what_agents_cannot_act_in():
 def test_envpool_is_quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        environment = EnvpoolEnvironment("CartPole-v1", 1, 0)
+        environment = make_envpool("CartPole-v1", 1, 0)
         collect(environment, np.zeros((1, 1)))
         environment.close()
 
@@ -90,7 +90,7 @@ def test_envpool_is_quiet():
 @pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_the_adapter_to_gymnasium_shows_the_same():
     options = dict(seed=environment_seeds(5, 2), max_episode_steps=11)
-    pairs = [EnvpoolEnvironment("CartPole-v1", 2, seed=5, max_episode_steps=11)]
+    pairs = [make_envpool("CartPole-v1", 2, seed=5, max_episode_steps=11)]
     pairs.append(GymnasiumEnvironment(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=2, **options)))
     one, other = (collect(environment, np.tile([0, 1], (30, 1))) for environment in pairs)
     for field, same in zip(one, other, strict=True):
@@ -131,7 +131,7 @@ def test_atari_reports_true_rewards_and_ends_with_the_game():
 def test_atari_is_truncated_at_its_time_limit():
     options = ATARI_PREPROCESSING
     assert options["max_episode_steps"] * options["frame_skip"] == 108_000
-    environment = EnvpoolEnvironment("Pong-v5", 2, 0, **options | {"max_episode_steps": 3})
+    environment = make_envpool("Pong-v5", 2, 0, **options | {"max_episode_steps": 3})
     steps = collect(environment, np.zeros((4, 2)))
     environment.close()
     check_next_step_reset(steps)

@@ -1,6 +1,6 @@
 """A run folder whose numbers are known."""
 
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.runs.run import Run
 from tests.frodo.runs.random_sum import Config
 

@@ -3,7 +3,7 @@
 import csv
 
 from agents.networks.agent import NetworkConfig
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings import presets
 
 CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb", "learner_waiting", "actors_waiting")

@@ -15,7 +15,7 @@ from experiments.runs import exact_metrics, settings, training  # noqa: E402
 from frodo.regimes.adaptation import held_out_tasks, returns_by_trial  # noqa: E402
 from frodo.regimes.learner import build_learner  # noqa: E402
 from frodo.regimes.lifetimes import make_online_program  # noqa: E402
-from frodo.runs.options import RunOptions  # noqa: E402
+from frodo.runs.folders import RunOptions  # noqa: E402
 from frodo.settings import presets  # noqa: E402
 from meta.updates.curriculum import CurriculumConfig  # noqa: E402
 from meta.updates.distillation import DistillationConfig  # noqa: E402

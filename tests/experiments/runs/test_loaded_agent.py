@@ -9,7 +9,7 @@ import pytest
 
 from experiments.runs import loaded_agent, training
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.settings import presets
 
 

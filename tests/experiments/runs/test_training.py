@@ -119,7 +119,7 @@ def test_a_host_run_goes_through_its_seeds_and_goes_on_in_the_second(rule, tmp_p
     assert np.isfinite(summary["return"]).all() and ("target_difference" in summary) == (rule == "frodo")
     with pytest.raises(UsageError, match="--steps=1800, more than the 1200 of .*, and its first seeds are done"):
         train(1800, resume=True)
-    checkpoints = [int(path.name) for path in (tmp_path / "run/checkpoints").iterdir() if path.name.isdigit()]
+    checkpoints = [int(path.stem) for path in (tmp_path / "run/checkpoints").iterdir()]
     assert len(checkpoints) == 2, "one at the interrupt, one at the end"
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from experiments.runs import command_line
 from frodo.runs.callbacks import by_name
 from frodo.runs.driver import Advanced, Regime, drive, end_program
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.runs.run import Run
 
 

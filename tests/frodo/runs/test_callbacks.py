@@ -15,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event
 from frodo.files import DiskError
 from frodo.runs import callbacks
 from frodo.runs.errors import RunError, UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from tests.frodo.runs.random_sum import Config, run
 
 CLOCKS = ("seconds", "cpu_seconds", "peak_memory_mb")

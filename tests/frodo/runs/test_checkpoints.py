@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from frodo.files import DiskError
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError
 from frodo.runs.folders import has_checkpoint
+
+HALF_WRITTEN = ".5.npz.1.tmp"
 
 
 class State(NamedTuple):
@@ -69,7 +70,7 @@ def test_the_last_two_are_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2, 3, 3):
         checkpoints.save(step, {"x": jnp.array(step)}, {})
-    assert sorted(os.listdir(tmp_path)) == ["2", "3"]
+    assert sorted(os.listdir(tmp_path)) == ["2.npz", "3.npz"]
     assert checkpoints.restore({"x": jnp.array(0)})[0]["x"] == 3
     with pytest.raises(ValueError, match="checkpoint 1 comes after 3"):
         checkpoints.save(1, {"x": jnp.array(1)}, {})
@@ -77,31 +78,30 @@ def test_the_last_two_are_kept(tmp_path):
 
 def test_an_interrupted_save_does_not_count(tmp_path):
     Checkpoints(tmp_path).save(1, {"x": jnp.array(1)}, {})
-    os.makedirs(tmp_path / "5.orbax-checkpoint-tmp" / "state")
+    (tmp_path / HALF_WRITTEN).write_bytes(b"PK")
     assert Checkpoints(tmp_path, is_reader=True).restore({"x": jnp.array(0)})[1] == 1
-    assert (tmp_path / "5.orbax-checkpoint-tmp" / "state").exists()  # it may be another process's
+    assert (tmp_path / HALF_WRITTEN).exists()  # it may be another process's
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.restore({"x": jnp.array(0)})[1] == 1
     checkpoints.save(2, {"x": jnp.array(2)}, {})
-    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+    assert sorted(os.listdir(tmp_path)) == ["1.npz", "2.npz"]
 
 
 def test_a_reader_leaves_what_is_damaged(tmp_path, capsys):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     for step in (1, 2):
         checkpoints.save(step, {"x": jnp.array(step)}, {})
-    for path in (tmp_path / "checkpoints" / "2").rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"")
+    (tmp_path / "checkpoints" / "2.npz").write_bytes(b"")
     assert Checkpoints(tmp_path / "checkpoints", is_reader=True).restore({"x": jnp.array(0)})[1] == 1
-    assert (tmp_path / "checkpoints" / "2").exists() and "is damaged" in capsys.readouterr().err
+    assert (tmp_path / "checkpoints" / "2.npz").exists() and "is damaged" in capsys.readouterr().err
     assert Checkpoints(tmp_path / "checkpoints").restore({"x": jnp.array(0)})[1] == 1
-    assert not (tmp_path / "checkpoints" / "2").exists()
+    assert not (tmp_path / "checkpoints" / "2.npz").exists()
 
 
 def test_a_folder_has_a_checkpoint_once_it_is_whole(tmp_path):
     assert not has_checkpoint(tmp_path)
-    os.makedirs(tmp_path / "checkpoints" / "5.orbax-checkpoint-tmp" / "state")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / HALF_WRITTEN).write_bytes(b"PK")
     assert not has_checkpoint(tmp_path)
     Checkpoints(tmp_path / "checkpoints").save(1, {"x": jnp.array(1)}, {})
     assert has_checkpoint(tmp_path)
@@ -114,28 +114,26 @@ def test_a_folder_has_a_checkpoint_once_it_is_whole(tmp_path):
         ({"a": jnp.zeros(2, int), "b": jnp.zeros(2)}, r"state\['a'\] is float32\[2\] there and int32\[2\] here"),
         ({"a": jnp.zeros(2)}, r"state\['b'\] is float32\[2\] there and nothing here"),
         ({"a": jnp.zeros(2), "b": jnp.zeros(2), "c": 0}, r"state\['c'\] is nothing there and int64\[\] here"),
-        ({"a": jax.random.split(jax.random.key(0)), "b": jnp.zeros(2)}, r"state\['a'\] is .* there and key<fry>\[2\]"),
+        ({"a": jax.random.split(jax.random.key(0)), "b": jnp.zeros(2)}, r"state\['a'\] is .* there and uint32\[2, 2\]"),
     ],
 )
 def test_another_structure_is_refused_by_the_first_leaf(tmp_path, template, error):
     Checkpoints(tmp_path).save(1, {"a": jnp.zeros(2), "b": jnp.zeros(2)}, {})
-    with pytest.raises(UsageError, match=f"{tmp_path}/1 does not fit this program: {error}"):
+    with pytest.raises(UsageError, match=f"{tmp_path}/1.npz does not fit this program: {error}"):
         Checkpoints(tmp_path).restore(template)
 
 
 def test_every_damage_to_the_data_is_found(tmp_path):
     state = {"x": jax.random.normal(jax.random.key(0), (2000,))}
     Checkpoints(tmp_path).save(1, state, {})
-    largest = max(
-        (path for path in (tmp_path / "1").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
-    )
-    good = largest.read_bytes()
+    path = tmp_path / "1.npz"
+    good = path.read_bytes()
     flipped = good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :]
     for data in (flipped, good[: len(good) // 2], b""):
-        largest.write_bytes(data)
-        with pytest.raises(UsageError, match=f"checkpoint {tmp_path}/1 is damaged"):
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match=f"checkpoint {path} is damaged"):
             Checkpoints(tmp_path).restore(state)
-    largest.write_bytes(good)
+    path.write_bytes(good)
     assert bits(Checkpoints(tmp_path).restore(state)[0]["x"]) == bits(state["x"])
 
 
@@ -144,22 +142,15 @@ def test_a_leaf_that_is_no_array_is_refused(tmp_path):
         Checkpoints(tmp_path).save(1, {"f": object()}, {})
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        ValueError("RESOURCE_EXHAUSTED: Failed to write: No space left on device [os_error_code='28']"),
-    ],
-)
-def test_a_full_disk_is_named(tmp_path, monkeypatch, refusal):
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"x": jnp.array(1)}, {})
 
     def save(*_, **__):
-        raise refusal
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(ocp.CheckpointManager, "save", save)
-    with pytest.raises(DiskError, match=f"^cannot write {tmp_path}/2: No space left on device$"):
+    monkeypatch.setattr(np, "savez", save)
+    with pytest.raises(DiskError, match=f"^cannot write {tmp_path}/2.npz: No space left on device$"):
         checkpoints.save(2, {"x": jnp.array(2)}, {})
     assert Checkpoints(tmp_path).restore({"x": jnp.array(0)})[1] == 1
 

@@ -17,7 +17,7 @@ import pytest
 
 from frodo.files import DiskError
 from frodo.runs.errors import UsageError
-from frodo.runs.options import RunOptions
+from frodo.runs.folders import RunOptions
 from frodo.runs.run import Run
 from frodo.runs.signals import Signals
 from tests.frodo.runs.random_sum import Config, Inner, Sums, init, run
@@ -190,11 +190,11 @@ class TestResume:
         folder = tmp_path / "parts"
         run(Config(), options(folder, steps=20))
         run(Config(), options(folder, steps=40, resume=True))
-        damage(folder / "checkpoints" / "40")
+        damage(folder / "checkpoints" / "40.npz")
         assert equal(run(Config(), options(folder, steps=60, resume=True)), whole)
         assert rows(folder) == rows(tmp_path / "whole")
-        assert f"checkpoint {folder / 'checkpoints' / '40'} is damaged" in capsys.readouterr().err
-        assert {path.name for path in (folder / "checkpoints").iterdir()} == {"20", "60"}
+        assert f"checkpoint {folder / 'checkpoints' / '40.npz'} is damaged" in capsys.readouterr().err
+        assert {path.name for path in (folder / "checkpoints").iterdir()} == {"20.npz", "60.npz"}
 
     def test_refuses_what_does_not_fit(self, tmp_path):
         with pytest.raises(UsageError, match=f"{tmp_path / 'none'} holds no run"):
@@ -215,8 +215,8 @@ class TestResume:
 
     def test_refuses_a_run_without_a_good_checkpoint(self, tmp_path):
         run(Config(), options(tmp_path))
-        damage(tmp_path / "checkpoints" / "50")
-        with pytest.raises(UsageError, match=f"checkpoint {tmp_path}/checkpoints/50 is damaged"):
+        damage(tmp_path / "checkpoints" / "50.npz")
+        with pytest.raises(UsageError, match=f"checkpoint {tmp_path}/checkpoints/50.npz is damaged"):
             run(Config(), options(tmp_path, resume=True))
         for path in (tmp_path / "checkpoints").rglob("*"):
             path.unlink() if path.is_file() else None
@@ -235,10 +235,7 @@ class TestResume:
 
 
 def damage(checkpoint):
-    """Cut every file of a checkpoint in half."""
-    for path in checkpoint.rglob("*"):
-        if path.is_file():
-            os.truncate(path, path.stat().st_size // 2)
+    os.truncate(checkpoint, checkpoint.stat().st_size // 2)
 
 
 class TestDisk:
@@ -314,7 +311,7 @@ class TestSignals:
         with pytest.raises(SystemExit) as stop:
             run(Config(), options(tmp_path))
         assert stop.value.code == 130
-        assert (tmp_path / "checkpoints" / "20").is_dir() and len(rows(tmp_path)) == 2 * 2
+        assert (tmp_path / "checkpoints" / "20.npz").is_file() and len(rows(tmp_path)) == 2 * 2
         assert f"--resume --out={tmp_path}" in capsys.readouterr().err
 
     def test_a_stopped_program_goes_on_to_the_same_result(self, tmp_path):

@@ -36,7 +36,7 @@ SETTINGS = {  # none at its default
     "muesli": MuesliConfig(0.9, 0.8, 0.5, 2, 3, 0.9, 0.8, 0.7, 0.6, 0.5),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
-    "target_program": TargetProgramConfig("0.5 * G_next + r", 0.9, "sum", 0.3, 0.2, 0.8, is_data=True),
+    "target_program": TargetProgramConfig(0.9, 0.3, 0.2, "sum", "0.5 * G_next + r", 0.8, is_data=True),
     "program": DQNRegConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
     "dqn": ProgramConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
     "double_dqn": DoubleDQNConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),

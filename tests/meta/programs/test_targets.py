@@ -26,7 +26,7 @@ def drawn(num_steps=8, batch_size=4):
 
 
 def made(formula, trajectory, values, logits, is_data=False):
-    rule = target_program(TargetProgramConfig(formula, GAMMA, is_data=is_data))
+    rule = target_program(TargetProgramConfig(GAMMA, formula=formula, is_data=is_data))
     predictions = {"value": values, "policy": logits}
     meta_params = rule.random_meta_params(jax.random.key(0), 3)
     return rule.apply(meta_params, rule.init(), trajectory, predictions, predictions)[0]
@@ -58,7 +58,7 @@ def test_a_program_without_gamma_sees_nothing_of_what_follows_an_end():
 
 def test_constants_are_eta_and_the_metagradient_reaches_them():
     trajectory, values, logits = drawn()
-    rule = target_program(TargetProgramConfig(FORMULAS["lambda_return"], GAMMA))
+    rule = target_program(TargetProgramConfig(GAMMA, formula=FORMULAS["lambda_return"]))
     predictions = {"value": values, "policy": logits}
     meta_params = rule.random_meta_params(jax.random.key(0), 3)
     assert meta_params == {"program": {"constants": jnp.array([0.95])}}
@@ -146,7 +146,7 @@ def test_losses_are_frodos():
 )
 def test_a_bad_formula_is_refused(formula, message):
     with pytest.raises(ValueError, match=message):
-        TargetProgramConfig(formula).validate()
+        TargetProgramConfig(formula=formula).validate()
 
 
 def test_a_program_as_data_is_not_learned():

@@ -27,9 +27,9 @@ def random_weights(shapes, seed):
     """Weights of order 1 / sqrt(inputs), biases of order 0.1, drawn in sorted order of their names."""
     rng = np.random.default_rng(seed)
     weights = {}
-    for name, shape in sorted(shapes.items()):
-        x = rng.normal(size=shape)
-        weights[name] = 0.1 * x if name.endswith("/b") else x / np.sqrt(np.prod(shape[:-1]))
+    for name, one in sorted(shapes.items()):
+        x = rng.normal(size=one.shape)
+        weights[name] = 0.1 * x if name.endswith("/b") else x / np.sqrt(np.prod(one.shape[:-1]))
     return weights
 
 
@@ -65,7 +65,7 @@ def test_agrees_with_plain_numpy_in_float64(seed):
     with jax.enable_x64(True):
         rule = disco.disco(SMALL)
         shapes = disco103.from_meta_params(rule.random_meta_params(jax.random.key(0), A))
-        weights = random_weights({name: x.shape for name, x in shapes.items()}, seed)
+        weights = random_weights(shapes, seed)
         meta_params = disco103.to_meta_params(weights)
         state = rule.init()
         expected_state = (np.zeros(3), np.zeros(3), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0))
@@ -124,7 +124,7 @@ def test_the_published_weights_are_read():
     ],
 )
 def test_a_wrong_file_is_named_by_its_first_wrong_key(change, message, tmp_path):
-    weights = {name: np.zeros(shape, np.float32) for name, shape in disco103.expected_shapes().items()}
+    weights = {name: np.zeros(x.shape, np.float32) for name, x in disco103.expected_shapes().items()}
     change(weights)
     np.savez(tmp_path / "weights.npz", **weights)
     with pytest.raises(ValueError, match=f"weights.npz.*{message}"):

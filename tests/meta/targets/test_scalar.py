@@ -227,9 +227,7 @@ IDENTITY = Agent(
     prepare=None,
     initial_state=None,
     step=None,
-    unroll=lambda params, trajectory: params,
-    unroll_taken=lambda params, trajectory: (params, params),
-    unroll_model=None,
+    unroll_for=lambda params, trajectory, actions: [params] * len(actions),
 )
 
 
