@@ -198,7 +198,7 @@ def revisions(against: str) -> Iterator[dict[str, Path]]:
     """Give the folders of the packages by revision: of this one, and of another as long as it is needed.
 
     Raises:
-      UsageError: if there is no such revision or no repository, or if it has no such programs.
+      UsageError: if there is no such revision, or no repository.
     """
     own = "this"
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -212,8 +212,6 @@ def revisions(against: str) -> Iterator[dict[str, Path]]:
                     tar.extractall(folder, filter="data")
             except (OSError, subprocess.CalledProcessError) as error:
                 raise UsageError(f"--against={against}: there is no such revision, or no git: {error}") from None
-            if not Path(folder, "experiments", "online.py").exists():
-                raise UsageError(f"--against={against}: it has no experiments.online")
             packages[commit[:7]] = Path(folder)
         yield packages
 

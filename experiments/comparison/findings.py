@@ -17,7 +17,7 @@ from experiments.results import reading, statistics
 from frodo.regimes.scores import normalised
 from frodo.settings.registry import RULES
 
-AGGREGATES = ["IQM", "median", "optimality gap"]
+AGGREGATES = list(statistics.AGGREGATES)
 SCORES = ("environment", "family", "method", "settings", "seed", "return", "score", "is_seen")
 ESTIMATES = ("settings", "environments", "method", "statistic", *statistics.Estimate._fields, "is_seen")
 SETTINGS = ("learning_rate", "entropy_cost", "environments", "steps")
@@ -130,11 +130,11 @@ def _statistics(comparison: Comparison, all_scores: pd.DataFrame, seen: Mapping)
             scores = by_method(own, comparison.methods, envs, "score")
             found: dict[str, Mapping[str, statistics.Estimate]] = {}
             if place in groups:
-                found["IQM"] = statistics.iqms(scores)
+                found["IQM"] = statistics.aggregate("IQM", scores)
             elif which == "tuned":
                 found["mean return"] = statistics.means(by_method(own, comparison.methods, envs, "return"))
             if (which, place) == ("tuned", ALL):
-                found |= statistics.aggregates(scores)
+                found |= {name: statistics.aggregate(name, scores) for name in AGGREGATES[1:]}
                 for over in (over for over in BASELINES if over in scores and len(scores) > 1):
                     found[f"probability of improvement over {over}"] = statistics.improvements(scores, over)
             for over, pairs in _pairs(scores).items():

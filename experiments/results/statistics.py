@@ -11,6 +11,7 @@ from scipy.special import stdtrit
 
 REPETITIONS = 2000  # of the stratified bootstrap
 SEED = 0
+AGGREGATES = {"IQM": "aggregate_iqm", "median": "aggregate_median", "optimality gap": "aggregate_optimality_gap"}
 
 
 class Estimate(NamedTuple):
@@ -21,17 +22,9 @@ class Estimate(NamedTuple):
     high: np.ndarray
 
 
-def aggregates(scores: Mapping[str, np.ndarray]) -> dict[str, dict[str, Estimate]]:
-    """Return the median and the optimality gap of each method's normalised scores, [num_seeds, num_envs], by name."""
-    _, metrics = require()
-    functions = {"median": metrics.aggregate_median, "optimality gap": metrics.aggregate_optimality_gap}
-    return {name: _estimates(scores, function) for name, function in functions.items()}
-
-
-def iqms(scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-    """Return the interquartile mean of each method's normalised scores, [num_seeds, num_envs]."""
-    _, metrics = require()
-    return _estimates(scores, metrics.aggregate_iqm)
+def aggregate(name: str, scores: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """Return one of AGGREGATES of each method's normalised scores, [num_seeds, num_envs], by method."""
+    return _estimates(scores, getattr(require()[1], AGGREGATES[name]))
 
 
 def improvements(scores: Mapping[str, np.ndarray], over: str) -> dict[str, Estimate]:

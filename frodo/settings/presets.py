@@ -98,6 +98,7 @@ def vector_observations(env: str) -> OnlineConfig:
         batch_size=32,
         unroll=20,
         validation_unroll=20,
+        gradient_mode="reverse",
         network=NetworkConfig("mlp", (256, 256)),
         optimizer=OptimizerConfig(1e-3, decay=0.999, epsilon=0.1),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
