@@ -25,7 +25,7 @@ from experiments.runs import command_line
 from frodo import files
 from frodo.logs import note
 from frodo.runs import workers
-from frodo.runs.errors import RunError
+from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import check_out
 
 
@@ -39,17 +39,19 @@ def main(argv: list[str]) -> None:
     results: dict[str, Any] = {"samples": {}}
 
     def on_done(name: str, future: Future) -> None:
-        found = workers.result_of(future)
-        if isinstance(found, str):
-            note(f"{name} is left out: {found}")
+        try:
+            found = workers.result_of(future)
+        except Exception as error:
+            if not isinstance(error, RunError | UsageError) and not workers.is_lost(error):
+                raise
+            note(f"{name} is left out: {error}")
             return
         results["samples"][name] = found.pop("samples")
         results.update(found)
         files.write_json(out, results)
 
     with command_line.job_executor() as executor, revisions(FLAGS.against) as packages:
-        with files.writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(out, results)
         workers.run_all(executor, run, {name: (BENCHMARKS[name], packages, FLAGS.repeats) for name in chosen}, on_done)
     if results["samples"]:
         print(tables(results, list(packages)))

@@ -22,7 +22,6 @@ is propagated across a step that ended an episode.
 
 import abc
 import functools
-from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import dm_env
@@ -129,20 +128,28 @@ class Environment(abc.ABC, Generic[State]):
         Where the step terminates an episode, show the first observation of the next one; where a time limit ends it,
         its own last observation.
         """
+        moved, is_first, shown = self._moved(state, action, is_after_truncation)
+        new = choose(is_first, self.restart(cloned(moved)), moved)
+        return new, self._seen(state, new, shown)
+
+    def _moved(self, state: State, action: Array, is_after_truncation: Array) -> tuple[State, Array, dict[str, Array]]:
+        """Return the state before a next episode begins, whether one does, and what is shown but the observation."""
         is_after_truncation = jnp.asarray(is_after_truncation)
         new, reward, terminated, truncated = self.transition(cloned(state), action)
         terminated = terminated & ~is_after_truncation
         is_first = terminated | is_after_truncation
-        new = choose(is_after_truncation, state, new)
-        new = restarted(self.restart, is_first, new)
-        return new, TimeStep(
-            observation=self.observe(new),
+        shown = dict(
             reward=jnp.where(is_after_truncation, 0.0, reward),
             discount=1.0 - terminated.astype(jnp.float32),
             truncated=truncated & ~is_first,
             valid=~is_after_truncation,
             is_first=is_first,
         )
+        return choose(is_after_truncation, state, new), is_first, shown
+
+    def _seen(self, state: State, new: State, shown: dict[str, Array]) -> TimeStep:
+        """Return the time step that leads from a state to a new one with its observation."""
+        return TimeStep(observation=self.observe(new), **shown)
 
 
 def check_pure(name: str, environment: Any) -> Environment:
@@ -156,33 +163,28 @@ def check_pure(name: str, environment: Any) -> Environment:
     return environment
 
 
-def restarted(restart: Callable[[State], State], is_over: Array, state: State) -> State:
-    """Return the start of the next episode where this one is over, else the state.
+def step_batch(
+    environment: "Environment[State]", state: State, action: Array, is_after_truncation: Array
+) -> tuple[State, TimeStep]:
+    """Take a step in each of B environments, as `step` does.
 
-    In a batch on one CPU nothing is drawn or computed in a step that ends no episode. Other devices would have to wait
-    for the answer, and compute both at once.
+    On one CPU nothing is drawn or computed of a next episode in a step that ends none. Other devices would have to wait
+    for the answer.
     """
+    if type(environment).step is not Environment.step:  # a step of somebody's own
+        return jax.vmap(environment.step)(state, action, is_after_truncation)
+    moved, is_first, shown = jax.vmap(environment._moved)(state, action, is_after_truncation)
+    each = jax.jit(jax.vmap(lambda is_first, new: choose(is_first, environment.restart(cloned(new)), new)))
 
-    @jax.custom_batching.custom_vmap
-    def one(is_over: Array, state: State) -> State:
-        return choose(is_over, restart(cloned(state)), state)
+    def where_some_ended(is_first: Array, new: State) -> State:
+        like = jax.eval_shape(each, is_first, new)
+        go_on = lambda _, new: jax.tree.map(lambda x, like: x.astype(like.dtype), new, like)
+        return jax.lax.cond(is_first.any(), each, go_on, is_first, new)
 
-    @one.def_vmap
-    def batch(axis_size: int, is_batched: Any, is_over: Array, state: State) -> tuple[State, Any]:
-        is_over, state = jax.tree.map(
-            lambda x, is_batched: x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape)),
-            (is_over, state),
-            tuple(is_batched),
-        )
-        each = jax.jit(jax.vmap(lambda is_over, state: choose(is_over, restart(cloned(state)), state)))
-        if jax.sharding.get_abstract_mesh().empty:
-            some = lambda is_over, state: jax.lax.cond(is_over.any(), each, lambda _, state: state, is_over, state)
-            new = jax.lax.platform_dependent(is_over, state, cpu=some, default=each)
-        else:
-            new = each(is_over, state)
-        return new, jax.tree.map(lambda _: True, new)
-
-    return one(is_over, state)
+    is_alone = jax.sharding.get_abstract_mesh().empty
+    cpu = where_some_ended if is_alone else each
+    new = jax.lax.platform_dependent(is_first, moved, cpu=cpu, default=each)
+    return new, jax.vmap(environment._seen)(state, new, shown)
 
 
 def choose(is_over: Array, new: State, old: State) -> State:

@@ -110,7 +110,7 @@ class Trials(base.Environment[TrialsState]):
     def transition(self, state: TrialsState, action: base.Array):
         new, reward, terminated, truncated = self.environment.transition(state.state, action)
         is_over = terminated | truncated
-        new = base.restarted(self.environment.restart, is_over, new)
+        new = base.choose(is_over, self.environment.restart(base.cloned(new)), new)
         trial_return = state.trial_return + reward
         ended = is_over & (jnp.arange(self.num_trials) == state.trial)
         stats = TrialStats(
@@ -133,13 +133,9 @@ class Trials(base.Environment[TrialsState]):
         """Return whether the trial is the last one of its episode, bool [...], of observations [..., n]."""
         return observation[..., math.prod(self.environment.observation_shape)] == 1
 
-    def step(
-        self, state: TrialsState, action: base.Array, is_after_truncation: base.Array
-    ) -> tuple[TrialsState, base.TimeStep]:
-        new, shown = super().step(state, action, is_after_truncation)
-        if self.is_forgetful:
-            shown = shown._replace(is_first=shown.is_first | (new.trial != state.trial))
-        return new, shown
+    def _seen(self, state: TrialsState, new: TrialsState, shown: dict[str, base.Array]) -> base.TimeStep:
+        step = super()._seen(state, new, shown)
+        return step._replace(is_first=step.is_first | (new.trial != state.trial)) if self.is_forgetful else step
 
     def observe(self, state: TrialsState) -> base.Array:
         num_left = state.num_trials - state.trial

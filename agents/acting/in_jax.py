@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from agents import splitting
 from agents.networks.agent import Agent
 from agents.types import Array, CoreState, Params, Predictions, Trajectory
-from toy_envs.base import Environment, TimeStep
+from toy_envs.base import Environment, TimeStep, step_batch
 
 Policy = Callable[[Predictions], Array]  # predictions -> logits
 
@@ -152,7 +152,7 @@ def rollout(
         num_steps = jnp.minimum(num_steps + batch_size, exploration)
         logits, core_state = logits_of(agent, policy, params, before.observation, before.is_first, core_state, share)
         action = jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
-        env_state, after = jax.vmap(environment.step)(env_state, action, before.truncated)
+        env_state, after = step_batch(environment, env_state, action, before.truncated)
         after = after._replace(observation=agent.prepare(after.observation))
         episode_return = episode_return + after.reward
         is_over = (after.discount == 0) | after.truncated

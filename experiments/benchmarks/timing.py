@@ -71,24 +71,26 @@ BENCHMARKS = {
 }
 
 
-def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int) -> dict[str, Any] | str:
+def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int) -> dict[str, Any]:
     """Run a benchmark in turns: once cold, then `repeats` times with what the cold process compiled.
 
     Args:
       packages: the folder that the packages are imported from, by revision.
     Returns:
-      `samples` by revision, the `device` and `versions` as the last run has them, and this machine; or why it failed.
+      `samples` by revision, the `device` and `versions` as the last run has them, and this machine.
+    Raises:
+      RunError: if the program fails, saying why.
+      UsageError: if it wrote no metrics.
     """
     samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
     with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
         for turn in range(1 + repeats):
             for revision, of in packages.items():
                 out = Path(folder, revision, str(turn))
-                try:
-                    samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out))
-                except (RunError, UsageError) as error:
-                    return f"{revision}: {error}"
-                note(f"{benchmark.program} of {revision}: {STATES[turn > 0]}; {repeats - turn} to go")
+                samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out))
+                note(
+                    f"{benchmark.program} {benchmark.arguments}, {revision}: {STATES[turn > 0]}; {repeats - turn} to go"
+                )
         config = reading.read(out).config
     return {"samples": samples, "device": config["device"], "versions": config["versions"]} | machine()
 
@@ -212,7 +214,7 @@ def revisions(against: str) -> Iterator[dict[str, Path]]:
                     tar.extractall(folder, filter="data")
             except (OSError, subprocess.CalledProcessError) as error:
                 raise UsageError(f"--against={against}: there is no such revision, or no git: {error}") from None
-            packages[commit[:7]] = Path(folder)
+            packages[f"{commit[:7]}, by --against"] = Path(folder)
         yield packages
 
 

@@ -110,7 +110,8 @@ def check_version(folder: Path, record: Mapping[str, Any]) -> None:
             raise UsageError(f"{folder / 'config.json'} is damaged: its {name} are no {kind.__name__}")
     if any(type(seed) is not int or not 0 <= seed < 2**32 for seed in record.get("seeds", ())):
         raise UsageError(f"{folder / 'config.json'} is damaged: its seeds are not whole numbers from 0 on")
-    if record.get("format") != FORMAT:
+    was_of_orbax = any(path.is_dir() and path.name.isdigit() for path in (folder / "checkpoints").glob("*"))
+    if record.get("format") != FORMAT or was_of_orbax:
         raise UsageError(
             f"{folder} holds a run of another version, which alone can go on with it: a rule.npz in it is read by this "
             "version as it is"

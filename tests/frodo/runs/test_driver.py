@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,6 +220,17 @@ def test_the_folder_of_another_run_is_refused(how, message, whole):
             Catch(4, 3), "impala", num_steps=3000, folder=whole[0], **TINY | how
         )
     assert {path: path.read_bytes() for path in whole[0].rglob("*") if path.is_file()} == before
+
+
+def test_a_run_with_the_checkpoints_of_earlier_versions_is_refused_and_kept(whole, tmp_path):
+    folder = shutil.copytree(whole[0], tmp_path / "run")
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+        path.with_suffix("").mkdir()  # as Orbax had them
+    before = (folder / "metrics.csv").read_bytes()
+    with pytest.raises(ValueError, match="holds a run of another version, which alone can go on with it"):
+        live(folder=folder)
+    assert (folder / "metrics.csv").read_bytes() == before
 
 
 def test_two_runs_in_one_folder(tmp_path):
