@@ -45,7 +45,6 @@ _SMALL_AGENT = "--env=toy/grid_world/0 --config.batch_size=64 --config.unroll=16
 _SMALL_RULE = "--config.validation_unroll=16 --config.rule.lstm=64"
 _TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
 _TRANSFORMER = "--config.network.core_kind=transformer --config.network.core=64"
-_TWO_AGENTS = "--envs=toy/catch,toy/catch"
 _LARGE_BATCH = "--env=toy/catch --rule=impala --config.batch_size=256 --steps=2e6"
 
 # So long that there are ten rows of metrics after compilation, and no longer.
@@ -65,8 +64,8 @@ BENCHMARKS = {
     "trials_transformer": Benchmark(STEPS, "online", f"{_TRIALS} {_TRANSFORMER} --steps=3e5"),
     "one_device": Benchmark(STEPS, "online", _LARGE_BATCH),
     "eight_devices": Benchmark(STEPS, "online", f"{_LARGE_BATCH} --num_devices=8"),
-    "population_scalar": Benchmark(META_STEP, "discover", f"--rule=frodo {_TWO_AGENTS} --steps=100"),
-    "population_disco": Benchmark(META_STEP, "discover", f"{_TWO_AGENTS} --steps=10"),
+    "population_scalar": Benchmark(META_STEP, "discover", "--rule=frodo --envs=toy/catch,toy/catch --steps=100"),
+    "population_disco": Benchmark(META_STEP, "discover", "--envs=toy/catch,toy/catch --steps=10"),
     "harness": Benchmark(META_STEP, "discover", "--preset=harness --envs=toy/catch --steps=7"),
 }
 
