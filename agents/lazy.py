@@ -1,21 +1,17 @@
-"""Packages that are loaded by their first use: rlax brings TensorFlow Probability, a third of `import frodo`."""
+"""rlax, loaded by its first use: it brings TensorFlow Probability, a third of `import frodo`."""
 
-import importlib.util
-import sys
-from types import ModuleType
-
-
-def lazily(name: str) -> ModuleType:
-    """Return a module that is loaded by the first use of one of its names."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.find_spec(name)
-    assert spec is not None and spec.loader is not None
-    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
+import importlib
+from typing import Any
 
 
-rlax = lazily("rlax")
+class _Module:
+    """A module that is imported when one of its names is asked for; of several threads all but one wait."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
+
+
+rlax = _Module("rlax")

@@ -51,7 +51,8 @@ def main(argv: list[str]) -> None:
         files.write_json(out, results)
 
     with command_line.job_executor() as executor, revisions(FLAGS.against) as packages:
-        files.write_json(out, results)
+        with files.writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
         workers.run_all(executor, run, {name: (BENCHMARKS[name], packages, FLAGS.repeats) for name in chosen}, on_done)
     if results["samples"]:
         print(tables(results, list(packages)))

@@ -129,7 +129,7 @@ class Environment(abc.ABC, Generic[State]):
         its own last observation.
         """
         moved, is_first, shown = self._moved(state, action, is_after_truncation)
-        new = choose(is_first, self.restart(cloned(moved)), moved)
+        new = self._begun(is_first, moved)
         return new, self._seen(state, new, shown)
 
     def _moved(self, state: State, action: Array, is_after_truncation: Array) -> tuple[State, Array, dict[str, Array]]:
@@ -146,6 +146,10 @@ class Environment(abc.ABC, Generic[State]):
             is_first=is_first,
         )
         return choose(is_after_truncation, state, new), is_first, shown
+
+    def _begun(self, is_first: Array, moved: State) -> State:
+        """Return the start of the next episode where one begins, else the state."""
+        return choose(is_first, self.restart(cloned(moved)), moved)
 
     def _seen(self, state: State, new: State, shown: dict[str, Array]) -> TimeStep:
         """Return the time step that leads from a state to a new one with its observation."""
@@ -174,7 +178,7 @@ def step_batch(
     if type(environment).step is not Environment.step:  # a step of somebody's own
         return jax.vmap(environment.step)(state, action, is_after_truncation)
     moved, is_first, shown = jax.vmap(environment._moved)(state, action, is_after_truncation)
-    each = jax.jit(jax.vmap(lambda is_first, new: choose(is_first, environment.restart(cloned(new)), new)))
+    each = jax.jit(jax.vmap(environment._begun))
 
     def where_some_ended(is_first: Array, new: State) -> State:
         like = jax.eval_shape(each, is_first, new)

@@ -13,7 +13,6 @@ import numpy as np
 
 from agents.acting.in_jax import Policy, Schedule, act, empty_trajectory, random_share
 from agents.environments.host import HostEnvironment, check_finite
-from agents.lazy import rlax
 from agents.networks.agent import Agent
 from agents.types import Array, CoreState, Params, Trajectory
 from toy_envs.base import TimeStep
@@ -89,7 +88,6 @@ class HostActor:
         self._prepare: Callable[[Any], Any] = jax.jit(agent.prepare)
 
     def __enter__(self) -> "HostActor":
-        rlax.__version__  # noqa: B018 - loaded here: of two threads that load it at once, one finds it half loaded
         self._thread.start()
         return self
 

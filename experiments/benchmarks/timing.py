@@ -23,6 +23,7 @@ from experiments.runs.jobs import failure
 from frodo.logs import note
 from frodo.runs import workers
 from frodo.runs.errors import RunError, UsageError
+from frodo.runs.provenance import git_revision
 
 ROOT = Path(__file__).parents[2]
 STATES = ("cold", "cached")
@@ -201,11 +202,8 @@ def revisions(against: str) -> Iterator[dict[str, Path]]:
     Raises:
       UsageError: if there is no such revision, or no repository.
     """
-    own = "this"
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        own = git("describe", "--always", "--dirty", "--exclude=*").decode().strip()
     with tempfile.TemporaryDirectory(prefix="frodo_revision_") as folder:
-        packages = {own: ROOT}
+        packages = {git_revision(num_digits=7) or "this": ROOT}
         if against:
             try:
                 commit = git("rev-parse", "--verify", "--end-of-options", f"{against}^{{commit}}").decode().strip()

@@ -11,7 +11,7 @@ from agents.types import Array, Params
 from agents.validation import check_count
 from frodo.regimes.learner import Learner
 from frodo.runs.callbacks import Callback
-from toy_envs.base import Environment
+from toy_envs.base import Environment, step_batch
 
 
 def episode_returns(
@@ -47,7 +47,7 @@ def episode_returns(
         predictions, core_state = agent.step(params, agent.prepare(shown.observation), shown.is_first, core_state)
         logits = policy(predictions)
         action = logits.argmax(-1) if is_greedy else jax.random.categorical(draw_key, logits)
-        env_state, shown = jax.vmap(environment.step)(env_state, action.astype(jnp.int32), shown.truncated)
+        env_state, shown = step_batch(environment, env_state, action.astype(jnp.int32), shown.truncated)
         reward = jnp.where(goes_on, shown.reward, 0.0)
         returns, discounted = returns + reward, discounted + weight * reward
         goes_on &= (shown.discount > 0) & ~shown.truncated

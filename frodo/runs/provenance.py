@@ -26,18 +26,22 @@ def provenance() -> dict[str, Any]:
 
     `matmul_precision` is that of JAX_DEFAULT_MATMUL_PRECISION, None for the device's own.
     """
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    revision = None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
-        revision = output.strip() or None
     devices = jax.devices()
     return {
         "versions": {"python": sys.version.split()[0], **versions()},
-        "git_revision": revision,
+        "git_revision": git_revision(),
         "device": f"{len(devices)} x {devices[0].platform} {devices[0].device_kind}",
         "matmul_precision": matmul_precision(),
     }
+
+
+def git_revision(num_digits: int = 40) -> str | None:
+    """Return the revision of this package's repository, with -dirty where files differ; None outside of one."""
+    command = ["git", "describe", "--always", "--dirty", f"--abbrev={num_digits}", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
+        return output.strip() or None
+    return None
 
 
 def matmul_precision() -> str | None:

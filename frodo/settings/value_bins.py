@@ -16,7 +16,7 @@ from agents.environments.host import HostEnvironment
 from frodo.devices import agree, quick_to_compile
 from frodo.logs import note
 from frodo.settings.config import AgentConfig
-from toy_envs.base import Environment
+from toy_envs.base import Environment, step_batch
 from toy_envs.trials import Trials
 
 Config = TypeVar("Config", bound=AgentConfig)
@@ -92,7 +92,7 @@ def _play(environment: Environment) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
     def step(carry: tuple[Any, jax.Array], key: jax.Array):
         action = jax.random.randint(key, (num_envs,), 0, environment.num_actions, jnp.int32)
-        state, shown = jax.vmap(environment.step)(carry[0], action, carry[1])
+        state, shown = step_batch(environment, carry[0], action, carry[1])
         return (state, shown.truncated), (shown.reward, (shown.discount == 0) | shown.truncated, shown.valid)
 
     def play():
