@@ -33,11 +33,12 @@ Sample = Mapping[str, float]  # the numbers of one process, by TITLES
 
 
 class Benchmark(NamedTuple):
-    """A program with its arguments, and what its speed is counted in."""
+    """A program with its arguments, what its speed is counted in, and which one of `PEERS` does the same."""
 
     unit: str
     program: str
     arguments: str
+    peer: str = ""
 
 
 STEPS, UPDATE, META_STEP = "1000 steps", "update", "meta-step"
@@ -47,51 +48,83 @@ _SMALL_RULE = "--config.validation_unroll=16 --config.rule.lstm=64"
 _TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
 _TRANSFORMER = "--config.network.core_kind=transformer --config.network.core=64"
 _LARGE_BATCH = "--env=toy/catch --rule=impala --config.batch_size=256 --steps=2e6"
+_DQN = "--env=gymnax/CartPole-v1 --rule=dqn --config.batch_size=10 --config.unroll=1 --config.num_updates=1 --steps=1e6"
+_DQN += " --config.replay.capacity=10000 --config.replay.batch_size=128 --config.exploration=250000"
+_DQN += " --config.optimizer.learning_rate=2.5e-4 --config.rule.target_period=50 --config.network.hidden"
+_PPO = "--rule=ppo --steps=2e6 --config.annealing=10000000 --config.optimizer.learning_rate"
+_CARTPOLE = "--env=gymnax/CartPole-v1 --config.network.activation=tanh"
+_FIVE = "--config.batch_size=5 --config.unroll=100 --config.epochs=5 --config.minibatches=5"
+_DISCO103 = "--rule=disco103 --env=toy/catch/8x8"
+_ENVS = "--envs=toy/catch/5x5,toy/catch/5x5"
 
-# So long that there are ten rows of metrics after compilation, and no longer.
+# So long that there are ten rows of metrics after compilation, and no longer. Those with a peer have its settings.
 BENCHMARKS = {
     "catch": Benchmark(STEPS, "online", "--env=toy/catch --steps=1e5"),
+    "catch_impala": Benchmark(STEPS, "online", "--env=toy/catch --rule=impala --steps=5e5"),
     "catch_a2c": Benchmark(STEPS, "online", "--env=toy/catch --rule=a2c --steps=5e5"),
     "random_walk": Benchmark(STEPS, "online", "--env=toy/random_walk --seeds=0-9 --steps=1e5"),
     "grid_world": Benchmark(STEPS, "online", f"{_SMALL_AGENT} {_SMALL_RULE} --steps=2e5"),
     "grid_world_a2c": Benchmark(STEPS, "online", f"{_SMALL_AGENT} --rule=a2c --steps=1e6"),
-    "ppo": Benchmark(STEPS, "online", "--env=gymnax/CartPole-v1 --rule=ppo --steps=2e6"),
-    "dqn": Benchmark(STEPS, "online", "--env=gymnax/CartPole-v1 --rule=dqn --steps=3e4"),
+    "dqn": Benchmark(STEPS, "online", f"{_DQN}=120,84", "purejaxrl_dqn"),
+    "dqn_64": Benchmark(STEPS, "online", f"{_DQN}=64,64", "rejax_dqn"),
     "dqn_host": Benchmark(STEPS, "online", "--env=envpool/CartPole-v1 --rule=dqn --steps=1e4"),
+    "ppo": Benchmark(
+        STEPS, "online", f"{_CARTPOLE} {_PPO}=2.5e-4 --config.batch_size=4 --config.minibatches=4", "purejaxrl_ppo"
+    ),
+    "ppo_minatar": Benchmark(
+        STEPS, "online", f"--env=gymnax/Breakout-MinAtar {_PPO}=5e-3 --config.batch_size=64", "purejaxrl_ppo_minatar"
+    ),
+    "ppo_5": Benchmark(STEPS, "online", f"{_CARTPOLE} {_PPO}=7.5e-4 {_FIVE}", "rejax_ppo"),
     "pong_frodo": Benchmark(STEPS, "online", "--env=atari/Pong --steps=27e3"),
     "pong_impala": Benchmark(STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
-    "disco103": Benchmark(UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4"),
+    "disco103": Benchmark(
+        UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4", "disco_rl_eval"
+    ),
     "trials": Benchmark(STEPS, "online", f"{_TRIALS} --steps=1e6"),
     "trials_transformer": Benchmark(STEPS, "online", f"{_TRIALS} {_TRANSFORMER} --steps=3e5"),
     "one_device": Benchmark(STEPS, "online", _LARGE_BATCH),
     "eight_devices": Benchmark(STEPS, "online", f"{_LARGE_BATCH} --num_devices=8"),
     "population_scalar": Benchmark(META_STEP, "discover", "--rule=frodo --envs=toy/catch,toy/catch --steps=100"),
     "population_disco": Benchmark(META_STEP, "discover", "--envs=toy/catch,toy/catch --steps=10"),
-    "harness": Benchmark(META_STEP, "discover", "--preset=harness --envs=toy/catch --steps=7"),
+    "harness": Benchmark(META_STEP, "discover", f"--preset=harness {_ENVS} --steps=7", "disco_rl_meta_train"),
 }
 
 
-def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int) -> dict[str, Any]:
+def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int, peers: str) -> dict[str, Any]:
     """Run a benchmark in turns: once cold, then `repeats` times with what the cold process compiled.
+
+    A revision or peer that cannot be run is left out, which is said; not so the first revision.
 
     Args:
       packages: the folder that the packages are imported from, by revision.
+      peers: the folder of the peers' packages, "" to run none.
     Returns:
-      `samples` by revision, the `device` and `versions` as the last run has them, and this machine.
+      `samples` by revision or peer, the `device` and `versions` as the last run has them, and this machine.
     Raises:
       RunError: if the program fails, saying why.
       UsageError: if it wrote no metrics.
     """
-    samples: dict[str, list[Sample]] = {revision: [] for revision in packages}
+    sides = {revision: (benchmark, folder) for revision, folder in packages.items()}
+    if peers and benchmark.peer:
+        arguments = f"--peer={benchmark.peer} --packages={Path(peers).resolve()}"
+        sides[benchmark.peer] = benchmark._replace(program="benchmarks.peers", arguments=arguments), ROOT
+    samples: dict[str, list[Sample]] = {name: [] for name in sides}
     with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
         for turn in range(1 + repeats):
-            for revision, of in packages.items():
-                out = Path(folder, revision, str(turn))
-                samples[revision].append(run_once(benchmark, of, out.with_name("compiled"), out))
-                note(
-                    f"{benchmark.program} {benchmark.arguments}, {revision}: {STATES[turn > 0]}; {repeats - turn} to go"
-                )
-        config = reading.read(out).config
+            for number, name in enumerate(list(samples)):
+                out = Path(folder, str(number), str(turn))
+                try:
+                    sample = run_once(*sides[name], out.with_name("compiled"), out)
+                except (RunError, UsageError) as error:
+                    if not number:
+                        raise
+                    note(f"{name} is left out: {error}")
+                    del samples[name]
+                    continue
+                samples[name].append(sample)
+                what = f"{sides[name][0].program} {sides[name][0].arguments}"
+                note(f"{what}, {name}: {STATES[turn > 0]}; {repeats - turn} to go")
+        config = reading.read(Path(folder, "0", str(repeats))).config
     return {"samples": samples, "device": config["device"], "versions": config["versions"]} | machine()
 
 
@@ -168,31 +201,38 @@ def clock_of(device: str) -> str:
     return "cpu_seconds" if " cpu " in device and os.name == "posix" else "seconds"
 
 
-def tables(results: Mapping[str, Any], revisions: Sequence[str]) -> str:
-    """Return a table of the first revision's medians, and where there are two, one of ratios, with lines above them.
+def tables(results: Mapping[str, Any], benchmarks: Mapping[str, Benchmark]) -> str:
+    """Return a table of medians, and where there are several revisions or a peer, one of ratios, with lines above them.
 
     Args:
-      results: what `run` returns.
+      benchmarks: what was run, by name.
+      results: what `run` returns, with `samples` by benchmark: those of this revision are the first.
     """
-    header = ["benchmark", "unit", *(f"{title}: {state}" for title in TITLES for state in STATES)]
-    medians, ratios = [header, ["---"] * len(header)], [header, ["---"] * len(header)]
+    titles = [f"{title}: {state}" for title in TITLES for state in STATES]
+    medians, ratios = [["benchmark", "of", "unit", *titles]], [["benchmark", "over", *titles]]
     for name, samples in results["samples"].items():
-        first = [f"`{name}`", BENCHMARKS[name].unit]
         columns = [(title, part) for title in TITLES for part in (slice(1), slice(1, None))]
         values = {of: [[one[title] for one in taken[part]] for title, part in columns] for of, taken in samples.items()}
-        own = values[revisions[0]]
-        medians.append(first + [f"{statistics.median(x):.4g}" for x in own])
-        if len(revisions) > 1:
-            pairs = [np.divide(x, y) for x, y in zip(own, values[revisions[1]], strict=True)]
-            ratios.append(first + [f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in pairs])
+        first, *others = values
+        for of in values:
+            medians.append(
+                [f"`{name}`", of, benchmarks[name].unit, *(f"{statistics.median(x):.4g}" for x in values[of])]
+            )
+        for other in others:
+            pairs = [np.divide(x, y) for x, y in zip(values[first], values[other], strict=True)]
+            ratios.append(
+                [f"`{name}`", other, *(f"{np.median(x):.2f} ({x.min():.2f} to {x.max():.2f})" for x in pairs)]
+            )
     clock = "CPU" if clock_of(results["device"]) == "cpu_seconds" else "wall"
     where = f"{results['device']}, {results['num_cores']} cores of {results['processor']}"
-    text = [f"Medians, in {clock} time, of {revisions[0]} with JAX {results['versions']['jax']} on {where}:", ""]
-    text += [f"| {' | '.join(row)} |" for row in medians]
-    if len(revisions) > 1:
-        text += ["", f"{revisions[0]} over {revisions[1]}, medians of the ratios (smallest to largest):", ""]
-        text += [f"| {' | '.join(row)} |" for row in ratios]
+    text = [f"Medians, in {clock} time, with JAX {results['versions']['jax']} on {where}:", "", *_table(medians)]
+    if len(ratios) > 1:
+        text += ["", "This revision over others, medians of the ratios (smallest to largest):", "", *_table(ratios)]
     return "\n".join(text)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
 @contextlib.contextmanager

@@ -6,10 +6,12 @@ import re
 
 import pytest
 
-from experiments.benchmarks import timing
+from experiments.benchmarks import peers, timing
+from experiments.benchmarks.growth import GROWTH, SIZES, draw
 from experiments.benchmarks.timing import BENCHMARKS, STEPS, TITLES, UPDATE, Benchmark
+from experiments.results import reading
 from frodo import files
-from frodo.runs.errors import RunError
+from frodo.runs.errors import RunError, UsageError
 
 TINY = Benchmark(STEPS, "online", "--env=toy/random_walk --config.rule.lstm=4 --config.num_updates=1 --steps=1e4")
 
@@ -43,29 +45,36 @@ def test_tables_have_medians_and_ratios_of_pairs(device, clock):
     of = lambda *values: [dict.fromkeys(TITLES, value) for value in values]
     samples = {"new": of(8.0, 3.0, 6.0, 4.0), "old": of(2.0, 1.0, 4.0, 8.0)}
     results = {"device": device, "versions": {"jax": "1.2"}, "processor": "P", "num_cores": 2}
-    text = timing.tables(results | {"samples": {"disco103": samples}}, ["new", "old"]).splitlines()
-    header = ["benchmark", "unit", "ms per unit: cold", "ms per unit: cached", "s to first row: cold"]
+    text = timing.tables(results | {"samples": {"disco103": samples}}, BENCHMARKS).splitlines()
+    header = ["benchmark", "of", "unit", "ms per unit: cold", "ms per unit: cached", "s to first row: cold"]
     cells = lambda line: [cell.strip() for cell in line.split("|")[1:-1]]
-    assert text[0] == f"Medians, in {clock} time, of new with JAX 1.2 on {device}, 2 cores of P:"
-    assert cells(text[2])[:5] == header and cells(text[4]) == ["`disco103`", "update", *["8", "4"] * 4]
-    assert text[6] == "new over old, medians of the ratios (smallest to largest):"
-    assert cells(text[10])[2:4] == ["4.00 (4.00 to 4.00)", "1.50 (0.50 to 3.00)"]
+    assert text[0] == f"Medians, in {clock} time, with JAX 1.2 on {device}, 2 cores of P:"
+    assert cells(text[2])[:6] == header and cells(text[4]) == ["`disco103`", "new", "update", *["8", "4"] * 4]
+    assert text[7] == "This revision over others, medians of the ratios (smallest to largest):"
+    assert cells(text[11])[:4] == ["`disco103`", "old", "4.00 (4.00 to 4.00)", "1.50 (0.50 to 3.00)"]
 
 
-def test_revisions_take_turns(tmp_path, monkeypatch):
+@pytest.mark.parametrize("fails_after", [0, 2, 99])
+def test_revisions_and_peers_take_turns(tmp_path, monkeypatch, capfd, fails_after):
     ran = []
 
     def run_once(case, packages, compiled, out):
         had = compiled.exists()
+        if (case.program, len(ran)) == ("benchmarks.peers", fails_after):
+            raise UsageError("it is not there")
         compiled.mkdir(parents=True, exist_ok=True)
         write_run(out, [(0, 1, 1, 1.0, 1.0, 1)] * 2)
-        ran.append((packages.name, had))
+        ran.append((case.program if packages == timing.ROOT else packages.name, had))
         return {"ms per unit": 2.0}
 
     monkeypatch.setattr(timing, "run_once", run_once)
-    results = timing.run(TINY, {"this": tmp_path / "now", "other": tmp_path / "then"}, 2)
-    assert ran == [("now", False), ("then", False), *[("now", True), ("then", True)] * 2]
-    assert [*map(len, results["samples"].values())] == [3, 3]
+    packages = {"this": tmp_path / "now", "other": tmp_path / "then"}
+    case = TINY._replace(peer="purejaxrl_dqn")
+    results = timing.run(case, packages, 2, "peers" if fails_after else "")
+    turns = ["now", "then", "benchmarks.peers"] if fails_after == 99 else ["now", "then"]
+    assert ran == [(name, turn > 0) for turn in range(3) for name in turns]
+    assert [*map(len, results["samples"].values())] == [3] * len(turns)
+    assert ("purejaxrl_dqn is left out: it is not there" in capfd.readouterr().err) == (fails_after == 2)
     assert (results["device"], results["versions"]) == ("1 x cpu cpu", {"jax": "1"})
 
 
@@ -93,7 +102,6 @@ def test_another_revision_is_run_beside_this_one_and_what_fails_is_left_out(star
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--only=catch,cach", "--only=catch,cach: a benchmark is 'cach', expected one of catch, "),
         ("--against=nothing", "--against=nothing: there is no such revision, or no git: "),
         ("--repeats=0", "--repeats=0: give "),
         ("--out=.", "--out=. is a folder: name a file"),
@@ -104,6 +112,56 @@ def test_a_mistake_is_answered_in_one_line(start, flag, message, tmp_path, monke
     done = start("experiments.benchmark", flag)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: {message}") and not list(tmp_path.iterdir())
+
+
+def test_an_unknown_name_is_left_out_and_the_rest_goes_on(start, tmp_path):
+    done = start("experiments.benchmark", "--only=cach,nothing", f"--out={tmp_path / 'out.json'}")
+    first, second, last = done.stderr.splitlines()
+    assert done.returncode == 1 and (did := "(did you mean 'catch'?)") and did in first and did not in second
+    assert first.startswith("--only=cach,nothing: cach is left out: expected growth or one of catch, ")
+    assert last == "error: 2 of 2 benchmarks could not be run: cach, nothing"
+
+
+WRAPPERS = "class LogWrapper: pass"
+DQN = """
+from brax import envs
+from gymnax.wrappers.purerl import LogWrapper
+import gymnax, jax, wandb
+def make_train(settings):
+    environment, params = gymnax.make(settings["ENV_NAME"])
+    def train(key):
+        shown, state = environment.reset(key, params)
+        shown, state, reward, done, info = environment.step(key, state, 0, params)
+        return jax.tree_map(abs, reward)
+    return train
+"""
+
+
+def test_a_peer_is_timed_as_a_run_is(start, tmp_path):
+    pytest.importorskip("gymnax")
+    folder = tmp_path / "peers" / "purejaxrl" / "purejaxrl"
+    arguments = ("--peer=purejaxrl_dqn", f"--packages={tmp_path / 'peers'}", f"--out={tmp_path / 'out'}")
+    done = start("experiments.benchmarks.peers", *arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.endswith(f"there is no {folder.parent}, of the peer purejaxrl_dqn\n")
+    files.write(folder / "wrappers.py", WRAPPERS.encode())
+    files.write(folder / "dqn.py", DQN.encode())
+    done = start("experiments.benchmarks.peers", *arguments)
+    assert done.returncode == 0, done.stderr
+    sample = timing.read_sample(tmp_path / "out", STEPS, {"cpu_seconds": 60.0, "seconds": 60.0})
+    assert 0 <= sample["ms per unit"] < 1 and 0 < sample["s to first row"] < 60
+    columns = reading.read(tmp_path / "out").columns
+    assert columns["update"].tolist() == [1, 2, 3, 4, 5, 6] and columns["env_steps"][-1] == 6e5
+
+
+def test_all_peers_are_known_and_no_other():
+    assert {case.peer for case in BENCHMARKS.values()} - {""} == set(peers.PEERS)
+
+
+def test_growth_is_drawn(tmp_path):
+    samples = {name: [dict.fromkeys(TITLES, 2.0)] * 2 for name in GROWTH if name.startswith(("unroll", "seeds"))}
+    assert not draw(tmp_path / "none.png", {"unroll_16": samples["unroll_16"]}) and not list(tmp_path.iterdir())
+    assert draw(tmp_path / "two.png", samples) and (tmp_path / "two.png").stat().st_size > 10_000
 
 
 PROBE = """
@@ -161,11 +219,14 @@ def test_a_process_that_fails_says_why(probe, how, message):
         probe(how)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+ONE_OF_EACH = [pytest.param(f"{name}_{sizes[0]}", marks=pytest.mark.long) for name, (*_, sizes) in SIZES.items()]
+
+
+@pytest.mark.parametrize("name", [*BENCHMARKS, *ONE_OF_EACH])
 def test_the_arguments_are_understood(start, name, tmp_path):
     if name == "disco103" and not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
     (tmp_path / "config.json").touch()
-    case = BENCHMARKS[name]
+    case = (BENCHMARKS | GROWTH)[name]
     done = start(f"experiments.{case.program}", *case.arguments.split(), f"--out={tmp_path}")
     assert (done.returncode, done.stdout) == (2, "") and "--overwrite replaces" in done.stderr, done.stderr
