@@ -19,7 +19,7 @@ from frodo.runs.callbacks import as_callbacks
 from frodo.runs.run import Clock, Run
 from frodo.runs.signals import Signals
 
-HANGS = (KeyboardInterrupt, KeyboardInterrupt(), None)  # what ended a regime whose environment's step hangs
+HANGS = (KeyboardInterrupt, KeyboardInterrupt(), None)  # what ended a regime whose environment's step may hang
 
 
 class Advanced(NamedTuple):
@@ -149,7 +149,7 @@ def drive(
     with contextlib.ExitStack() as on_exit:
         signals = on_exit.enter_context(Signals())
         is_stuck = False
-        on_exit.push(lambda *exception: regime.close(*(HANGS if is_stuck else exception)))
+        on_exit.push(lambda *exception: regime.close(*(HANGS if is_stuck or signals.number else exception)))
         state, step = regime.init(), 0
         if run is not None:
             state, step = regime.scatter(*run.restore(regime.gather(state)), state)
