@@ -1,5 +1,6 @@
 """Acting in an environment on the host: a thread that steps it, and hands trajectories to the learner."""
 
+import functools
 import operator
 import queue
 import threading
@@ -21,26 +22,33 @@ PATIENCE = 5.0  # seconds that a step may take where the run is to stop; then it
 
 
 class ActedIteration(NamedTuple):
-    """What a host actor hands over: the trajectories of one iteration, and the episodes that ended."""
+    """What a host actor hands over: the trajectories of an iteration, or of several, and the episodes that ended."""
 
-    trajectories: Trajectory  # [M, T, B, ...]
+    trajectories: Trajectory  # [M, T, B, ...]; of several iterations one after the other
     validation: Trajectory | None  # [T', B, ...]
     generation: int  # how many agents acted before this one
     key: Array  # the actor's random key after it
     returns: list[float]  # of the episodes that ended meanwhile
+    ended_in: list[int]  # the number of the trajectory in which each of them ended; M in that for validation
+
+    def episodes(self, num_iterations: int) -> np.ndarray:
+        """Return how many episodes ended in each of so many iterations, and the sums of their returns, [2, ...]."""
+        size = max(1, len(self.trajectories.action) // num_iterations)
+        iteration = np.minimum(np.array(self.ended_in, int) // size, num_iterations - 1)
+        return np.stack([np.bincount(iteration, of, num_iterations) for of in (None, self.returns)])
 
 
 class HostActor:
-    """A thread that steps a host environment and hands over iterations: M trajectories, and one for validation.
+    """A thread that steps a host environment and hands over M trajectories at a time, and one for validation.
 
-    It acts with the newest parameters at the start of each trajectory. The queue holds one iteration, so parameters
-    are at most two of its iterations old. Use it as a context manager: leaving it stops the thread; the environment
-    stays open. After an error or Ctrl-C, a thread that hangs in a step is left behind. `seconds_waiting` and
-    `seconds_waited_for` are what it has waited for the learner, and the learner for it.
+    It acts with the newest parameters at the start of each trajectory. One hand-over waits in the queue while the next
+    one is acted, so parameters are at most two hand-overs old. Use it as a context manager: leaving it stops the
+    thread; the environment stays open. After an error or Ctrl-C, a thread that hangs in a step is left behind.
+    `seconds_waiting` and `seconds_waited_for` are what it has waited for the learner, and the learner for it.
 
     Args:
       environment, agent, policy: what acts, and where.
-      schedule: what is acted in an iteration.
+      schedule: what is handed over at once: an iteration, or the trajectories of several.
       params, key: those to begin with.
       exploration: environment steps over which the share of random actions falls from 1 to 0; 0 for none.
       num_steps: environment steps that this lifetime had before.
@@ -67,25 +75,32 @@ class HostActor:
         self._generation = 0
         self.seconds_waited_for = 0.0
         self._waited = 0.0, 0.0  # seconds in all before, and since when it waits now, 0 while it acts
-        self._environment, self._agent, self._key = environment, agent, key
+        self._environment, self._agent = environment, agent
+        # The key goes from step to step as numbers: JAX takes and gives those in less time.
+        is_typed, impl = jnp.issubdtype(key.dtype, jax.dtypes.prng_key), jax.random.key_impl(key)
+        self._typed = functools.partial(jax.random.wrap_key_data, impl=impl) if is_typed else lambda key: key
+        self._key = jax.random.key_data(key)
         self._shapes = [(schedule.num_trajectories, schedule.num_steps)]
         if schedule.num_validation_steps:
             self._shapes.append((1, schedule.num_validation_steps))
         self._queue: queue.Queue[ActedIteration | BaseException] = queue.Queue(maxsize=1)
         self._stop = threading.Event()
-        self._last_seen: tuple[Array, float] = key, 0.0  # the key, which each step changes, and since when it is so
+        self._last_seen: tuple[Array, float] = self._key, 0.0  # the key, new after each step, and since when it is so
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
 
         def step(params, key, observation, is_first, core_state, num_steps):
-            key, action_key = jax.random.split(key)
+            key, action_key = jax.random.split(self._typed(key))
             observation, share = agent.prepare(observation), random_share(exploration, num_steps)
             action, logits, next_state = act(
                 agent, policy, params, action_key, observation, is_first, core_state, share
             )
-            return key, observation, action, logits, next_state
+            return jax.random.key_data(key), None if is_as_shown else observation, action, logits, next_state
 
+        shape = environment.num_envs, *environment.observation_shape
+        shown = jax.ShapeDtypeStruct(shape, environment.observation_dtype)
+        is_as_shown = not jax.make_jaxpr(agent.prepare)(shown).eqns
         self._step = jax.jit(step)
-        self._prepare: Callable[[Any], Any] = jax.jit(agent.prepare)
+        self._prepare: Callable[[Any], Any] = (lambda shown: shown) if is_as_shown else jax.jit(agent.prepare)
 
     def __enter__(self) -> "HostActor":
         self._thread.start()
@@ -162,11 +177,10 @@ class HostActor:
     def _iterations(self):
         batch_size = self._environment.num_envs
         time_step = self._checked(self._environment.reset())
-        if not jax.make_jaxpr(self._agent.prepare)(time_step.observation).eqns:
-            self._prepare = lambda observation: observation
         core_state = self._agent.initial_state(batch_size)
         episode_return = np.zeros(batch_size, np.float64)
-        _, observation, _, logits, _ = jax.eval_shape(
+        prepared = jax.eval_shape(self._agent.prepare, time_step.observation)
+        *_, logits, _ = jax.eval_shape(
             self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state, 0
         )
         generation = self._generation
@@ -175,27 +189,30 @@ class HostActor:
                 generation, core_state = self._generation, self._agent.initial_state(batch_size)
                 self._num_steps = 0
             returns: list[float] = []
+            ended_in: list[int] = []
             buffers = [
-                empty_trajectory(None, observation, num_steps, logits.shape[-1], np.empty, (num_trajectories,))
+                empty_trajectory(None, prepared, num_steps, logits.shape[-1], np.empty, (num_trajectories,))
                 for num_trajectories, num_steps in self._shapes
             ]
             core_states: list[CoreState] = []
-            for buffer, m in [(one, m) for one in buffers for m in range(len(one.action))]:
+            places = [(one, m) for one in buffers for m in range(len(one.action))]
+            for number, (buffer, m) in enumerate(places):
                 params = self.params
                 core_states.append(core_state)
                 num_steps = buffer.action.shape[1]
                 filled: int | np.ndarray = 0  # steps, [B] where environments differ
-                while np.max(filled) < num_steps:
-                    key, observation, action, logits, next_state = self._step(
+                while (filled if isinstance(filled, int) else filled.max()) < num_steps:
+                    key, seen, action, logits, next_state = self._step(
                         params, self._key, time_step.observation, time_step.is_first, core_state, self._num_steps
                     )
                     self._num_steps = min(self._num_steps + batch_size, self._exploration)
                     at = (m, filled) if isinstance(filled, int) else (m, filled, np.arange(batch_size))
-                    buffer.observation[at], buffer.is_first[at] = observation, time_step.is_first
+                    buffer.observation[at] = time_step.observation if seen is None else seen
+                    buffer.is_first[at] = time_step.is_first
                     self._key, core_state = key, next_state
                     chosen = np.asarray(action)
                     time_step = self._checked(self._environment.step(chosen))
-                    buffer.action[at], buffer.behaviour_logits[at] = chosen, logits
+                    buffer.action[at], buffer.behaviour_logits[at] = chosen, np.asarray(logits)
                     buffer.reward[at], buffer.discount[at] = time_step.reward, time_step.discount
                     buffer.truncated[at], buffer.valid[at] = time_step.truncated, time_step.valid
                     filled = filled + 1
@@ -205,6 +222,7 @@ class HostActor:
                     is_over = (time_step.discount == 0) | time_step.truncated
                     if is_over.any():
                         returns.extend(episode_return[is_over].tolist())
+                        ended_in.extend([number] * (len(returns) - len(ended_in)))
                         episode_return[is_over] = 0.0
                     if self._stop.is_set():
                         return
@@ -216,7 +234,7 @@ class HostActor:
             validation = None
             if validations:
                 validation = jax.tree.map(operator.itemgetter(0), validations[0])._replace(core_state=core_states[num])
-            yield ActedIteration(trajectories, validation, generation, self._key, returns)
+            yield ActedIteration(trajectories, validation, generation, self._typed(self._key), returns, ended_in)
 
     def _lay_in(
         self, buffer: Trajectory, m: int, filled: int | np.ndarray, shown: TimeStep, last: Mapping[int, np.ndarray]
