@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agents import splitting
@@ -91,13 +92,36 @@ def make_online_program(
 
 
 def make_host_learn(learner: Learner) -> Callable[..., tuple[LearnerState, dict[str, Array], Control]]:
-    """Make `learner.learn` for a host's trajectories, `of_all_actors`: what comes of it lies as a lifetime does."""
+    """Make `learner.learn` for what a host hands over, `of_all_actors`: what comes of it lies as a lifetime does.
+
+    It takes the trajectories of one or several iterations, and from how many of these to learn, one after the other.
+    Metrics and Control are those of each, [iterations].
+    """
+    size = learner.config.schedule(learner.is_meta).num_trajectories
 
     def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None):
         state, *outputs = learner.learn(state, trajectories, validation)
-        return split(state), *splitting.whole(outputs)
+        return split(state), splitting.whole(outputs)
 
-    return learn
+    def learn_all(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None, num_iterations: Array):
+        if len(trajectories.action) == size:
+            state, outputs = learn(state, trajectories, validation)
+            return state, *jax.tree.map(lambda x: x[None], outputs)
+
+        def one(i: Array, so_far: tuple[LearnerState, Any]) -> tuple[LearnerState, Any]:
+            state, outputs = so_far
+            own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size), trajectories)
+            state, new = learn(state, own, None)
+            return state, jax.tree.map(lambda all_of, x: all_of.at[i].set(x), outputs, new)
+
+        num = len(trajectories.action) // size
+        own = jax.tree.map(lambda x: x[:size], trajectories)
+        shapes = jax.eval_shape(learn, state, own, None)[1]
+        outputs = jax.tree.map(lambda x: jnp.zeros((num, *x.shape), x.dtype), shapes)
+        state, outputs = jax.lax.fori_loop(0, num_iterations, one, (state, outputs))
+        return state, *outputs
+
+    return learn_all
 
 
 def of_all_actors(acted: ActedIteration) -> tuple[Trajectory, Trajectory | None]:

@@ -25,11 +25,15 @@ from frodo.settings.observations import note_sizes
 from meta.updates.experience import apart, jit_in_place, together
 
 ROWS = 200  # log points of a life, at most
+HANDED_OVER = 32  # environment steps of several short iterations that are handed over at once
 State = dict[str, Any]  # index of the life, its step, keys of its actors, learner
 
 
 class LivesOnHost(LivesRegime):
     """One life after the other, each with its own environments and actor threads, until it is complete.
+
+    Of short iterations without a validation trajectory several are handed over, and learned from, at once: as many as
+    have HANDED_OVER environment steps, but not more than a row of a life's ROWS is of.
 
     Of several processes each has its part of the environments. What is not named here is as for `LivesInJax`.
 
@@ -61,13 +65,13 @@ class LivesOnHost(LivesRegime):
         self._on_devices, self._is_split = splitting.over(num_devices), num_devices > 0
         init = jax.jit(lambda *of: split(self.learner.init(*of)), compiler_options=devices.quick_to_compile())
 
-        def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None, rate: Any):
+        def learn(state: LearnerState, trajectories: Trajectory, validation: Trajectory | None, num: Any, rate: Any):
             of_host = make_host_learn(make_learner(learning_rate=rate))
-            state, metrics, control = of_host(state, trajectories, validation)
+            state, metrics, control = of_host(state, trajectories, validation, num)
             return state, (metrics, control, all_finite(state.params))
 
         learn_of_all = jit_in_place(learn)
-        self._learn = self._on_devices(lambda state, acted, rate: learn_of_all(state, *of_all_actors(acted), rate))
+        self._learn = self._on_devices(lambda state, acted, *of: learn_of_all(state, *of_all_actors(acted), *of))
         check_tasks(self.learner, environment)
         self._observation = batch_shape(config, environment)
         with splitting.over(num_devices):
@@ -78,8 +82,15 @@ class LivesOnHost(LivesRegime):
     def _set(self, *of_life: Any) -> None:
         super()._set(*of_life)
         self._on_exit, self._life, self._text = contextlib.ExitStack(), -1, ""
-        self._window: list[dict[str, np.ndarray]] = []  # metrics [1] of the iterations since the last row
+        self._window: list[dict[str, np.ndarray]] = []  # metrics of the iterations since the last row
         self._actors: list[HostActor] = []
+
+    @property
+    def _num_iterations(self) -> int:
+        """How many iterations are handed over at once."""
+        if self.learner.is_meta:
+            return 1
+        return max(1, min(HANDED_OVER, self._steps_of_life // ROWS) // self._env_steps)
 
     def init(self) -> State:
         return self._begun(0)
@@ -115,6 +126,7 @@ class LivesOnHost(LivesRegime):
         seeds = environment_seeds(seed, num * num_processes)[process * num :]
         explored = -(-config.exploration // (num * num_processes)), self._lived(state) // (num * num_processes)
         params, schedule = self._acting_params(state["learner"]), config.schedule(self.learner.is_meta)
+        schedule = schedule._replace(num_trajectories=self._num_iterations * schedule.num_trajectories)
         for key, own_seed in zip(self._keys, seeds[:num], strict=True):
             environment = self._make(own_seed)
             how = (params, key, *explored, bool(np.isfinite(config.max_abs_reward)))
@@ -136,26 +148,28 @@ class LivesOnHost(LivesRegime):
         if state["index"] != self._life:
             self._start_actors(state)
         index, rate = state["index"], None if self._lives.rates is None else self._lives.rates[state["index"]]
-        number = state["step"] // self._env_steps % self._num_actors  # they take turns
+        handed_over, left = self._num_iterations, -(-(self._steps_of_life - state["step"]) // self._env_steps)
+        number = state["step"] // (handed_over * self._env_steps) % self._num_actors  # they take turns
         acted = self._actors[number].get(self._driven.is_stopping)
+        num = min(handed_over, left)
         if not index and not self._lived(state):
             note_sizes(acted.trajectories.observation[:1, :1])
-        learner_state, outputs = self._learn(state["learner"], acted, rate)
+        learner_state, outputs = self._learn(state["learner"], acted, num, rate)
         params = self._acting_params(learner_state)
         for actor in self._actors:
             actor.params = params
         metrics, control, is_finite = jax.device_get(outputs)  # all at once: it is waited for
         if rate is None:
             self._check(control, is_finite)
-        episodes, return_sum = devices.total(len(acted.returns), sum(acted.returns))
-        one = metrics | {"episodes": int(episodes), "return_sum": return_sum}
-        self._window.append({name: np.asarray(x)[None] for name, x in one.items()})
+        episodes, return_sums = np.reshape(devices.total(*acted.episodes(handed_over).ravel()), (2, -1))
+        all_of = metrics | {"episodes": episodes.astype(int), "return_sum": return_sums}
+        self._window.append({name: x[:num] for name, x in all_of.items()})
         if self._is_kept:
             self.parts.append(self._window[-1])
         self._keys[number] = acted.key
         state = {
             "index": index,
-            "step": state["step"] + self._env_steps,
+            "step": state["step"] + num * self._env_steps,
             "actor_key": jnp.stack(self._keys) if self._num_actors > 1 else acted.key,
             "learner": learner_state,
         }

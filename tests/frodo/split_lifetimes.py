@@ -93,6 +93,8 @@ def acted(learner):
     environment = Scripted(TINY["batch_size"])
     params = learner.setup.acting_params(state_on_host(learner).agent)
     schedule = learner.config.schedule(learner.is_meta)
+    if not learner.is_meta:  # of three iterations that are handed over at once the last is not learned from
+        schedule = schedule._replace(num_trajectories=3 * schedule.num_trajectories)
     how = (environment, learner.setup.agent, learner.setup.rule.policy, schedule, params, jax.random.key(1))
     with HostActor(*how) as actor:
         return [actor.get() for _ in range(ITERATIONS)]
@@ -110,7 +112,7 @@ def lifetime_on_host(rule, num_devices=0):
     part = range(jax.process_index() * size, (jax.process_index() + 1) * size)
     over = splitting.over(num_devices)
     learn = jit_in_place(make_host_learn(learner), compiler_options=quick_to_compile())
-    learn_of_all = over(lambda state, own: learn(state, *of_all_actors(own)))
+    learn_of_all = over(lambda state, own: learn(state, *of_all_actors(own), 1 + (not learner.is_meta)))
     state, metrics = over(lambda: state_on_host(learner))(), []
     for one in acted(learner):
         of_part = lambda trajectory, axis: (

@@ -10,11 +10,12 @@ import pytest
 import frodo.regimes.online
 from agents.acting.on_host import HostActor
 from agents.acting.replay import ReplayConfig
+from agents.environments.adapt import as_environment
 from agents.networks.agent import NetworkConfig
 from agents.rules.impala import ImpalaConfig, impala
 from agents.rules.muesli import MuesliConfig
 from frodo.regimes.learner import build_learner
-from frodo.regimes.lifetimes import make_online_program
+from frodo.regimes.lifetimes import make_host_learn, make_online_program
 from frodo.regimes.online import discover_online
 from frodo.rules.files import make_rule
 from frodo.settings import presets
@@ -174,6 +175,50 @@ def test_experience_on_the_host_changes_in_place_and_that_of_an_earlier_result_s
     first.go_on(60)
     assert len(seen) > 10 and all(x.is_deleted() for x in seen)
     check_equal(before, leaves(first.state))
+
+
+SHORT = dict(unroll=1, network=NetworkConfig("mlp", (8,)), replay=ReplayConfig(4096, 32, 0.0))
+
+
+def test_short_iterations_are_handed_over_several_at_once_and_each_is_learned_from_in_order(monkeypatch):
+    calls = []
+
+    def watched(learn):
+        in_place = jit_in_place(learn)
+        return lambda *of: calls.append(of) or in_place(*of)
+
+    monkeypatch.setattr(frodo.regimes.on_host, "jit_in_place", watched)
+    steps = 2017  # of which a row is of 10
+    found = discover_online([DmEnv(Catch(4, 3), 0)], "dqn", num_steps=steps, key=jax.random.key(0), **SHORT)
+    assert len(calls) == -(-steps // 10)
+    replay, metrics = found.state.lifetime.replay, found.metrics
+    assert replay.num_added == steps == found.state.agent.num_updates + 31  # the first ones only fill a batch
+    np.testing.assert_array_equal(metrics["env_steps"], 1 + np.arange(steps))
+    taken = jax.tree.map(lambda x: np.asarray(x[:steps]), replay.trajectories)  # [steps, 1 or 2, ...]
+    np.testing.assert_array_equal(taken.observation[:-1, 1], taken.observation[1:, 0])
+    is_over = taken.discount[:, 0] == 0
+    np.testing.assert_array_equal(metrics["episodes"], is_over)
+    np.testing.assert_array_equal(metrics["return"][is_over], taken.reward[is_over, 0])
+    assert is_over.sum() > 400
+
+
+@pytest.mark.parametrize("rule", ["dqn", "impala"])
+def test_iterations_that_are_handed_over_at_once_are_learned_from_one_after_the_other(rule):
+    environment = as_environment([DmEnv(Catch(4, 3), seed) for seed in range(2)])
+    config = presets.for_rule("toy/catch", rule).replace(num_updates=2, batch_size=2, **SHORT)
+    learner = build_learner(config.replace(replay=ReplayConfig(8, 4, 0.0)), 3)
+    agent, learn = learner.setup.agent, jax.jit(make_host_learn(learner))
+    state = learner.init(jax.random.key(0), environment.reset().observation)
+    schedule = learner.config.schedule(is_meta=False)
+    how = (environment, agent, learner.setup.rule.policy, schedule._replace(num_trajectories=5 * 2))
+    with HostActor(*how, state.params, jax.random.key(1)) as actor:
+        acted = actor.get().trajectories
+    at_once, all_metrics, _ = learn(state, acted, None, 4)
+    for i in range(4):
+        own = jax.tree.map(lambda x, i=i: x[2 * i : 2 * i + 2], acted)
+        state, metrics, _ = learn(state, own, None, 1)
+        check_close(jax.tree.map(lambda x, i=i: x[i], all_metrics), jax.tree.map(lambda x: x[0], metrics))
+    check_close(at_once, state)
 
 
 def test_a_rule_of_somebodys_own_need_not_have_a_discount(monkeypatch):
