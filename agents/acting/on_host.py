@@ -38,6 +38,28 @@ class ActedIteration(NamedTuple):
         return np.stack([np.bincount(iteration, of, num_iterations) for of in (None, self.returns)])
 
 
+@functools.lru_cache(maxsize=8)
+def make_step(agent: Agent, policy: Policy, exploration: int, impl: str | None) -> Callable[..., Any]:
+    """Make the function by which host actors act: compiled once for all actors, and lives, of an agent.
+
+    It takes and returns random keys, of this kind or plain ones, as numbers, as which they pass in less time, and
+    returns None in place of observations that agents see as they are.
+    """
+
+    @jax.jit
+    def step(params, key, observation, is_first, core_state, num_steps):
+        key, action_key = jax.random.split(_typed(key, impl))
+        prepared, share = agent.prepare(observation), random_share(exploration, num_steps)
+        action, logits, next_state = act(agent, policy, params, action_key, prepared, is_first, core_state, share)
+        return jax.random.key_data(key), None if prepared is observation else prepared, action, logits, next_state
+
+    return step
+
+
+def _typed(key_data: Array, impl: str | None) -> Array:
+    return jax.random.wrap_key_data(key_data, impl=impl) if impl else key_data
+
+
 class HostActor:
     """A thread that steps a host environment and hands over M trajectories at a time, and one for validation.
 
@@ -76,10 +98,9 @@ class HostActor:
         self.seconds_waited_for = 0.0
         self._waited = 0.0, 0.0  # seconds in all before, and since when it waits now, 0 while it acts
         self._environment, self._agent = environment, agent
-        # The key goes from step to step as numbers: JAX takes and gives those in less time.
-        is_typed, impl = jnp.issubdtype(key.dtype, jax.dtypes.prng_key), jax.random.key_impl(key)
-        self._typed = functools.partial(jax.random.wrap_key_data, impl=impl) if is_typed else lambda key: key
+        is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         self._key = jax.random.key_data(key)
+        self._impl: Any = jax.random.key_impl(key) if is_typed else None
         self._shapes = [(schedule.num_trajectories, schedule.num_steps)]
         if schedule.num_validation_steps:
             self._shapes.append((1, schedule.num_validation_steps))
@@ -87,20 +108,8 @@ class HostActor:
         self._stop = threading.Event()
         self._last_seen: tuple[Array, float] = self._key, 0.0  # the key, new after each step, and since when it is so
         self._thread = threading.Thread(target=self._run, name="actor", daemon=True)
-
-        def step(params, key, observation, is_first, core_state, num_steps):
-            key, action_key = jax.random.split(self._typed(key))
-            observation, share = agent.prepare(observation), random_share(exploration, num_steps)
-            action, logits, next_state = act(
-                agent, policy, params, action_key, observation, is_first, core_state, share
-            )
-            return jax.random.key_data(key), None if is_as_shown else observation, action, logits, next_state
-
-        shape = environment.num_envs, *environment.observation_shape
-        shown = jax.ShapeDtypeStruct(shape, environment.observation_dtype)
-        is_as_shown = not jax.make_jaxpr(agent.prepare)(shown).eqns
-        self._step = jax.jit(step)
-        self._prepare: Callable[[Any], Any] = (lambda shown: shown) if is_as_shown else jax.jit(agent.prepare)
+        self._step = make_step(agent, policy, exploration, self._impl)
+        self._prepare: Callable[[Any], Any] = jax.jit(agent.prepare)
 
     def __enter__(self) -> "HostActor":
         self._thread.start()
@@ -179,10 +188,12 @@ class HostActor:
         time_step = self._checked(self._environment.reset())
         core_state = self._agent.initial_state(batch_size)
         episode_return = np.zeros(batch_size, np.float64)
-        prepared = jax.eval_shape(self._agent.prepare, time_step.observation)
-        *_, logits, _ = jax.eval_shape(
+        prepared = jax.eval_shape(self._prepare, time_step.observation)
+        _, seen, _, logits, _ = jax.eval_shape(
             self._step, self.params, self._key, time_step.observation, time_step.is_first, core_state, 0
         )
+        if seen is None:
+            self._prepare = lambda observation: observation
         generation = self._generation
         while True:
             if generation != self._generation:
@@ -234,7 +245,8 @@ class HostActor:
             validation = None
             if validations:
                 validation = jax.tree.map(operator.itemgetter(0), validations[0])._replace(core_state=core_states[num])
-            yield ActedIteration(trajectories, validation, generation, self._typed(self._key), returns, ended_in)
+            key = _typed(self._key, self._impl)
+            yield ActedIteration(trajectories, validation, generation, key, returns, ended_in)
 
     def _lay_in(
         self, buffer: Trajectory, m: int, filled: int | np.ndarray, shown: TimeStep, last: Mapping[int, np.ndarray]

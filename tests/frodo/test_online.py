@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import frodo.regimes.online
-from agents.acting.on_host import HostActor
+from agents.acting.on_host import HostActor, make_step
 from agents.acting.replay import ReplayConfig
 from agents.environments.adapt import as_environment
 from agents.networks.agent import NetworkConfig
@@ -200,6 +200,14 @@ def test_short_iterations_are_handed_over_several_at_once_and_each_is_learned_fr
     np.testing.assert_array_equal(metrics["episodes"], is_over)
     np.testing.assert_array_equal(metrics["return"][is_over], taken.reward[is_over, 0])
     assert is_over.sum() > 400
+
+
+def test_what_acts_on_the_host_is_made_once_for_a_life_that_goes_on():
+    environments = [DmEnv(Catch(4, 3), seed) for seed in range(2)]
+    before = make_step.cache_info().misses
+    found = discover_online(environments, "impala", num_steps=40, key=jax.random.key(0), unroll=5, network=TINY.network)
+    found.go_on(40)
+    assert make_step.cache_info().misses == before + 1
 
 
 @pytest.mark.parametrize("rule", ["dqn", "impala"])
