@@ -12,7 +12,6 @@ from experiments.results import plots
 _CATCH = "--env=toy/catch/5x5 --config.num_updates=5 --config.batch_size=32 --config.unroll=16"
 _CATCH += " --config.validation_unroll=16"
 _DISCOVER = "--rule=frodo --config.budgets=1000000"
-_EVOLVE = "--config.num_full_lanes=1 --config.start=dqn --config.lane.hidden=64,64 --config.lane.num_episodes=1000000"
 _UNROLL = "--config.unroll={0} --config.validation_unroll={0}"
 # Of each size the program, its arguments, those that say the size, least steps, steps of each unit of the size, sizes.
 SIZES: dict[str, tuple[str, str, str, int, int, tuple[int, ...]]] = {
@@ -21,7 +20,6 @@ SIZES: dict[str, tuple[str, str, str, int, int, tuple[int, ...]]] = {
     "num_updates": ("online", _CATCH, "--config.num_updates={0}", 100_000, 4096, (1, 5, 20, 80)),
     "seeds": ("online", _CATCH, "--seeds=0-{1}", 25_000, 0, (1, 4, 16, 64)),
     "agents": ("discover", _DISCOVER, "--envs=toy/catch/5x5{2}", 40, 0, (1, 4, 16, 64)),
-    "lanes": ("evolve", _EVOLVE, "--config.num_lanes={0}", 0, 1, (1, 8, 32, 128, 512)),
 }
 GROWTH = {
     f"{name}_{n}": Benchmark(

@@ -48,12 +48,13 @@ _SMALL_RULE = "--config.validation_unroll=16 --config.rule.lstm=64"
 _TRIALS = "--env=trials/4/toy/rule_room/main --rule=impala"
 _TRANSFORMER = "--config.network.core_kind=transformer --config.network.core=64"
 _LARGE_BATCH = "--env=toy/catch --rule=impala --config.batch_size=256 --steps=2e6"
-_DQN = "--env=gymnax/CartPole-v1 --rule=dqn --config.batch_size=10 --config.unroll=1 --config.num_updates=1 --steps=1e6"
+_DQN = "--env=gymnax/CartPole-v1 --rule=dqn --config.batch_size=10 --config.unroll=1 --config.num_updates=1 --steps=6e5"
 _DQN += " --config.replay.capacity=10000 --config.replay.batch_size=128 --config.exploration=250000"
 _DQN += " --config.optimizer.learning_rate=2.5e-4 --config.rule.target_period=50 --config.network.hidden"
-_PPO = "--rule=ppo --steps=2e6 --config.annealing=10000000 --config.optimizer.learning_rate"
+_PPO = "--rule=ppo --steps=1e6 --config.annealing=10000000 --config.optimizer.learning_rate"
 _CARTPOLE = "--env=gymnax/CartPole-v1 --config.network.activation=tanh"
 _FIVE = "--config.batch_size=5 --config.unroll=100 --config.epochs=5 --config.minibatches=5"
+_BREAKOUT = "--env=gymnax/Breakout-MinAtar"
 _DISCO103 = "--rule=disco103 --env=toy/catch/8x8"
 _ENVS = "--envs=toy/catch/5x5,toy/catch/5x5"
 
@@ -72,7 +73,7 @@ BENCHMARKS = {
         STEPS, "online", f"{_CARTPOLE} {_PPO}=2.5e-4 --config.batch_size=4 --config.minibatches=4", "purejaxrl_ppo"
     ),
     "ppo_minatar": Benchmark(
-        STEPS, "online", f"--env=gymnax/Breakout-MinAtar {_PPO}=5e-3 --config.batch_size=64", "purejaxrl_ppo_minatar"
+        STEPS, "online", f"{_BREAKOUT} {_PPO}=5e-3 --config.batch_size=64", "purejaxrl_ppo_minatar"
     ),
     "ppo_5": Benchmark(STEPS, "online", f"{_CARTPOLE} {_PPO}=7.5e-4 {_FIVE}", "rejax_ppo"),
     "pong_frodo": Benchmark(STEPS, "online", "--env=atari/Pong --steps=27e3"),
@@ -80,6 +81,9 @@ BENCHMARKS = {
     "disco103": Benchmark(
         UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4", "disco_rl_eval"
     ),
+    "minatar": Benchmark(STEPS, "online", f"{_BREAKOUT} --steps=2e5"),
+    "minatar_64": Benchmark(STEPS, "online", f"{_BREAKOUT} --config.rule.lstm=64 --steps=2e5"),
+    "minatar_impala": Benchmark(STEPS, "online", f"{_BREAKOUT} --rule=impala --steps=6e5"),
     "trials": Benchmark(STEPS, "online", f"{_TRIALS} --steps=1e6"),
     "trials_transformer": Benchmark(STEPS, "online", f"{_TRIALS} {_TRANSFORMER} --steps=3e5"),
     "one_device": Benchmark(STEPS, "online", _LARGE_BATCH),
