@@ -25,11 +25,11 @@ class Progress:
       unit: what a step is called.
     """
 
-    def __init__(self, total: int, start: int = 0, unit: str = "steps"):
+    def __init__(self, total: int, start: float = 0, unit: str = "steps"):
         self._total, self._first_step, self._first_time, self._unit = total, start, 0.0, unit
         self._next_print = time.monotonic() + (0 if sys.stderr.isatty() else PRINT_SECONDS)
 
-    def update(self, step: int, text: str = "") -> None:
+    def update(self, step: float, text: str = "") -> None:
         """Show that `step` steps are done, and a text such as "return 0.83"; ends the line at the last step."""
         now, is_last = time.monotonic(), step >= self._total
         if not self._first_time:

@@ -38,7 +38,7 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-VERSION = 2  # of how programs are scored and told apart; in the first they had one draw, or means of seeds
+VERSION = 3  # of how programs are scored and told apart, random numbers and all; before 3 lanes drew step by step
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 
@@ -112,9 +112,12 @@ class Evolution:
     def step(self, num_programs: int) -> None:
         """Propose programs for lanes that wait, as long as fewer than `num_programs` were, and run a chunk.
 
+        A search begins with few programs, and has one more under way for each that was evaluated.
+
         Raises:
           Exhausted: if MAX_KNOWN proposals in a row were equal to earlier ones, or without a gradient.
         """
+        num_programs = min(num_programs, self._evaluator.num_first + 2 * self.counts["evaluated"])
         while len(self.records) < num_programs and self._evaluator.has_room(0):
             if not any(self._propose() for _ in range(MAX_KNOWN)):
                 raise Exhausted(
@@ -137,6 +140,12 @@ class Evolution:
     @property
     def is_idle(self) -> bool:
         return self._evaluator.is_idle
+
+    @property
+    def num_done(self) -> float:
+        """Programs that were evaluated, and the shares of those under way."""
+        scores = sum(len(own) for record in self.records if record.score is None for own in record.scores.values())
+        return self.counts["evaluated"] + (scores + self._evaluator.under_way) / len(self._trainings)
 
     def rescore(
         self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[int], None] = lambda num: None

@@ -5,8 +5,9 @@ that are done get the next programs, as data.
 """
 
 import collections
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,19 +15,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Array
-from frodo.devices import gather, shared_out
+from frodo.devices import gather, quick_to_compile, shared_out
 from frodo.regimes.arguments import all_finite
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import OnlineState, make_online_program
 from frodo.regimes.search_settings import EvolutionConfig, TargetLaneConfig
 from frodo.runs import memory
-from meta.programs.evaluation import LISTS, Feature, Instructions, ListName, assemble, lists_of, registers_of
-from meta.programs.lanes import Lanes, make_lanes
+from frodo.states import is_key
+from meta.programs.evaluation import LISTS, Instructions, ListName, assemble, lists_of, registers_of
+from meta.programs.lanes import LaneConfig, Lanes, make_lanes
 from meta.programs.language import LOSSES, Language, Program, compact, parse
 from meta.programs.targets import TARGETS, Data
 from toy_envs.base import Environment
 
-BASIC = (("Q", "s"), ("QTarget", "s_next"))  # outputs of networks that suffice for most programs from Q(s)[a]
+BLOCK = 4  # lanes that learn side by side on a CPU: more are no faster there, and fewer are slower
+LEAST = (("Q", "s"),)  # the output of a network that suffices for most random programs from Q(s)[a]
+BASIC = (("Q", "s"), ("QTarget", "s_next"))  # those that suffice for most that learn
 
 
 class Task(NamedTuple):
@@ -61,60 +65,105 @@ class Job(NamedTuple):
     draw: int = 0
 
 
+class Kind(NamedTuple):
+    """What programs of one kind are run by, in the lanes of a pool.
+
+    Attributes:
+      run: `Lanes.run`, which is compiled when the first such program comes.
+      assemble: program -> Instructions.
+      fits: program -> whether it is of this kind.
+    """
+
+    run: Callable[..., Any]
+    assemble: Callable[[Program], Instructions]
+    fits: Callable[[Program], bool]
+
+
 class Pool:
-    """The lanes of one environment that share a compiled program; at first all are idle.
+    """The lanes of one environment for some kinds of programs; at first all are idle.
 
     Args:
-      task, functions, num: where agents live, what they do, and how many.
-      language, registers: of programs, and what of their inputs is where.
+      task, num: where agents live, and how many.
+      init: `Lanes.init`, of all kinds.
+      kinds: of programs; one is of the first that fits.
+      language: of programs.
+      most: environment steps of an evaluation at most.
       wanted: episodes of an evaluation, 0 where it does not end by them.
-      fits: whether a program can be evaluated here.
     """
 
     def __init__(
         self,
         task: Task,
-        functions: Lanes,
         num: int,
+        init: Callable[[Array], Any],
+        kinds: Sequence[Kind],
         language: Language,
-        registers: Mapping[Feature, int],
+        most: int,
         wanted: int = 0,
-        fits: Callable[[Program], bool] = lambda program: True,
     ):
-        self._task, self._num, self._wanted, self.fits = task, num, wanted, fits
-        self._assemble = lambda program: assemble(language, program, registers)
+        self._task, self._num, self._kinds, self._most, self._wanted = task, num, kinds, most, wanted
         devices = jax.devices()
         if jax.process_count() > 1 and num % len(devices):
             expected = f"a multiple of the {len(devices)} devices of all processes"
             raise ValueError(f"num_lanes or num_full_lanes is {num}, expected {expected}")
-        init = shared_out(lambda key_data: jax.vmap(functions.init)(jax.random.wrap_key_data(key_data)), num, devices)
-        key_data = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), num)))
-        shapes = jax.eval_shape(init, key_data)
-        memory.check({"num_lanes, num_full_lanes or what a lane has": memory.num_bytes(shapes)})
+        shapes = jax.eval_shape(init, jax.random.key(0))
+        memory.check({"num_lanes, num_full_lanes or what a lane has": num * memory.num_bytes(shapes)})
 
-        def run(instructions: Instructions, longest: Array, lanes: Any, num_steps: int) -> Any:
-            longest = jnp.broadcast_to(longest, (num,))
+        def empty(is_new: Array) -> Any:
+            rows = lambda x: jnp.zeros((len(is_new), *x.shape), x.dtype)
+            keys = lambda x: jax.random.wrap_key_data(rows(jax.eval_shape(jax.random.key_data, x)))
+            return jax.tree.map(lambda x: keys(x) if is_key(x) else rows(x), shapes)
 
-            def of_share(given):
-                instructions, longest, lanes = given
-                step = lambda one, lane: functions.run(one, longest[0], lane, num_steps)
-                return jax.vmap(step)(instructions, lanes)
+        def renew(given: tuple[Array, Array, Any]) -> Any:
+            is_new, key_data, lanes = given
+            order = jnp.argsort(~is_new)
 
-            return shared_out(of_share, num, devices)((instructions, longest, lanes))
+            def of_lane(i: Array, lanes: Any) -> Any:
+                new = init(jax.random.wrap_key_data(key_data[order[i]]))
+                return jax.tree.map(lambda x, own: x.at[order[i]].set(own), lanes, new)
 
-        def renew(lanes: Any, key_data: Array, is_new: Array) -> Any:
-            choose = lambda new, old: jnp.where(jnp.reshape(is_new, (-1, *[1] * (old.ndim - 1))), new, old)
-            return jax.tree.map(choose, init(key_data), lanes)
+            return jax.lax.fori_loop(0, jnp.sum(is_new), of_lane, lanes)
 
-        self._run = jax.jit(run, static_argnums=3, donate_argnums=2)
-        self._renew = jax.jit(renew, donate_argnums=0)
+        def runs(kind: Kind) -> Callable[..., Any]:
+            def run(given: tuple[Array, Instructions, Any], longest: Array, num_steps: int) -> Any:
+                is_busy, instructions, lanes = given
+                size, order = block(len(is_busy)), jnp.argsort(~is_busy)
+
+                def of_block(i: Array, lanes: Any) -> Any:
+                    rows = order[jnp.minimum(i * size + jnp.arange(size), len(order) - 1)]  # idle ones fill it up
+                    of_rows = jax.tree.map(lambda x: x[rows], (instructions, lanes))
+                    new = jax.vmap(lambda one, lane: kind.run(one, longest, lane, num_steps))(*of_rows)
+                    return jax.tree.map(lambda x, own: x.at[rows].set(own), lanes, new)
+
+                return jax.lax.fori_loop(0, -(-jnp.sum(is_busy) // size), of_block, lanes)
+
+            def on_devices(is_busy, instructions, lanes, longest, num_steps):
+                of_share = functools.partial(run, num_steps=num_steps)
+                return shared_out(of_share, num, devices)((is_busy, instructions, lanes), longest)
+
+            return jax.jit(on_devices, static_argnums=4, donate_argnums=2)
+
+        shared = shared_out(renew, num, devices)
+        self._runs = [runs(kind) for kind in kinds]
+        self._renew = jax.jit(
+            lambda is_new, key_data, lanes: shared((is_new, key_data, lanes)),
+            donate_argnums=2,
+            compiler_options=quick_to_compile(),
+        )
         self.jobs: list[Job | None] = [None] * num
-        nothing = parse(language, "r + r")
-        self.programs = [nothing] * num
+        self.programs = [parse(language, "r + r")] * num
         self._new: dict[int, np.ndarray] = {}
-        rows = self._assemble(nothing)
-        self._instructions = jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), rows)
-        self.lanes: Any = jax.jit(init)(key_data)
+        self.shares = np.zeros(num)  # what is done of each evaluation under way
+        self._kind_of = np.zeros(num, int)
+        self._instructions = [
+            jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), kind.assemble(self.programs[0]))
+            for kind in kinds
+        ]
+        self.lanes: Any = jax.jit(shared_out(empty, num, devices))(np.zeros(num, bool))
+
+    def fits(self, program: Program) -> bool:
+        """Whether a program can be evaluated here."""
+        return any(kind.fits(program) for kind in self._kinds)
 
     @property
     def free(self) -> list[int]:
@@ -133,29 +182,35 @@ class Pool:
 
     def _set(self, i: int, program: Program) -> None:
         self.programs[i] = program
-        one = self._assemble(program)
-        for rows, row in zip(self._instructions, one, strict=True):
+        which = next((i for i, kind in enumerate(self._kinds) if kind.fits(program)), 0)
+        self._kind_of[i] = which
+        one = self._kinds[which].assemble(program)
+        for rows, row in zip(self._instructions[which], one, strict=True):
             np.asarray(rows)[i] = row
 
     def run(self, num_steps: int, hurdle: float = -np.inf) -> list[tuple[Job, Outcome]]:
-        """Run all lanes, and return the evaluations that ended, in order.
+        """Run the lanes that are not idle, and return the evaluations that ended, in order.
 
         With the first seed, one that could not reach the hurdle any more with returns of `highest` from now on ends
         with what it has.
         """
-        if all(job is None for job in self.jobs):
+        is_busy = np.array([job is not None for job in self.jobs])
+        if not np.any(is_busy):
             return []
         if self._new:
             is_new = np.isin(np.arange(self._num), list(self._new))
             some = next(iter(self._new.values()))
             key_data = np.stack([self._new.get(i, some) for i in range(self._num)])
-            self.lanes = self._renew(self.lanes, key_data, is_new)
+            self.lanes = self._renew(is_new, key_data, self.lanes)
             self._new = {}
-        longest = max(int(self._instructions.num[i]) for i, job in enumerate(self.jobs) if job)
-        self.lanes = self._run(self._instructions, longest, self.lanes, num_steps)
+        for which, (run, instructions) in enumerate(zip(self._runs, self._instructions, strict=True)):
+            if np.any(own := is_busy & (self._kind_of == which)):
+                longest = int(np.max(instructions.num[own]))
+                self.lanes = run(own, instructions, self.lanes, longest, num_steps)
         names = ("num_episodes", "return_sum", "num_steps", "is_over", "is_finite")
         num, total, steps, is_over, is_finite = jax.device_get(gather([getattr(self.lanes, x) for x in names]))
         lowest, highest, wanted = self._task.lowest, self._task.highest, self._wanted
+        self.shares = is_busy * np.maximum(steps / self._most, num / wanted if wanted else 0.0)
         ended = []
         for i, job in enumerate(self.jobs):
             if job is None:
@@ -165,8 +220,13 @@ class Pool:
             if is_over[i] or is_hopeless:
                 score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
                 ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
-                self.jobs[i] = None
+                self.jobs[i], self.shares[i] = None, 0.0
         return ended
+
+
+def block(num: int) -> int:
+    """Return how many lanes of so many learn side by side: a CPU takes the next ones when these have had a chunk."""
+    return min(num, BLOCK) if jax.default_backend() == "cpu" else num
 
 
 def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool:
@@ -219,23 +279,35 @@ def make_target_lanes(environment: Environment, config: TargetLaneConfig) -> Lan
 def make_pools(task: Task, config: EvolutionConfig) -> list[Pool]:
     """Make the lanes of a task, those that fit fewest programs first.
 
-    For losses some are for programs that need two outputs of networks and no random numbers, and others for all.
+    For losses some are for programs that need one or two outputs of networks and no random numbers, and others for
+    all.
     """
     shown = math.prod(task.environment.observation_shape)
     if config.language == "targets":
         size = 4 * config.num_lanes * config.target_lane.batch_size * config.target_lane.unroll * shown
         memory.check({"target_lane.batch_size or unroll": size})
         functions = make_target_lanes(task.environment, config.target_lane)
-        return [Pool(task, functions, config.num_lanes, TARGETS, {name: i for i, name in enumerate(TARGETS.inputs)})]
+        registers = {name: i for i, name in enumerate(TARGETS.inputs)}
+        kind = Kind(functions.run, lambda program: assemble(TARGETS, program, registers), lambda program: True)
+        return [Pool(task, config.num_lanes, functions.init, [kind], TARGETS, config.target_lane.budget)]
     lane = config.lane
     memory.check({"lane.batch_size": 8 * config.num_lanes * lane.batch_size * shown})  # S and S' of what is replayed
 
-    def pool(num: int, lists: tuple[ListName, ...], has_draws: bool) -> Pool:
-        functions = make_lanes(task.environment, lane, lists, has_draws)
-        suits = lambda program: fits(program, lists, has_draws)
-        return Pool(task, functions, num, LOSSES, registers_of(lists), lane.num_episodes, suits)
+    def pool(num: int, *kinds: tuple[tuple[ListName, ...], bool]) -> Pool:
+        init = make_lanes(task.environment, lane).init
+        own = [loss_kind(task.environment, lane, *kind) for kind in kinds]
+        return Pool(task, num, init, own, LOSSES, lane.max_steps, lane.num_episodes)
 
-    return [pool(config.num_lanes, BASIC, has_draws=False), pool(config.num_full_lanes, LISTS, has_draws=True)]
+    return [pool(config.num_lanes, (LEAST, False), (BASIC, False)), pool(config.num_full_lanes, (LISTS, True))]
+
+
+def loss_kind(environment: Environment, lane: LaneConfig, lists: tuple[ListName, ...], has_draws: bool) -> Kind:
+    """Return the kind of losses that need these outputs of networks, or fewer, with or without random numbers."""
+    return Kind(
+        make_lanes(environment, lane, lists, has_draws).run,
+        lambda program: assemble(LOSSES, program, registers_of(lists)),
+        lambda program: fits(program, lists, has_draws),
+    )
 
 
 class Evaluator:
@@ -245,12 +317,15 @@ class Evaluator:
       tasks: of which the first is the hurdle.
       config: of the search; no more evaluations of a task wait for a lane than there are full lanes.
       seed: of all randomness: the same job gets the same draws, whatever its program.
+    Attributes:
+      num_first: programs that a search begins with, so that their scores come early.
     """
 
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int):
         settings = zip(tasks, config.in_tasks(len(tasks)), strict=True)
         self.pools = [make_pools(task, own) for task, own in settings]
         self._chunk, self._max_waiting, self._seed = config.chunk, config.num_full_lanes, seed
+        self.num_first = block(config.num_lanes)
         self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
 
     def submit(self, job: Job, program: Program) -> None:
@@ -259,6 +334,11 @@ class Evaluator:
     @property
     def is_idle(self) -> bool:
         return not any(self.queues) and all(job is None for own in self.pools for pool in own for job in pool.jobs)
+
+    @property
+    def under_way(self) -> float:
+        """What is done of the evaluations under way, a sum of shares."""
+        return float(sum(np.sum(pool.shares) for own in self.pools for pool in own))
 
     def has_room(self, task: int) -> bool:
         """Give lanes what waits for one; say whether a lane is left, and no more waits than may."""

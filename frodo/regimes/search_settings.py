@@ -105,7 +105,8 @@ class EvolutionConfig(Settings):
         2021, section 4.1).
       equivalence: What programs of one score are equal in: 'gradient', or 'output' (Co-Reyes et al. 2021, section 3.3).
       num_seeds: Agents of an evaluation in an environment, at least 1; their median counts.
-      num_lanes: Lanes of an environment for programs that need no more than Q(s) and Q_targ(s_next), at least 1.
+      num_lanes: Lanes of an environment for programs that need no more than Q(s) and Q_targ(s_next), at least 1; a CPU
+        runs four at a time, so that more are no faster there.
       num_full_lanes: Lanes of an environment for all programs, at least 1; with start='' most need one.
       chunk: Steps of all lanes between two looks at them, at least 1.
       num_episodes: Episodes of a training in each environment; () for lane.num_episodes in all.

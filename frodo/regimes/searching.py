@@ -115,8 +115,8 @@ class Searches(Regime):
     def is_over(self, state: Any, step: int) -> bool:
         return len(self.search.records) >= self.total and self.search.is_idle
 
-    def done(self, step: int) -> int:
-        return self.search.counts["evaluated"]
+    def done(self, step: int) -> float:
+        return self.search.num_done
 
     def advance(self, state: Any, step: int) -> Advanced:
         search = self.search

@@ -65,7 +65,7 @@ class Regime(abc.ABC):
         """Say whether a state is that at the end."""
         return step >= self.total
 
-    def done(self, step: int) -> int:
+    def done(self, step: int) -> float:
         """Return how much of the total is done, for the line of progress."""
         return step
 

@@ -152,17 +152,29 @@ def registers_of(lists: tuple[ListName, ...]) -> dict[Feature, int]:
 
 
 def features(transition: Transition) -> Array:
-    """Return all numbers that programs make of lists and states, [features, N]."""
-    lists = jnp.stack(list(transition.lists.values()))  # [L, N, A]
-    actions = jax.nn.one_hot(jnp.concatenate([transition.action[None], jnp.argmax(lists, axis=-1)]), lists.shape[-1])
-    log_p = jax.nn.log_softmax(lists)
+    """Return all numbers that programs make of lists and states, [features, N].
+
+    Sums over the few actions are written out: over an axis so short they are slow on CPUs.
+    """
+    q = [jnp.stack(of_action) for of_action in zip(*(x.T for x in transition.lists.values()), strict=True)]  # A [L, N]
+    fold, num = functools.reduce, len(q)
+    largest, mean = fold(jnp.maximum, q), fold(jnp.add, q) / num
+    argmax = fold(lambda best, a: jnp.where(q[a] == largest, a, best), reversed(range(num)), jnp.zeros_like(q[0], int))
+    actions = jnp.concatenate([transition.action[None], argmax])  # [1 + L, N]
+    shifted = [x - jax.lax.stop_gradient(largest) for x in q]
+    log_sum = jnp.log(fold(jnp.add, map(jnp.exp, shifted)))
+    log_p = [x - log_sum for x in shifted]
+    p = list(map(jnp.exp, log_p))
     states = jnp.stack([transition.state, transition.next_state])
     values = {
         "given": jnp.stack([transition.reward, transition.gamma]),
-        **{name: OF_LISTS[name](lists) for name in ("MaxList", "MinList", "MeanList", "VarianceList")},
-        "Entropy": OF_LISTS["Entropy"](log_p),
-        "SelectList": jnp.sum(lists[:, None] * actions, axis=-1),
-        "KLDiv": OF_LISTS["KLDiv"](log_p[:, None], log_p),
+        "MaxList": largest,
+        "MinList": fold(jnp.minimum, q),
+        "MeanList": mean,
+        "VarianceList": fold(jnp.add, [(x - mean) ** 2 for x in q]) / num,
+        "Entropy": -fold(jnp.add, [x * y for x, y in zip(p, log_p, strict=True)]),
+        "SelectList": fold(jnp.add, [jnp.where(actions == a, x[:, None], 0.0) for a, x in enumerate(q)]),
+        "KLDiv": fold(jnp.add, [x[:, None] * (y[:, None] - y) for x, y in zip(p, log_p, strict=True)]),
         **{name: OF_LISTS[name](states[:, None], states) for name in ("StateDotProduct", "StateL2Distance")},
     }
     kinds = _expressions(tuple(transition.lists))

@@ -65,6 +65,13 @@ class Replayed(NamedTuple):
     next_state: Array
 
 
+class Luck(NamedTuple):
+    """What is random in a step: bits for acting, [2], and for the batch, and what programs draw."""
+
+    bits: Array
+    draws: Draws
+
+
 class Lane(NamedTuple):
     """One evaluation under way.
 
@@ -155,12 +162,18 @@ def make_lanes(
         updates, opt_state = optimizer.update(jax.grad(loss)(lane.params), lane.opt_state)
         return optax.apply_updates(lane.params, updates), opt_state
 
-    def step(instructions: Instructions, num: Array | int, lane: Lane) -> Lane:
-        key, chance_key, action_key, batch_key, draw_key = jax.random.split(lane.key, 5)
+    def luck_of(key: Array) -> Luck:
+        """Draw what a step needs; drawn for many steps at once, it takes next to no time."""
+        bits_key, draw_key = jax.random.split(key)
+        none = jnp.zeros(LOSSES.max_nodes)
+        draws = draw(draw_key, LOSSES.max_nodes) if has_draws else Draws(none, none)
+        return Luck(jax.random.bits(bits_key, (2 + config.batch_size,)), draws)
+
+    def step(instructions: Instructions, num: Array | int, lane: Lane, luck: Luck) -> Lane:
         state = environment.observe(lane.env_state)
         share = jnp.maximum(0.0, 1 - lane.num_steps / config.exploration)
-        is_random = jax.random.uniform(chance_key) < share + (1 - share) * config.epsilon
-        at_random = jax.random.randint(action_key, (), 0, environment.num_actions)
+        is_random = luck.bits[0] * 2.0**-32 < share + (1 - share) * config.epsilon
+        at_random = luck.bits[1] % environment.num_actions
         q = q_of(lane.params, state[None])[0]
         action = jnp.where(is_random, at_random, jnp.argmax(q)).astype(jnp.int32)
         is_finite = lane.is_finite & (lane.is_over | jnp.all(jnp.isfinite(q)))  # NaN in parameters is NaN in Q
@@ -171,17 +184,14 @@ def make_lanes(
         replayed = jax.tree.map(lambda rows, x: rows.at[row].set(x), lane.replayed, new)
         env_state = jax.tree.map(lambda x, y: jnp.where(is_end, x, y), environment.restart(env_state), env_state)
         num_steps = lane.num_steps + ~lane.is_over
-        drawn = jax.random.randint(batch_key, (config.batch_size,), 0, jnp.minimum(num_steps, config.capacity))
+        drawn = luck.bits[2:] % jnp.minimum(num_steps, config.capacity).astype(jnp.uint32)
         batch = jax.tree.map(lambda x: x[drawn], replayed)
-        none = jnp.zeros(LOSSES.max_nodes)
-        draws = draw(draw_key, LOSSES.max_nodes) if has_draws else Draws(none, none)
-        params, opt_state = update(instructions, num, lane, batch, draws)
+        params, opt_state = update(instructions, num, lane, batch, luck.draws)
         slow = optax.periodic_update(params, lane.slow, num_steps, config.target_period)
         episode_return = lane.episode_return + reward
         is_counted = is_end & ~lane.is_over
         num_episodes = lane.num_episodes + is_counted
         return lane._replace(
-            key=key,
             params=params,
             slow=slow,
             opt_state=opt_state,
@@ -196,6 +206,9 @@ def make_lanes(
         )
 
     def run(instructions: Instructions, num: Array | int, lane: Lane, num_steps: int) -> Lane:
-        return jax.lax.scan(lambda lane, _: (step(instructions, num, lane), None), lane, length=num_steps)[0]
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(lane.key, lane.num_steps + jnp.arange(num_steps))
+        return jax.lax.scan(
+            lambda lane, own: (step(instructions, num, lane, own), None), lane, jax.vmap(luck_of)(keys)
+        )[0]
 
     return Lanes(init, run)
