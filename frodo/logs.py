@@ -1,5 +1,6 @@
 """Messages of a run: one line of progress, notes, and a table at the end."""
 
+import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ def note(text: str) -> None:
 class Progress:
     """How far a run is: one line on stderr, rewritten on a terminal, else printed every 30 seconds.
 
-    The rate is that since the first update, so that compilation does not count.
+    The rate is that since the first update, without the time in which JAX compiled what came later.
 
     Args:
       total: steps at the end of the run.
@@ -28,15 +29,16 @@ class Progress:
     def __init__(self, total: int, start: float = 0, unit: str = "steps"):
         self._total, self._first_step, self._first_time, self._unit = total, start, 0.0, unit
         self._next_print = time.monotonic() + (0 if sys.stderr.isatty() else PRINT_SECONDS)
+        self._compiling = _compiling()
 
     def update(self, step: float, text: str = "") -> None:
         """Show that `step` steps are done, and a text such as "return 0.83"; ends the line at the last step."""
         now, is_last = time.monotonic(), step >= self._total
         if not self._first_time:
-            self._first_step, self._first_time = step, now
+            self._first_step, self._first_time = step, now - self._compiling[0]
         if now < self._next_print and not is_last:
             return
-        rate = (step - self._first_step) / max(now - self._first_time, 1e-9)
+        rate = (step - self._first_step) / max(now - self._compiling[0] - self._first_time, 1e-9)
         parts = [f"{100 * step / self._total:3.0f} %", f"{quantity(step)} of {quantity(self._total)} {self._unit}"]
         if rate > 0:
             left = round((self._total - step) / rate)
@@ -49,6 +51,20 @@ class Progress:
         else:
             note(line)
             self._next_print = now + PRINT_SECONDS
+
+
+@functools.cache
+def _compiling() -> list[float]:
+    """Return a list whose one number grows by the seconds in which JAX compiles."""
+    import jax
+
+    seconds = [0.0]
+
+    def see(event: str, duration_secs: float, **_: str | int) -> None:
+        seconds[0] += duration_secs * event.endswith("/backend_compile_duration")
+
+    jax.monitoring.register_event_duration_secs_listener(see)
+    return seconds
 
 
 def quantity(number: float) -> str:

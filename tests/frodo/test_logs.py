@@ -1,5 +1,6 @@
 """What a person sees of a run: progress, numbers and a table."""
 
+import jax
 import pytest
 
 from frodo.logs import Progress, quantity, table
@@ -22,6 +23,20 @@ def test_progress_prints_at_most_every_30_seconds_and_at_the_end(capsys, monkeyp
     assert lines[0] == " 30 %  600k of 2M steps  20k steps/s  0:01:10 left  return 0.60"
     assert [line[:5] for line in lines] == [" 30 %", " 60 %", " 90 %", "100 %"]
     assert lines[-1] == "100 %  2M of 2M steps  20k steps/s  return 2.00"
+
+
+def test_compilation_during_a_run_does_not_count_in_the_time_left(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress = Progress(total=100)
+    for step in range(8):
+        progress.update(step + 0.5)
+        now[0] += 10.0
+        if step == 1:
+            jax.monitoring.record_event_duration_secs("/jax/core/compile/backend_compile_duration", 40.0)
+            now[0] += 40.0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "  2 %  2.5 of 100 steps  0.1 steps/s  0:16:15 left  "
 
 
 @pytest.mark.parametrize(
