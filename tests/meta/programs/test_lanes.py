@@ -205,6 +205,16 @@ def test_what_an_evaluation_comes_to_does_not_depend_on_the_chunk():
         jax.tree.map(np.testing.assert_array_equal, counts(later), counts(over))
 
 
+def test_what_is_drawn_does_not_depend_on_the_chunk():
+    run = functions()[1]
+    at_once, in_parts = run(of("dqn"), 20, start(1), 8), run(of("dqn"), 20, run(of("dqn"), 20, start(1), 4), 4)
+    for lanes in (at_once, in_parts):
+        assert lanes.num_steps[0] == 8
+    np.testing.assert_array_equal(at_once.replayed.action, in_parts.replayed.action)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)  # batches, too, are the same
+    jax.tree.map(close, at_once.params, in_parts.params)
+
+
 def test_a_lane_whose_parameters_are_not_finite_is_over():
     lanes = start()
     broken = jax.tree.map(lambda x: x.at[1].set(jnp.nan), lanes.params)
