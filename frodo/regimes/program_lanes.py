@@ -125,15 +125,15 @@ class Pool:
         def runs(kind: Kind) -> Callable[..., Any]:
             def run(given: tuple[Array, Instructions, Any], longest: Array, num_steps: int) -> Any:
                 is_busy, instructions, lanes = given
-                size, order = block(len(is_busy)), jnp.argsort(~is_busy)
+                size, order, num_busy = block(len(is_busy)), jnp.argsort(~is_busy), jnp.sum(is_busy)
 
                 def of_block(i: Array, lanes: Any) -> Any:
-                    rows = order[jnp.minimum(i * size + jnp.arange(size), len(order) - 1)]  # idle ones fill it up
+                    rows = order[jnp.minimum(i * size + jnp.arange(size), num_busy - 1)]  # filled up by the last one
                     of_rows = jax.tree.map(lambda x: x[rows], (instructions, lanes))
                     new = jax.vmap(lambda one, lane: kind.run(one, longest, lane, num_steps))(*of_rows)
                     return jax.tree.map(lambda x, own: x.at[rows].set(own), lanes, new)
 
-                return jax.lax.fori_loop(0, -(-jnp.sum(is_busy) // size), of_block, lanes)
+                return jax.lax.fori_loop(0, -(-num_busy // size), of_block, lanes)
 
             def on_devices(is_busy, instructions, lanes, longest, num_steps):
                 of_share = functools.partial(run, num_steps=num_steps)

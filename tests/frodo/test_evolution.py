@@ -15,7 +15,7 @@ from frodo.regimes import evolution
 from frodo.regimes.evolution import Evolution
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
-from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task
+from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task, make_pools
 from frodo.regimes.search_settings import EvolutionConfig, TargetLaneConfig
 from frodo.states import as_array
 from meta.programs.equivalence import SAME, TD, distance_from_td, fingerprint, outputs
@@ -254,6 +254,25 @@ def test_an_evaluation_is_what_its_lane_alone_gives():
         assert outcome.score == pytest.approx(float(lane.return_sum + 20) / 40, abs=0.05)
         assert (outcome.num_steps, outcome.is_finite) == (80, True)
     assert outcomes[Job(0, 0, 0)] != outcomes[Job(0, 0, 1)]
+
+
+def test_programs_of_two_kinds_side_by_side_come_to_what_each_alone_comes_to():
+    formulas = {"least": "(Q(s)[a] - r)**2", "dqn": FORMULAS["dqn"]}  # which need one output of a network, and two
+
+    def pool_of(*names):
+        pool = make_pools(CATCH, CONFIG)[0]
+        for i, name in enumerate(names):
+            pool.assign(i, Job(i, 0, 0), parse(LOSSES, formulas[name]), jax.random.key(7))
+        for _ in range(2):
+            pool.run(20)
+        return jax.device_get((pool.lanes.params, pool.lanes.num_steps))
+
+    both, steps = pool_of("least", "dqn")
+    assert steps.tolist() == [40, 40, *[0] * 6]
+    for i, name in enumerate(formulas):
+        alone, _ = pool_of(name)
+        close = lambda x, y, i=i: np.testing.assert_allclose(x[i], y[0], rtol=1e-4, atol=1e-6)
+        jax.tree.map(close, both, alone)
 
 
 @pytest.fixture
