@@ -26,7 +26,7 @@ from toy_envs.base import Environment
 
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
 # Or more iterations, if they are no more environment steps: to measure takes as long as many of them.
-CHUNK_STEPS = 1000
+CHUNK_STEPS = 10_000
 
 
 class LivesInJax(LivesRegime):

@@ -354,5 +354,5 @@ def test_a_run_leaves_out_few_iterations():
 
 
 def test_short_iterations_are_logged_as_seldom_as_they_are_short():
-    assert in_jax.chunk_of(100_000, env_steps=1) == 1000 and in_jax.chunk_of(2_000, env_steps=1) == 100
-    assert in_jax.chunk_of(100_000, env_steps=4) == 250 and in_jax.chunk_of(100_000, env_steps=64) == 100
+    assert in_jax.chunk_of(1_000_000, env_steps=1) == 10_000 and in_jax.chunk_of(2_000, env_steps=1) == 100
+    assert in_jax.chunk_of(100_000, env_steps=4) == 2500 and in_jax.chunk_of(100_000, env_steps=128) == 100
