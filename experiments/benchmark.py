@@ -41,6 +41,8 @@ def main(argv: list[str]) -> None:
     chosen = [x for name in FLAGS.only or BENCHMARKS for x in (GROWTH if name == "growth" else [name])]
     for name in (name for name in chosen if name not in known):
         expected = f"expected growth or one of {', '.join(BENCHMARKS)}{did_you_mean(name, known)}"
+        if not known.keys() & set(chosen):
+            raise UsageError(f"--only={','.join(FLAGS.only)}: {expected}")
         note(f"--only={','.join(FLAGS.only)}: {name} is left out: {expected}")
     check_out(out, is_file=True)
     results: dict[str, Any] = {"samples": {}}
