@@ -5,6 +5,7 @@ import io
 import os
 import platform
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from frodo.runs.provenance import git_revision
 
 ROOT = Path(__file__).parents[2]
 STATES = ("cold", "cached")
-TITLES = ("ms per unit", "s to first row", "s of start and end", "peak MB")
+TITLES = ("ms per unit", "s to first step", "s of start and end", "peak MB")
 
 Sample = Mapping[str, float]  # the numbers of one process, by TITLES
 
@@ -110,12 +111,14 @@ def run(benchmark: Benchmark, packages: Mapping[str, Path], repeats: int, peers:
     """
     sides = {revision: (benchmark, folder) for revision, folder in packages.items()}
     if peers and benchmark.peer:
-        arguments = f"--peer={benchmark.peer} --packages={Path(peers).resolve()}"
+        arguments = f"--peer={benchmark.peer} --packages={shlex.quote(str(Path(peers).resolve()))}"
         sides[benchmark.peer] = benchmark._replace(program="benchmarks.peers", arguments=arguments), ROOT
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
     with tempfile.TemporaryDirectory(prefix="frodo_benchmark_") as folder:
         for turn in range(1 + repeats):
-            for number, name in enumerate(list(samples)):
+            for number, name in enumerate(sides):
+                if name not in samples:
+                    continue
                 out = Path(folder, str(number), str(turn))
                 try:
                     sample = run_once(*sides[name], out.with_name("compiled"), out)
@@ -147,7 +150,13 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path) ->
         "JAX_COMPILATION_CACHE_DIR": str(compiled),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_SECONDS),  # of revisions before it, too
     }
-    command = [sys.executable, "-m", f"experiments.{benchmark.program}", *benchmark.arguments.split(), f"--out={out}"]
+    command = [
+        sys.executable,
+        "-m",
+        f"experiments.{benchmark.program}",
+        *shlex.split(benchmark.arguments),
+        f"--out={out}",
+    ]
     out.mkdir(parents=True)
     with (out / "log.txt").open("w", encoding="utf-8") as log:
         wall = time.monotonic()
@@ -179,8 +188,8 @@ def _cpu_seconds(process: subprocess.Popen) -> float:
 def read_sample(out: Path, unit: str, seconds: Mapping[str, float]) -> Sample:
     """Return the numbers of a run.
 
-    Up to the first row of its metrics a run mostly compiles; the time per unit is the median over pairs of neighbouring
-    rows; start and end are what the process does before the run (imports) and after its last row.
+    The time per unit is the median over pairs of neighbouring rows; up to its first step, which is the time of the first
+    row without that of the row's units, a run mostly compiles; start and end are what the process does before the run (imports) and after its last row.
 
     Args:
       out: the run's folder.
@@ -196,7 +205,8 @@ def read_sample(out: Path, unit: str, seconds: Mapping[str, float]) -> Sample:
         raise RunError("it wrote one row of metrics, expected at least two")
     at, units = columns[clock][of_first], columns[column][of_first] * len(set(columns["seed"])) / size
     per_unit = 1000 * np.median(np.diff(at) / np.diff(units))
-    numbers = (per_unit, at[0], seconds[clock] - at[-1], columns["peak_memory_mb"].max())
+    before = max(at[0] - units[0] * per_unit / 1000, 0.0)
+    numbers = (per_unit, before, seconds[clock] - at[-1], columns["peak_memory_mb"].max())
     return dict(zip(TITLES, map(float, numbers), strict=True))
 
 

@@ -181,6 +181,26 @@ def test_actors_take_turns_and_no_step_is_lost_also_where_a_run_goes_on(tmp_path
     assert loaded_agent.load(tmp_path).seed == 0
 
 
+def test_actors_take_turns_where_several_iterations_are_handed_over(tmp_path, monkeypatch):
+    handed, made = [], []
+
+    class Watched(HostActor):
+        def get(self, *of):
+            acted = super().get(*of)
+            handed.append(np.asarray(acted.trajectories.observation)[..., 0].ravel())
+            return acted
+
+    def make(name, num_envs, seed):
+        made.append(Counting(len(made), num_envs))
+        return made[-1]
+
+    monkeypatch.setattr(on_host, "HostActor", Watched)
+    config = presets.for_rule("envpool/CartPole-v1", "dqn").replace(num_actors=2, network=NetworkConfig("mlp", (8,)))
+    training.train(config, options(tmp_path, 800, (0,)), experiment="e", name="n", make=make)
+    assert len(handed) == 800 // 4 and all(np.ptp(x) == 0 for x in handed)  # a row is of four steps
+    assert [int(x[0]) for x in handed] == [1, 2] * 100
+
+
 class Recorded(HostEnvironment):
     """Keeps the actions that it was given, and all that it has shown."""
 
