@@ -188,8 +188,9 @@ def _cpu_seconds(process: subprocess.Popen) -> float:
 def read_sample(out: Path, unit: str, seconds: Mapping[str, float]) -> Sample:
     """Return the numbers of a run.
 
-    The time per unit is the median over pairs of neighbouring rows; up to its first step, which is the time of the first
-    row without that of the row's units, a run mostly compiles; start and end are what the process does before the run (imports) and after its last row.
+    The time per unit is the median over pairs of neighbouring rows. Up to its first step, which is the time of the
+    first row without that of the row's units, a run mostly compiles. Start and end are what the process does before
+    the run (imports) and after its last row.
 
     Args:
       out: the run's folder.

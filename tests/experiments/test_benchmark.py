@@ -28,7 +28,8 @@ def test_the_numbers_of_a_run(tmp_path):
     write_run(tmp_path, [(seed, *row) for row in times for seed in (0, 1)])
     took = {"cpu_seconds": 16.1, "seconds": 18.0}
     numbers = timing.read_sample(tmp_path, STEPS, took)
-    # The first row, of 0.2, took 0.5 s of the 9.0. Of 500 ms for 0.2, 600 ms for 0.4 and 4000 ms for 0.2 of a thousand steps.
+    # The first row's 0.2 took 0.5 s of the 9.0.
+    # Of 500 ms for 0.2, 600 ms for 0.4 and 4000 ms for 0.2 of a thousand steps.
     assert numbers == pytest.approx(dict(zip(TITLES, (500 / 0.2, 8.5, 2.0, 600), strict=True)))
     assert timing.read_sample(tmp_path, UPDATE, took)["ms per unit"] == pytest.approx(500 / 2)
 
