@@ -86,7 +86,12 @@ def settings() -> str:
     from frodo.settings.registry import RULES
 
     programs = [_of_flags(name).config for name in _programs()]
-    of_agents = [AgentConfig(), OnlineConfig(), PopulationConfig(), *(x for x in programs if isinstance(x, AgentConfig))]
+    of_agents = [
+        AgentConfig(),
+        OnlineConfig(),
+        PopulationConfig(),
+        *(x for x in programs if isinstance(x, AgentConfig)),
+    ]
     searches = [EvolutionConfig(), *(x for x in programs if x is not None and not isinstance(x, AgentConfig))]
     parts = ["# Settings", SETTINGS_INTRO, "## Agents, online runs and populations", *_tables(of_agents)]
     parts += ["## Searches", *_tables(searches)]
@@ -205,7 +210,7 @@ def _without(config: Any, names: set[str]) -> Iterator[str]:
 
 
 def _tables(configs: Iterable[Any]) -> Iterator[str]:
-    """Give heading and table of each of these, and of the settings inside; a subclass of one before has its own alone."""
+    """Give heading and table of each, and of the settings inside; a subclass of one before has its own alone."""
     todo, done = list(configs), set[type]()
     while todo:
         config = todo.pop(0)

@@ -1,4 +1,4 @@
-"""The pages of the site do what they say: blocks of Python run, commands are understood, notebooks run, files are there.
+"""The pages of the site do what they say: Python runs, commands are understood, notebooks run, files are there.
 
 Blocks after a line `<!-- long -->`, and the notebooks, are run by `make docs-test` alone.
 """
@@ -30,7 +30,9 @@ NOTEBOOKS = sorted(DOCS.glob("tutorials/*.ipynb"))
 PAGES = sorted([*DOCS.glob("*/*.md"), *(DOCS / name for name in ("index.md", "style.md")), README])
 PAGES = [path for path in PAGES if path.exists()]
 RUN = [path for path in PAGES if path == README or path.parent.name in ("start", "how_to", "concepts")]
-BLOCK = re.compile(r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S)
+BLOCK = re.compile(
+    r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S
+)
 PARSED_ALONE = ("analyse", "benchmark", "check_disco103", "report")  # they have files of others, or no folder
 WITH_FOLDERS = ("config.json", "comparison.json", "sweep.json")
 
