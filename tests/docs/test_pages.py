@@ -16,8 +16,7 @@ from absl import flags
 
 from experiments.command import programs
 from experiments.runs import command_line, planning, processes
-from frodo.regimes import plan
-from frodo.regimes.evolution import Evolution
+from frodo.regimes import evolution, plan
 from frodo.rules.files import SHIPPED
 from frodo.runs import workers
 from frodo.settings.registry import RULES
@@ -34,6 +33,7 @@ BLOCK = re.compile(
     r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S
 )
 PARSED_ALONE = ("analyse", "benchmark", "check_disco103", "report")  # they have files of others, or no folder
+REGISTERED = re.compile(r"register_rule\(\s*[\"'](\w+)")
 WITH_FOLDERS = ("config.json", "comparison.json", "sweep.json")
 
 
@@ -142,9 +142,23 @@ def test_a_command_is_understood(path, words, start, tmp_path, monkeypatch):
     if "disco103" in " ".join(words) and not os.environ.get("DISCO103_WEIGHTS"):
         pytest.skip("DISCO103_WEIGHTS does not name the published weights")
     monkeypatch.chdir(tmp_path)
-    done = ask(start, words[1], [with_file(word) for word in words[2:]], tmp_path, monkeypatch)
+    with as_before():
+        register(path, words)
+        done = ask(start, words[1], [with_file(word) for word in words[2:]], tmp_path, monkeypatch)
     assert done.returncode in (0, 2), done.stderr
     assert "--overwrite replaces" in done.stderr or "understood" in done.stdout or "--help" in words, done.stderr
+
+
+def register(path, words):
+    """Register what a page does before it uses its name in a command."""
+    named = {name: code for code, _ in blocks(text_of(path), "python") for name in REGISTERED.findall(code)}
+    if not any(word.partition("=")[2] in named for word in words):
+        return
+    namespace = {"__name__": path.stem}
+    for code, _ in blocks(text_of(path), "python"):
+        exec(code, namespace)
+        if REGISTERED.search(code):
+            break
 
 
 def with_file(word):
@@ -163,8 +177,8 @@ def ask(start, program, arguments, folder, monkeypatch):
     if program in PARSED_ALONE:
         monkeypatch.setattr(command_line, "start", lambda main: own(parsed))
         return start(f"experiments.{program}", *arguments)
-    scored = lambda *_: (_ for _ in ()).throw(SystemExit(print("understood") or 0))
-    monkeypatch.setattr(Evolution, "rescore", scored)
+    if program == "score":
+        monkeypatch.setattr(evolution, "Evolution", understood)
     monkeypatch.setattr(processes, "join", lambda: None)  # there are no others here
     monkeypatch.setattr(processes, "num_devices", lambda: flags.FLAGS.num_devices)
     monkeypatch.setattr(workers, "cluster", lambda address: contextlib.nullcontext())
@@ -178,6 +192,11 @@ def ask(start, program, arguments, folder, monkeypatch):
         (folder / name / "config.json").touch()
     of_folder = [x for x in arguments if x not in ("--resume", "--overwrite")]  # which say what becomes of the folder
     return start(f"experiments.{program}", *of_folder, *([] if program == "score" else [f"--out={folder}"]))
+
+
+def understood(*_, **__):
+    print("understood")
+    raise SystemExit(0)
 
 
 def methods(program):
