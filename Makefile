@@ -2,6 +2,7 @@
 # make test    run the tests
 # make test-lowest, make test-newest    run some of them with the lowest versions that setup.py allows, with the newest that there are
 # make check   formatter, linter and type checker
+# make docs    build the site into site/, every warning an error; make docs-test runs the notebooks and the long blocks of its pages
 
 PYTHON ?= python3
 ENV ?= toy/catch
@@ -17,7 +18,7 @@ TOUCHING := tests/strangers/test_versions.py tests/agents/environments tests/age
 	tests/experiments/results/test_plots.py tests/experiments/results/test_statistics.py \
 	tests/experiments/analyses/test_bsuite_scores.py
 
-.PHONY: run test test-lowest test-newest check format
+.PHONY: run test test-lowest test-newest check format docs docs-test
 
 run: .venv/.installed
 	$(BIN)/python -m experiments.online --env=$(ENV) $(ARGS)
@@ -41,6 +42,13 @@ check: .venv/.installed
 format: .venv/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: .venv/.installed
+	@$(BIN)/python -c 'import material, mkdocs, mkdocs_jupyter, mkdocstrings' 2> /dev/null || { echo "error: the site needs more packages: $(BIN)/python -m pip install --constraint constraints.txt --editable '.[docs]'" >&2; exit 2; }
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-test: .venv/.installed
+	$(BIN)/python -m pytest -m long tests/docs $(ARGS)
 
 .venv/.installed: setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or later is needed, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'

@@ -50,6 +50,7 @@ setup(
             "pytest-xdist>=3.6.1",
             "ruff>=0.9",
         ],
+        "docs": ["mkdocs>=1.6.1,<2", "mkdocs-jupyter>=0.26.3", "mkdocs-material>=9.8.2,<10", "mkdocstrings[python]>=1.0.8"],
         "gymnax": ["gymnax>=1.0.1"],
         "navix": ["navix>=0.7.4"],
         "tensorboard": ["tensorboardX>=2.6"],

@@ -71,6 +71,7 @@ class UpdateRule(NamedTuple):
 
     @property
     def is_copy_hard(self) -> bool:
+        """Whether the slow copy is made at once, every `target_period` updates."""
         return self.target_period > 0
 
     @property

@@ -90,6 +90,7 @@ SLOW = (
     "agents/acting/test_in_jax.py",
     "agents/networks/test_agent.py",
     "agents/networks/test_transformer.py",
+    "docs/",
     "examples/",
     "experiments/",
     "frodo/regimes/test_learner.py",

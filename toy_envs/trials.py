@@ -75,18 +75,22 @@ class Trials(base.Environment[TrialsState]):
 
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The trial's observation, flat, and what is known of the episode."""
         return (math.prod(self.environment.observation_shape) + MAX_SHOWN + 2 + self.num_actions + 1,)
 
     @property
     def num_actions(self) -> int:  # type: ignore[override]
+        """Those of a trial."""
         return self.environment.num_actions
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
+        """Steps of an episode, where those of a trial are known."""
         return self.environment.horizon and self.num_trials * self.environment.horizon
 
     @property
     def reward_range(self) -> tuple[float, float] | None:  # type: ignore[override]
+        """That of a trial."""
         return self.environment.reward_range
 
     def initial_state(self, key: base.Array) -> TrialsState:

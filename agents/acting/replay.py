@@ -47,6 +47,7 @@ class ReplayConfig:
 
     @property
     def num_fresh(self) -> int:
+        """Trajectories of an update that are new."""
         return round(self.fresh * self.batch_size)
 
 

@@ -216,7 +216,8 @@ def discover(
       num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.
-      folder, callbacks: as those of `discover_online`; there is a row for each meta-step.
+      folder: as that of `discover_online`.
+      callbacks: as those of `discover_online`; there is a row for each meta-step.
       **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
         have the torso for pictures, unless these say otherwise.
     Raises:

@@ -126,6 +126,7 @@ class OnlineResult:
 
     @property
     def rule(self) -> Rule:
+        """The rule with the η that was learned."""
         steps = int(self.metrics["env_steps"][-1])
         config = self.learner.config.replace(distillation=DistillationConfig())
         return Rule(config.rule.name, config, self.meta_params, Origin((), steps, None))

@@ -140,6 +140,7 @@ class EvolutionConfig(Settings):
 
     @property
     def kind(self) -> Kind:
+        """What the language's programs are of."""
         return KINDS[self.language]
 
     def validate(self) -> None:
@@ -180,4 +181,5 @@ class EvolutionConfig(Settings):
         return [dataclasses.replace(self, lane=lane) for lane in lanes]
 
     def parse_start(self) -> Program:
+        """Return the program that the search begins with, () for none."""
         return parse_setting("start", self.kind.language, self.start, self.kind.formulas) if self.start else ()

@@ -250,7 +250,8 @@ def evolve(
       num_programs: that are evaluated.
       seed: of the search and its agents.
       bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.regimes.scores`) need none.
-      folder, callbacks: as those of `discover_online`; there is a row for each chunk of steps.
+      folder: as that of `discover_online`.
+      callbacks: as those of `discover_online`; there is a row for each chunk of steps.
       executor: of `concurrent.futures`, whose workers are processes: one that is free evaluates the next program, and
         two searches with one seed differ, as scores come in another order; the rule has no `cpu_seconds`. None to
         evaluate in lanes of this process.

@@ -70,6 +70,7 @@ class RuleEntry(NamedTuple):
 
 
 RULES: dict[str, RuleEntry] = {}
+"""All rules that are known, by their names."""
 
 
 def starts(is_fitted: bool) -> dict[str, tuple[str, Start]]:
@@ -97,6 +98,7 @@ class RuleConfig:
 
     @property
     def entry(self) -> RuleEntry:
+        """What `RULES` has of it."""
         return RULES[self.name]
 
     @property

@@ -53,6 +53,7 @@ class CurriculumConfig(Settings):
 
     @property
     def min_size(self) -> int:
+        """Tasks in the archive from which on one is replayed."""
         return -(-9 * self.capacity // 10)
 
 

@@ -34,6 +34,7 @@ class OptimizerConfig:
     max_update: PositiveOrInf = float("inf")
 
     def validate(self, prefix: str) -> None:
+        """Raise a ValueError that names the first bad setting, after the prefix."""
         check_settings(self, f"{prefix}.")
 
     def make(self, num_updates: int = 0) -> optax.GradientTransformation:
