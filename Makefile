@@ -1,6 +1,6 @@
 # make run     discover an objective online; ENV=atari/Pong names another environment, ARGS="--steps=1e5" adds flags
 # make test    run the tests
-# make test-lowest, make test-newest    run some of them with the lowest versions that setup.py allows, with the newest that there are
+# make test-lowest, make test-newest    run some of them with the lowest versions that pyproject.toml allows, with the newest that there are
 # make check   formatter, linter and type checker
 
 PYTHON ?= python3
@@ -42,7 +42,7 @@ format: .venv/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-.venv/.installed: setup.py constraints.txt
+.venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or later is needed, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -1,6 +1,6 @@
 """Compare what an agent gains from hand-made objectives, from one that it discovers online, and from discovered ones.
 
-    python -m experiments.compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
+    frodo compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
 
 RULE is a discovered rule by its name, or the file of one that `discover` found, in other environments than those of the
 comparison.

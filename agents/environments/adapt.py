@@ -52,7 +52,7 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     if pure is None:
         found = "None" if environment is None else f"a {_type_name(environment)}"
         raise TypeError(
-            f"environment is {found}, expected a toy_envs.base.Environment, a HostEnvironment, a "
+            f"environment is {found}, expected a frodo.Environment, a HostEnvironment, a "
             "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one "
             f"of gymnax, navix or xminigrid, with its params as a pair; {OWN}"
         )
