@@ -87,6 +87,10 @@ def moved(source: str, pattern: re.Pattern[str], path: str) -> str:
     changed = pattern.sub(rf"{TOP}.\g<0>", source)
     changed = re.sub(rf"\b{TOP}\.(?=(?:{'|'.join(INNER)})/)", f"{TOP}/", changed)
     before, after = ast.parse(source), ast.parse(changed)
+    for node in ast.walk(before):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and pattern.match(ast.unparse(node)):
+            name = node.value.id
+            raise ValueError(f"{path}:{node.lineno}: the variable {name!r} reads as a module: call it otherwise")
     for old, new in zip(ast.walk(before), ast.walk(after), strict=True):
         where = f"{path}:{getattr(new, 'lineno', 0)}"
         if isinstance(new, ast.Import | ast.ImportFrom):
@@ -95,8 +99,6 @@ def moved(source: str, pattern: re.Pattern[str], path: str) -> str:
                 raise ValueError(f"{where}: {ast.unparse(new)!r} has no place in a wheel: expected from PACKAGE import")
             if isinstance(new, ast.Import) and new.names[0].name != old.names[0].name and not new.names[0].asname:
                 raise ValueError(f"{where}: {ast.unparse(old)!r} binds another name in a wheel: expected from ...")
-        if isinstance(new, ast.Name) and new.id != getattr(old, "id", None):
-            raise ValueError(f"{where}: the variable {getattr(old, 'id', '')!r} reads as a module: call it otherwise")
         if isinstance(new, ast.Constant) and re.match(rf"(?:{'|'.join(INNER)})\.", str(new.value)):
             raise ValueError(f"{where}: {new.value!r} is a name in a checkout alone: make it from __name__")
     return changed
