@@ -301,11 +301,10 @@ def test_a_program_says_its_help_from_a_wheel(whole, program):
 @has_setuptools
 @pytest.mark.slow
 def test_jobs_in_processes_of_their_own_work_from_a_wheel(whole):
-    arguments = ("--rule=impala", "--ids=catch/0,bandit/0", "--steps=400", "--processes=1", "--config.unroll=4")
+    arguments = ("--rule=impala", "--ids=bandit/0", "--steps=400", "--processes=1", "--config.unroll=4")
     done = whole.run("frodo", "bsuite_sweep", *arguments, "--out=sweep")
     assert done.returncode == 0, done.stderr[-3000:]
     assert (whole.folder / "sweep/bars.png").stat().st_size > 0
-    assert not whole.run("frodo", "report", "--out=two.png", "sweep/catch/0").returncode
     done = whole.run("frodo", "benchmark", "--only=catch", "--against=HEAD")
     assert (done.returncode, done.stderr.strip()) == (
         2,
