@@ -40,7 +40,7 @@ TEN_LINES = """
 import jax
 import frodo
 
-result = frodo.discover_online("toy/catch/5x5", "frodo", num_steps=2e3, key=jax.random.key(0), batch_size=4)
+result = frodo.discover_online("toy/catch/5x5", "impala", num_steps=2e3, key=jax.random.key(0), batch_size=4)
 result.save("agent.npz")
 agent = frodo.load("agent.npz")
 environment = frodo.make_environment("toy/catch/5x5")
