@@ -106,7 +106,7 @@ def _about(comparison: Comparison) -> str:
         f"{len(comparison.envs)} environments, {len(comparison.seeds)} seeds; environment steps of each agent: "
         f"{', '.join(f'{steps} ({name})' for name, steps in budgets.items())}. Scores are means over the last fifth of "
         "a life: 0 is random play, and that of an agent whose parameters were not finite; 1 the best, or a published "
-        "result (docs/protocol.md). Intervals are of the seeds alone: 95 %, by stratified bootstraps, of differences "
+        "result. Intervals are of the seeds alone: 95 %, by stratified bootstraps, of differences "
         f"Student-t. Settings were chosen by the seeds {', '.join(map(str, comparison.tuning_seeds))}, those of a "
         "discovered rule in other environments."
         + f" All rules but discovered ones have {others}; outer objectives keep theirs." * bool(others)
