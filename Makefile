@@ -1,6 +1,6 @@
 # make run     discover an objective online; ENV=atari/Pong names another environment, ARGS="--steps=1e5" adds flags
 # make test    run the tests
-# make test-lowest, make test-newest    run some of them with the lowest versions that setup.py allows, with the newest that there are
+# make test-lowest, make test-newest    run some of them with the lowest versions that pyproject.toml allows, with the newest that there are
 # make check   formatter, linter and type checker
 # make docs    build the site into site/, every warning an error; make docs-test runs the notebooks and the long blocks of its pages
 
@@ -50,7 +50,7 @@ docs: .venv/.installed
 docs-test: .venv/.installed
 	$(BIN)/python -m pytest -m long tests/docs $(ARGS)
 
-.venv/.installed: setup.py constraints.txt
+.venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or later is needed, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

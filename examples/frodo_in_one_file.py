@@ -17,8 +17,8 @@ what v(Sₜ₊₁) is good for. Nobody tells η so (section 4).
                                             # 2M steps: 230 CPU s on one core of an AMD EPYC, beside other work
 
 From the same key the package makes the same θ and η, with the settings `frodo.presets.catch()`. Both differ
-from appendix C, which lets the inner gradient through G, and v of the next episode into it (docs/fidelity.md), and from
-A.1, which names neither π nor μ as inputs.
+from appendix C, which lets the inner gradient through G, and v of the next episode into it (docs/papers/frodo.md), and
+from A.1, which names neither π nor μ as inputs.
 """
 
 from typing import Any, NamedTuple

@@ -9,6 +9,10 @@ import os
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 11):  # noqa: UP036 - in a checkout, where no installer has looked
+    print("error: Python 3.11 or later is needed, this is " + sys.version.split()[0], file=sys.stderr)
+    sys.exit(2)
+
 try:
     for name in filter(None, os.environ.get("FRODO_PLUGINS", "").split(",")):
         if name.endswith(".py"):

@@ -1,8 +1,8 @@
 """Train an agent with a memory over many tasks, and test with θ frozen what it learns within an episode of trials.
 
-    python -m experiments.adapt --env=toy/rule_room/main --trials=4 --rule=impala --steps=1e7
-    python -m experiments.adapt --env=toy/bandit/2 --trials=2 --test_trials=1,2 --test_tasks=16384 --test_episodes=1
-    python -m experiments.adapt --env=toy/rule_room/mixed --test_env=toy/rule_room/main
+    frodo adapt --env=toy/rule_room/main --trials=4 --rule=impala --steps=1e7
+    frodo adapt --env=toy/bandit/2 --trials=2 --test_trials=1,2 --test_tasks=16384 --test_episodes=1
+    frodo adapt --env=toy/rule_room/mixed --test_env=toy/rule_room/main
 
 An episode is so many trials of one task (`toy_envs.trials`; AdA 2023); any rule trains the agent, a hand-made one, one
 that is learned meanwhile, or a discovered one that stays as it is. The test is on tasks that are held out, for each

@@ -1,6 +1,6 @@
 """Figures of the predictions of an agent with DiscoRL's targets: how sure they are, and what they hold.
 
-    python -m experiments.analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
+    frodo analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
 
 Reads the agent from the last checkpoint of a run and lets it act. For each of the figures of Oh et al. 2025, Figure 4,
 it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/.

@@ -1,7 +1,7 @@
 """The 57 games of Atari by the settings of Xu et al. 2020: a run for each, on one machine or many.
 
-    python -m experiments.atari57 --scheduler=tcp://host:8786
-    python -m experiments.report results/atari57/frodo/*/summary.json --metric=human_normalised --median
+    frodo atari57 --scheduler=tcp://host:8786
+    frodo report results/atari57/frodo/*/summary.json --metric=human_normalised --median
 
 Each game is a process of its own, whose messages are in log.txt of its run folder, results/atari57/<rule>/<Game>/, as
 `online` writes it. With --resume those that are not finished go on. --steps are those of a game, of four frames each:

@@ -1,10 +1,10 @@
 """Time the programs: what they take to start and to compile, how fast they are then, and their memory.
 
-    taskset -c 0 python -m experiments.benchmark
-    taskset -c 0 python -m experiments.benchmark --only=catch,pong_frodo --against=HEAD~3
-    taskset -c 0 python -m experiments.benchmark --only=dqn,ppo,disco103 --peers=../peers --repeats=5
-    taskset -c 0 python -m experiments.benchmark --only=growth --repeats=1 --out=results/growth.json
-    JAX_NUM_CPU_DEVICES=8 python -m experiments.benchmark --only=one_device,eight_devices
+    taskset -c 0 frodo benchmark
+    taskset -c 0 frodo benchmark --only=catch,pong_frodo --against=HEAD~3
+    taskset -c 0 frodo benchmark --only=dqn,ppo,disco103 --peers=../peers --repeats=5
+    taskset -c 0 frodo benchmark --only=growth --repeats=1 --out=results/growth.json
+    JAX_NUM_CPU_DEVICES=8 frodo benchmark --only=one_device,eight_devices
 
 A benchmark (a row of BENCHMARKS) is a program with its arguments, run in processes of its own on the cores of this one:
 once *cold*, where nothing is compiled yet, then --repeats times *cached*, with what the cold one compiled. With
@@ -26,6 +26,7 @@ from absl import flags
 from agents.validation import did_you_mean
 from experiments.benchmarks.growth import GROWTH, draw
 from experiments.benchmarks.timing import BENCHMARKS, revisions, run, tables
+from experiments.results import plots
 from experiments.runs import command_line
 from frodo import files
 from frodo.logs import note
@@ -45,6 +46,8 @@ def main(argv: list[str]) -> None:
             raise UsageError(f"--only={','.join(FLAGS.only)}: {expected}")
         note(f"--only={','.join(FLAGS.only)}: {name} is left out: {expected}")
     check_out(out, is_file=True)
+    if GROWTH.keys() & set(chosen):
+        plots.require()
     results: dict[str, Any] = {"samples": {}}
 
     def on_done(name: str, future: Future) -> None:

@@ -1,9 +1,9 @@
 """The behaviour suite bsuite for any rule in any regime, scored by bsuite's own functions.
 
-    python -m experiments.bsuite_sweep --rule=impala
-    python -m experiments.bsuite_sweep --rule=frodo --ids=catch,deep_sea/0,memory_len/3 --seeds=1
-    python -m experiments.bsuite_sweep --rule=disco103 --ids=all --steps=1.1e6 --processes=8
-    python -m experiments.bsuite_sweep --init_meta_params=FILE --beside=results/bsuite/impala,results/bsuite/frodo
+    frodo bsuite_sweep --rule=impala
+    frodo bsuite_sweep --rule=frodo --ids=catch,deep_sea/0,memory_len/3 --seeds=1
+    frodo bsuite_sweep --rule=disco103 --ids=all --steps=1.1e6 --processes=8
+    frodo bsuite_sweep --init_meta_params=FILE --beside=results/bsuite/impala,results/bsuite/frodo
 
 --rule is a hand-made rule or one that is learned online, by its name as for `online`; or a discovered one, by its name
 or its file as for `evaluate`: the rule stays as it is. --init_meta_params, of a discovered one, goes on learning it.

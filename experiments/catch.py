@@ -1,9 +1,9 @@
 """Catch: FRODO beside A2C on three-step returns, without and with bootstrapping. Figure 2a of Xu et al. 2020.
 
-    python -m experiments.catch --seeds=0-9 --steps=2e6
-    python -m experiments.catch --rule=q               the value-based variant beside Q-learning
-    python -m experiments.catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
-    python -m experiments.catch --rule=consistency     FRODO with three weights c of the consistency loss
+    frodo catch --seeds=0-9 --steps=2e6
+    frodo catch --rule=q               the value-based variant beside Q-learning
+    frodo catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
+    frodo catch --rule=consistency     FRODO with three weights c of the consistency loss
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
 `greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run), and

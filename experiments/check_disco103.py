@@ -1,4 +1,4 @@
-"""Compare the rule Disco103 with reference data: python -m experiments.check_disco103 --weights=W --reference=R.npz
+"""Compare the rule Disco103 with reference data: frodo check_disco103 --weights=W --reference=R.npz
 
 The reference is a flat .npz of float32 arrays named <case>/u<update>/<key>: `in/` and `state_in/` are what one update
 of the rule is given, `out/`, `state_out/`, `loss/`, `grad/`, `meta_grad/` and `dbg/` what comes of it; and

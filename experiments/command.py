@@ -25,7 +25,7 @@ def main() -> None:
     known, name = programs(), sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in known:
         sys.argv[:2] = [f"frodo {name}"]
-        runpy.run_module(f"experiments.{name}", run_name="__main__")
+        runpy.run_module(f"{__package__}.{name}", run_name="__main__")
     elif name in ("--help", "-h", "help"):
         width = max(map(len, known))
         lines = [f"  {name:<{width}}  {line}" for name, line in known.items()]

@@ -1,15 +1,15 @@
 """Compare what an agent gains from hand-made objectives, from one that it discovers online, and from discovered ones.
 
-    python -m experiments.compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
+    frodo compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
 
 RULE is a discovered rule by its name, or the file of one that `discover` found, in other environments than those of the
 comparison.
 
-Every method (the rows of METHODS, and other rules by their names) has the same agent, and lives for as many steps as
-the environment's family gives.
-First each tries the same grid of settings with the tuning seeds; then it lives with all seeds at the setting that was
-best, a discovered rule at that which was best in *other* environments, and at the one setting that is best over all
-of them (docs/protocol.md). Of each phase, a method in an environment is a process of its own, whose messages are in
+Every method (the rows of METHODS, and other rules by their names) has the same agent, and as many steps as the
+environment's family gives.
+First each tries the same grid of settings with the tuning seeds. Then all seeds run at the setting that was best, of a
+discovered rule at that which was best in *other* environments, and at the one setting that is best over all of them
+(docs/concepts/fair_comparison.md). Of each phase, a method in an environment is a process, whose messages are in
 log.txt of its folder <out>/tuning/<env>/<method>/ or <out>/cells/<env>/<method>/; every run in there is a run folder as
 `online` writes it. --resume goes on with what is not finished; with more --envs or --methods than before, the
 comparison grows. Writes report/: index.html with its figures as PNG, and its numbers as CSV.

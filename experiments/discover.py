@@ -1,8 +1,8 @@
 """Discover a rule by a population of agents in many environments, over many lifetimes.
 
-    python -m experiments.discover --steps=2000
-    python -m experiments.discover --envs=toy/catch,toy/grid_world/0-7,envpool/CartPole-v1 --rule=frodo
-    python -m experiments.discover --preset=disco57 --plan --num_devices=64
+    frodo discover --steps=2000
+    frodo discover --envs=toy/catch,toy/grid_world/0-7,envpool/CartPole-v1 --rule=frodo
+    frodo discover --preset=disco57 --plan --num_devices=64
 
 --steps are meta-steps: each is M updates of every agent and one step of η. Writes one run folder,
 results/discover/<rule>/. metrics.csv has one row per log point with `return/<env>`, the mean return of the episodes

@@ -1,8 +1,8 @@
 """Train agents with a rule that stays as it is: the published one, Disco103, or one that was discovered here.
 
-    python -m experiments.evaluate --rule=disco103 --env=toy/catch/8x8 --seeds=0-4 --steps=58e3
-    python -m experiments.evaluate --rule=catch_disco --env=toy/catch/8x8
-    python -m experiments.evaluate --rule=results/discover/disco/rule.npz --env=toy/grid_world/50
+    frodo evaluate --rule=disco103 --env=toy/catch/8x8 --seeds=0-4 --steps=58e3
+    frodo evaluate --rule=catch_disco --env=toy/catch/8x8
+    frodo evaluate --rule=results/discover/disco/rule.npz --env=toy/grid_world/50
 
 Writes one run folder, results/evaluate/<env>_<rule>/, as `online` does: metrics.csv, summary.json, return.png. Where
 the published weights come from: --weights, else DISCO103_WEIGHTS, else the user's cache, else a download.
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("env", "toy/catch/8x8", "Environment, as for experiments.online.")
+    flags.DEFINE_string("env", "toy/catch/8x8", "Environment, as for `frodo online`.")
     flags.DEFINE_string("rule", "disco103", f"Rule: {settings.STARTS}; disco or frodo for a random one.")
     flags.DEFINE_string("weights", "", "The published weights, disco_103.npz.")
     without = ("env", "init_meta_params", "is_frozen")

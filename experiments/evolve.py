@@ -1,8 +1,8 @@
 """Evolve a loss: programs are varied and selected by how well fresh agents learn by them (Co-Reyes et al. 2021).
 
-    python -m experiments.evolve --steps=2000
-    python -m experiments.evolve --envs=gymnax/CartPole-v1,toy/catch --config.start=dqn --config.num_frozen=0
-    python -m experiments.evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
+    frodo evolve --steps=2000
+    frodo evolve --envs=gymnax/CartPole-v1,toy/catch --config.start=dqn --config.num_frozen=0
+    frodo evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
 With --scheduler a worker of a cluster that is free evaluates the next program; else lanes of this process do.
 --steps are programs that are evaluated, --language says of what: losses of value-based agents, or targets of

@@ -1,8 +1,8 @@
 """Online discovery on any environment: one agent, one lifetime, its own objective.
 
-    python -m experiments.online --env=toy/catch --seeds=0 --steps=1e6
-    python -m experiments.online --env=atari/Pong --rule=frodo|impala|learned_loss|a2c|q_learning
-    python -m experiments.online --env=atari/Pong --plan --num_devices=6 --steps=4e9
+    frodo online --env=toy/catch --seeds=0 --steps=1e6
+    frodo online --env=atari/Pong --rule=frodo|impala|learned_loss|a2c|q_learning
+    frodo online --env=atari/Pong --plan --num_devices=6 --steps=4e9
 
 With --plan it runs nothing, and says what that would take on accelerators. Else it
 writes one run folder, results/online/<env>_<rule>/: besides what all runs have, <metric>.png with the learning curve,

@@ -1,6 +1,6 @@
 """The non-stationary random walk: FRODO's prediction variant beside TD(λ). Figure 2b of Xu et al. 2020.
 
-    python -m experiments.random_walk --seeds=0-9 --steps=5e6
+    frodo random_walk --seeds=0-9 --steps=5e6
 
 Writes one run folder for each method and, above them, random_walk.png and summary.json: for each method `error` (mean
 over the last fifth of the run of the squared error after an iteration's updates, averaged over states) and `spike`

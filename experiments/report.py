@@ -1,4 +1,4 @@
-"""Compare runs: python -m experiments.report RUN... [--metric=return] [--median] [--out=report.png]
+"""Compare runs: frodo report RUN... [--metric=return] [--median] [--out=report.png]
 
 Draws one metric of every run over its environment steps, with confidence bands over seeds, and prints a table of final
 numbers: for each seed the mean over the last fifth of the run, then mean and standard deviation (n - 1) over seeds.
@@ -14,7 +14,7 @@ import numpy as np
 from absl import flags
 
 from agents.validation import did_you_mean
-from experiments.results.plots import curves
+from experiments.results import plots
 from experiments.results.reading import DIFFERENCE, X, curve, final_values, median, pool, read
 from experiments.runs.command_line import start
 from frodo.logs import note, table
@@ -31,7 +31,8 @@ def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False) ->
       UsageError: if a folder holds no run, or no run has the metric: the nearest one is named.
     """
     if not paths:
-        raise UsageError("name the results folders to compare: python -m experiments.report RUN...")
+        raise UsageError("name the results folders to compare: frodo report RUN...")
+    plots.require()
     folders = [path.parent if path.is_file() else path for path in map(Path, paths)]
     everything = pool([read(folder) for folder in folders])
     having = [results for results in everything if metric in results.columns]
@@ -48,7 +49,7 @@ def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False) ->
     log = metric == DIFFERENCE
     if is_median:
         series = [median(series, f"median of {len(series)} runs")]
-    curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric, log=log)
+    plots.curves(out, series, title=f"{title}: {metric}", xlabel="environment steps", ylabel=metric, log=log)
     rows = []
     for results in having:
         finals = final_values(results, metric)

@@ -1,7 +1,7 @@
 """Score programs: how well agents learn by given formulas, trained as in a search.
 
-    python -m experiments.score --formula=dqn --formula=dqn_reg --formula="(Q(s)[a] - r)**2" --envs=gymnax/CartPole-v1
-    python -m experiments.score --finalists=results/evolve/losses/finalists.csv --seeds=2000-2009
+    frodo score --formula=dqn --formula=dqn_reg --formula="(Q(s)[a] - r)**2" --envs=gymnax/CartPole-v1
+    frodo score --finalists=results/evolve/losses/finalists.csv --seeds=2000-2009
 
 Prints for each program the mean normalised return of all episodes of a training by environment, with the standard
 deviation over seeds; the sum of the means, where a search has medians over seeds; and how far the direction of its
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from experiments.results import plots
 from experiments.results.program_plots import draw_program
 from experiments.runs import command_line
 from experiments.runs.settings import parse_tasks
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> None:
     ]
     print(table(rows))
     if FLAGS.out:
-        for place, i in enumerate(order, start=1):
+        for place, i in enumerate(order if plots.can_draw("score them again") else (), start=1):
             draw_program(Path(FLAGS.out) / f"{place}.png", LOSSES, programs[i])
         found = [
             {"formula": text, "env": env, "seed": seed, "score": float(scores[i, j, k])}

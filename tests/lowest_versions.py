@@ -1,26 +1,30 @@
-"""The lowest versions that setup.py allows, extras included, as constraints for pip: for `make test-lowest`."""
+"""The lowest versions that pyproject.toml allows, extras included, as constraints for pip: for `make test-lowest`."""
 
-import ast
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
-SETUP = Path(__file__).parents[1] / "setup.py"
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def project() -> dict[str, Any]:
+    """Return the metadata of the package."""
+    return tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
 
 
 def requirements() -> list[str]:
-    """Return every requirement in setup.py, those of its extras included, but for the package itself."""
-    nodes = ast.walk(ast.parse(SETUP.read_text(encoding="utf-8")))
-    call = next(node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "setup")
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    name, always, extras = (ast.literal_eval(given[key]) for key in ("name", "install_requires", "extras_require"))
-    return [line for group in (always, *extras.values()) for line in group if not line.startswith(f"{name}[")]
+    """Return every requirement in pyproject.toml, those of its extras included, but for the package itself."""
+    given = project()
+    groups = (given["dependencies"], *given["optional-dependencies"].values())
+    return [line for group in groups for line in group if not line.startswith(f"{given['name']}[")]
 
 
 def lowest(requirement: str) -> str:
     """Return `name==1.2` for `name[extra]>=1.2,<3; marker`; a ValueError names a requirement without a lower bound."""
     match = re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?=[,;]|$)", requirement)
     if match is None:
-        raise ValueError(f"requirement {requirement!r} in setup.py has no lower bound: expected name>=version")
+        raise ValueError(f"requirement {requirement!r} in pyproject.toml has no lower bound: expected name>=version")
     return "==".join(match.groups())
 
 

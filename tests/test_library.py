@@ -208,7 +208,7 @@ def test_what_is_not_right_is_named_in_one_line(call, message):
 
 
 def test_other_environments_and_batches_are_refused():
-    with pytest.raises(TypeError, match="expected a toy_envs.base.Environment"):
+    with pytest.raises(TypeError, match="expected a frodo.Environment"):
         frodo.discover_online(object(), num_steps=1, key=KEY)
     with pytest.raises(ValueError, match="batch_size is 3, expected 1, as many as the environments"):
         frodo.discover_online(DmEnv(Catch(4, 3), 0), num_steps=1, key=KEY, batch_size=3)

@@ -161,7 +161,7 @@ def check_pure(name: str, environment: Any) -> Environment:
     if not isinstance(environment, Environment):
         kind = type(environment)
         raise TypeError(
-            f"{name} is a {kind.__module__}.{kind.__qualname__}, expected a pure one, a toy_envs.base.Environment: "
+            f"{name} is a {kind.__module__}.{kind.__qualname__}, expected a pure one, a frodo.Environment: "
             "frodo.as_environment makes one of a name, as 'toy/catch', or of one of gymnax, navix or xminigrid"
         )
     return environment

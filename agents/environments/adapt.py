@@ -16,7 +16,7 @@ from agents.environments.navix import NavixEnvironment
 from agents.environments.xminigrid import XLandEnvironment
 from toy_envs.base import Environment, check_pure
 
-OWN = "to write one: a subclass of frodo.Environment, docs/extending.md"
+OWN = "to write one: a subclass of frodo.Environment, docs/start/own_environment.md"
 # Wrappers whose effect is nothing beside what the adapter does itself.
 NAVIX_WRAPPERS = ("NavixGymnaxWrapper", "FlattenObservationWrapper", "LogWrapper")
 XMINIGRID_WRAPPERS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper", "DirectionObservationWrapper")
@@ -52,7 +52,7 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     if pure is None:
         found = "None" if environment is None else f"a {_type_name(environment)}"
         raise TypeError(
-            f"environment is {found}, expected a toy_envs.base.Environment, a HostEnvironment, a "
+            f"environment is {found}, expected a frodo.Environment, a HostEnvironment, a "
             "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one "
             f"of gymnax, navix or xminigrid, with its params as a pair; {OWN}"
         )

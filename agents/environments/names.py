@@ -130,7 +130,7 @@ def _unknown_name(name: str) -> ValueError:
     forms = " or ".join(_FORMS[suite] for suite in suites)
     return ValueError(
         f"unknown environment {name!r}: expected {forms}, the nearest match is {nearest!r}; one of your own is a "
-        "subclass of frodo.Environment, given itself (docs/extending.md)"
+        "subclass of frodo.Environment, given itself (docs/start/own_environment.md)"
     )
 
 

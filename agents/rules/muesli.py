@@ -2,7 +2,7 @@
 
 Source: Hessel et al. 2021 (Muesli: combining improvements in policy optimization), as Bauer et al. 2023 (AdA), section
 2.4, use it. The prior is the slowly moving copy of the agent, which also acts. What the papers leave open stands in
-docs/fidelity.md.
+docs/papers/adaptation.md.
 """
 
 import dataclasses

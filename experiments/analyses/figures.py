@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from agents.validation import did_you_mean
 from experiments.analyses import predictions
@@ -55,7 +54,7 @@ def confidence(agent: LoadedAgent, path: Path, title: str) -> Rows:
             axes.set_ylabel(label)
         axes.legend(ncols=2, frameon=False)
         axes.set(xlabel="environment steps (dotted: an episode ends)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        plots.in_whole_numbers(axes)
         figure.suptitle(f"Rewards, predictions and how sure they are\n{title}")
     is_end = np.isin(np.arange(num_steps), ends)
     return [
@@ -107,7 +106,7 @@ def horizon(agent: LoadedAgent, path: Path, title: str) -> Rows:
             axes.plot(k, moved[name], color=plots.COLOURS[0], linewidth=0.7, alpha=0.4)
             axes.plot(k, mean, "o-", color="black", markersize=4)
             axes.set(xlabel="k (steps)", ylabel="KL (nats)", title=f"change of {symbol}ₜ", yscale="log")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            plots.in_whole_numbers(axes)
             axes.grid(alpha=0.25)
         subtitle = f"{title}: {NUM_TRAJECTORIES} trajectories, mean in black"
         figure.suptitle(f"How far targets move with the prediction z at t + k\n{subtitle}")
@@ -135,6 +134,7 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
         if name not in FIGURES:
             hint = did_you_mean(name, FIGURES)
             raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
+    plots.require()
     agent = loaded_agent.load(folder, seed)
     rule = agent.config.rule.name
     if missing := sorted({"y", "z"} - set(agent.learner.setup.rule.spec(2))):

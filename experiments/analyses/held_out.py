@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from agents.environments.names import is_pure, make_environment
-from experiments.results import k_shot
+from experiments.results import k_shot, plots
 from experiments.runs import loaded_agent
 from frodo import files, logs
 from frodo.regimes.adaptation import held_out_tasks
@@ -67,7 +67,8 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
         logs.note(f"test: {k} trial{'s' * (k > 1)}")
         returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
         found[k] = k_shot.statistics(returns, known.oracle)
-    k_shot.draw(folder / "k_shot.png", found, known, title)
+    if plots.can_draw():
+        k_shot.draw(folder / "k_shot.png", found, known, title)
     optimum = {k: known.optimum[k].tolist() for k in found if k in known.optimum}
     rows = [
         {"seed": seed, "num_trials": k, "trial": i + 1}

@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.peers --peer=purejaxrl_dqn --packages=../peers --out=results/peer
 
 --packages names a folder with a checkout of each package, and with lib/, what they import besides what this one does
-(docs/performance.md has the commands). Settings are the package's own, with the changes that stand in PEERS.
+(docs/results/performance.md has the commands). Settings are the package's own, with the changes that stand in PEERS.
 """
 
 import contextlib

@@ -26,7 +26,8 @@ from frodo.runs import workers
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.provenance import git_revision
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = __name__.removesuffix(".benchmarks.timing")  # another one in a wheel
+ROOT = Path(__file__).parents[2 + PACKAGE.count(".")]
 STATES = ("cold", "cached")
 TITLES = ("ms per unit", "s to first step", "s of start and end", "peak MB")
 
@@ -153,7 +154,7 @@ def run_once(benchmark: Benchmark, packages: Path, compiled: Path, out: Path) ->
     command = [
         sys.executable,
         "-m",
-        f"experiments.{benchmark.program}",
+        f"{PACKAGE}.{benchmark.program}",
         *shlex.split(benchmark.arguments),
         f"--out={out}",
     ]
@@ -260,6 +261,8 @@ def revisions(against: str) -> Iterator[dict[str, Path]]:
     with tempfile.TemporaryDirectory(prefix="frodo_revision_") as folder:
         packages = {git_revision(num_digits=7) or "this": ROOT}
         if against:
+            if not git_revision():
+                raise UsageError(f"--against={against}: this package is installed, expected a checkout with git")
             try:
                 commit = git("rev-parse", "--verify", "--end-of-options", f"{against}^{{commit}}").decode().strip()
                 with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", commit))) as tar:

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from experiments.comparison import cells
 from experiments.comparison.cells import Cell, Choice
@@ -16,6 +15,9 @@ from experiments.comparison.protocol import ALL, family, groups_of
 from experiments.results import reading, statistics
 from frodo.regimes.scores import normalised
 from frodo.settings.registry import RULES
+
+if TYPE_CHECKING:  # what reads a comparison imports it, not what runs one of its cells
+    import pandas as pd
 
 AGGREGATES = list(statistics.AGGREGATES)
 SCORES = ("environment", "family", "method", "settings", "seed", "return", "score", "is_seen")
@@ -40,16 +42,18 @@ class Findings(NamedTuple):
 
     choices: Mapping[Cell, Choice]
     runs: Mapping[Cell, reading.Results]
-    scores: pd.DataFrame
-    statistics: pd.DataFrame
-    costs: pd.DataFrame
-    grid: pd.DataFrame
+    scores: "pd.DataFrame"
+    statistics: "pd.DataFrame"
+    costs: "pd.DataFrame"
+    grid: "pd.DataFrame"
     seen: Mapping[str, Sequence[str]]
     labels: Mapping[str, str]
 
 
 def find(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -> Findings:
     """Return the numbers of the cells that are finished; arguments and errors are those of `report.write`."""
+    import pandas as pd
+
     choices = cells.choices(comparison, out)
     runs = {
         which: {
@@ -85,14 +89,16 @@ def find(comparison: Comparison, out: Path, seen: Mapping[str, Sequence[str]]) -
     )
 
 
-def by_method(scores: pd.DataFrame, methods: Sequence[str], envs: Sequence[str], which: str) -> dict[str, np.ndarray]:
+def by_method(scores: "pd.DataFrame", methods: Sequence[str], envs: Sequence[str], which: str) -> dict[str, np.ndarray]:
     """Return "score" or "return" [num_seeds, len(envs)] of the methods that have all cells of these environments."""
     wide = scores.pivot(index=["method", "seed"], columns="environment", values=which).reindex(columns=envs)
     arrays = {m: np.array(wide.loc[m], float, order="C") for m in methods if m in wide.index}
     return {method: values for method, values in arrays.items() if np.isfinite(values).all()}
 
 
-def pivot(found: Findings, columns: str, values: Sequence[str], text: Callable[[Any], Any], **of: str) -> pd.DataFrame:
+def pivot(
+    found: Findings, columns: str, values: Sequence[str], text: Callable[[Any], Any], **of: str
+) -> "pd.DataFrame":
     """Return a table of statistics: a row for each method that has one, under its label, None where there is none.
 
     Args:
@@ -122,7 +128,7 @@ def signed(estimate: Any) -> str:
     return text + (" ▲" if estimate.low > 0 else " ▼" if estimate.high < 0 else "")
 
 
-def _statistics(comparison: Comparison, all_scores: pd.DataFrame, seen: Mapping) -> Iterable[tuple]:
+def _statistics(comparison: Comparison, all_scores: "pd.DataFrame", seen: Mapping) -> Iterable[tuple]:
     """Return the rows of `ESTIMATES`: of returns by environment, of scores by family and over all, of differences."""
     groups = {name: [comparison.envs[i] for i in own] for name, own in groups_of(comparison.envs).items()}
     for which, own in all_scores.groupby("settings", sort=False):

@@ -1,6 +1,6 @@
 """How a comparison is fair: budgets by family, one grid for all rules, settings chosen elsewhere than they are judged.
 
-docs/protocol.md says why.
+docs/concepts/fair_comparison.md says why.
 """
 
 import dataclasses

@@ -7,9 +7,9 @@ import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from experiments.comparison import cells
 from experiments.comparison.comparison import Comparison
@@ -21,6 +21,9 @@ from experiments.runs.jobs import failure
 from frodo import files
 from frodo.logs import quantity, table
 from frodo.regimes.scores import reference_scores
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STYLE = "body { font-family: sans-serif } img { max-width: 100% } td, th { padding: 0 .6em; text-align: right }"
 SETTINGS = {"tuned": "each at its best settings", "one": "each at its one setting for all environments"}
@@ -80,6 +83,8 @@ def _draw(comparison: Comparison, folder: Path, found: Findings) -> dict[str, st
 
 def _page(comparison: Comparison, out: Path, found: Findings, figures: Mapping[str, str]) -> str:
     """Return the document; `figures` are file name in <out>/report/ -> caption."""
+    import pandas as pd
+
     parts = ["<h1>Comparison of objectives</h1>", f"<p>{html.escape(_about(comparison))}</p>"]
     with pd.option_context("display.max_colwidth", None):
         for title, text, frame in _tables(comparison, found):
@@ -101,7 +106,7 @@ def _about(comparison: Comparison) -> str:
         f"{len(comparison.envs)} environments, {len(comparison.seeds)} seeds; environment steps of each agent: "
         f"{', '.join(f'{steps} ({name})' for name, steps in budgets.items())}. Scores are means over the last fifth of "
         "a life: 0 is random play, and that of an agent whose parameters were not finite; 1 the best, or a published "
-        "result (docs/protocol.md). Intervals are of the seeds alone: 95 %, by stratified bootstraps, of differences "
+        "result. Intervals are of the seeds alone: 95 %, by stratified bootstraps, of differences "
         f"Student-t. Settings were chosen by the seeds {', '.join(map(str, comparison.tuning_seeds))}, those of a "
         "discovered rule in other environments."
         + f" All rules but discovered ones have {others}; outer objectives keep theirs." * bool(others)
@@ -109,8 +114,10 @@ def _about(comparison: Comparison) -> str:
     )
 
 
-def _tables(comparison: Comparison, found: Findings) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def _tables(comparison: Comparison, found: Findings) -> Iterator[tuple[str, str, "pd.DataFrame"]]:
     """Give the tables, each with its title and what it shows."""
+    import pandas as pd
+
     groups = [*groups_of(comparison.envs)]
     for which, how in SETTINGS.items():
         wide = pivot(found, "environments", groups, interval, statistic="IQM", settings=which)
@@ -141,7 +148,9 @@ def _tables(comparison: Comparison, found: Findings) -> Iterator[tuple[str, str,
     yield "Cost", text, _mean_costs(found)
 
 
-def _choices(comparison: Comparison, found: Findings) -> pd.DataFrame:
+def _choices(comparison: Comparison, found: Findings) -> "pd.DataFrame":
+    import pandas as pd
+
     rows = {}
     for method in dict.fromkeys(method for _, method in found.choices):
         grid = comparison.grid_of(comparison.configure(comparison.envs[0], method))
@@ -152,7 +161,7 @@ def _choices(comparison: Comparison, found: Findings) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _mean_costs(found: Findings) -> pd.DataFrame:
+def _mean_costs(found: Findings) -> "pd.DataFrame":
     """Return texts of the mean over environments of every cost, "unknown" where one is, by method."""
     if found.costs.empty:
         return found.costs

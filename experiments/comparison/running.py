@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.comparison import cells, report
 from experiments.comparison.comparison import Comparison, check, check_names
-from experiments.results import statistics
+from experiments.results import plots, statistics
 from experiments.runs.jobs import Job, open_folder, run_all
 from frodo.rules.files import SHIPPED, shipped_rules
 from frodo.runs.errors import RunError
@@ -49,6 +49,7 @@ def run(
       resume, overwrite: what becomes of a comparison that is in the folder.
     """
     statistics.require()
+    plots.require()
     check_names(comparison)
     seen = check(comparison, allow_seen)
     given = [rule for rule in comparison.files.values() if rule and rule not in starts(is_fitted=False)]

@@ -1,6 +1,10 @@
-"""Figures, drawn without a display: curves with bands, points with intervals, bars."""
+"""Figures, drawn without a display: curves with bands, points with intervals, bars.
+
+They need matplotlib, of the extra `plots`; nothing else does.
+"""
 
 import contextlib
+import importlib.util
 import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from frodo.files import write
+from frodo.logs import note
+from frodo.runs.errors import UsageError
 
 if TYPE_CHECKING:  # what takes long to import is imported by what draws: --help of a program does without
     import pandas as pd
@@ -18,7 +24,22 @@ if TYPE_CHECKING:  # what takes long to import is imported by what draws: --help
 # Okabe and Ito's colours: told apart by colour-blind people too; line styles change when they begin again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
+INSTALL = "pip install 'frodo-rl[plots]'"
 CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean; of two seeds, each thinly."
+
+
+def require() -> None:
+    """Refuse, by a UsageError that says what to install, to draw without matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"figures need matplotlib: {INSTALL}")
+
+
+def can_draw(how: str = "the same command with --resume draws them") -> bool:
+    """Say whether a run that is over can draw its figures; where not, note how they are drawn later."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return True
+    note(f"figures are left out, as matplotlib is missing: {INSTALL}; then {how}")
+    return False
 
 
 class Series(NamedTuple):
@@ -70,6 +91,13 @@ def _in_thousands(axes: "Axes") -> None:
     from matplotlib.ticker import EngFormatter
 
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def in_whole_numbers(axes: "Axes") -> None:
+    """Have the ticks of the horizontal axis at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def band(axes: "Axes", x: np.ndarray, middle: np.ndarray, low: np.ndarray, high: np.ndarray, **style: Any) -> None:

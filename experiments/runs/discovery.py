@@ -100,7 +100,7 @@ def environment_seed(seed: int, agent: int, meta_step: int) -> int:
 
 
 def draw(results: reading.Results, config: DiscoverConfig, env_steps: int) -> str:
-    """Draw the returns into the run's folder; returns the figure's path, "" where no episode ended.
+    """Draw the returns into the run's folder; returns the figure's path, "" where there is none.
 
     `env_steps` are those of one meta-step.
     """
@@ -108,6 +108,8 @@ def draw(results: reading.Results, config: DiscoverConfig, env_steps: int) -> st
     for prefix, ylabel in (("end_return", "mean return at the end of lifetimes"), ("return", "mean return")):
         found = {env: reading.curve(results, f"{prefix}/{env}") for env in dict.fromkeys(config.envs)}
         found = {env: curve for env, curve in found.items() if np.isfinite(curve.y).any()}
+        if found and not plots.can_draw():
+            return ""
         if found:
             curves = [curve._replace(label=env, x=curve.x / env_steps) for env, curve in found.items()]
             plots.curves(path, curves, title=title, xlabel="meta-steps", ylabel=ylabel)

@@ -31,6 +31,7 @@ def show(summary: Mapping[str, Any], folder: Path, label: str) -> None:
     is_exact = bool({"error", "sampled_return"} & set(summary))
     alone = [name for name in TITLES if name in summary and not (name == "return" and is_exact)]
     figures: Figures = {name: (TITLES[name], {name: label}) for name in alone} | drawn_together(results)
+    figures = figures if figures and plots.can_draw() else {}
     for name, (ylabel, labels) in figures.items():
         plots.curves(
             folder / f"{name}.png",

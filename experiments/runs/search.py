@@ -69,6 +69,8 @@ def run(config: EvolveConfig, options: RunOptions, executor: Executor | None = N
             **(nearest_to_td(found.search) if config.language == "losses" else {}),
         }
         run.finish(summary)
+    if not plots.can_draw():
+        return summary | {"rule": str(run.folder / "rule.npz")}
     records, language = found.search.records, config.kind.language
     results, programs = reading.read(run.folder), [x.program for x in records]
     curve = reading.curve(results, "best_score")._replace(label="best of the search", x=results.columns["evaluated"])

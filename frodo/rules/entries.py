@@ -144,7 +144,7 @@ def fit(target: str, make: Callable, check: Callable, agent: Callable, in_popula
 def in_small_steps(own: AgentConfig, preset: Any) -> Any:
     """Let η move in small steps, and the θ of each update act its trajectory.
 
-    With the settings of `presets.fitted` a population lost what the fit can do (docs/results.md).
+    With the settings of `presets.fitted` a population lost what the fit can do (docs/results/population.md).
     """
     slow = dataclasses.replace(own.meta_optimizer, learning_rate=2e-5)
     return placed(own.replace(is_acting_interleaved=True, meta_optimizer=slow), preset)

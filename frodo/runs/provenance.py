@@ -36,11 +36,15 @@ def provenance() -> dict[str, Any]:
 
 
 def git_revision(num_digits: int = 40) -> str | None:
-    """Return the revision of this package's repository, with -dirty where files differ; None outside of one."""
-    command = ["git", "describe", "--always", "--dirty", f"--abbrev={num_digits}", "--exclude=*"]
+    """Return the revision of this package's repository, with -dirty where files differ; None outside of one.
+
+    An installed package may lie in a folder of another repository.
+    """
+    here, describe = Path(__file__), ["describe", "--always", "--dirty", f"--abbrev={num_digits}", "--exclude=*"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
-        return output.strip() or None
+        for command in (["ls-files", "--error-unmatch", here.name], describe):
+            done = subprocess.run(["git", *command], cwd=here.parent, capture_output=True, text=True, check=True)
+        return done.stdout.strip() or None
     return None
 
 

@@ -60,7 +60,7 @@ def catch(is_value_based: bool = False) -> OnlineConfig:
     """Appendix A.1 of Xu et al. 2020 for Catch, with clipped meta-gradients.
 
     The decay of 0.999 and the meta-optimiser's ε of 1e-5 keep solved seeds solved; with a critic's cost of 1 more seeds
-    are solved (docs/fidelity.md).
+    are solved (docs/papers/frodo.md).
     """
     settings = FrodoConfig(discount=1.0, value_cost=VALUE_COST)
     outer = OuterConfig(discount=1.0, value_cost=VALUE_COST)
@@ -113,7 +113,7 @@ def trials(env: str) -> OnlineConfig:
     Where an episode has more than 480 steps, or no known length, a trajectory has 48, as that of four trials of a rule
     room. The paper (AdA 2023) has a larger agent, and names neither γ nor optimiser. An LSTM of 128, Adam with 1e-3,
     γ = .97 and mean losses are what IMPALA was seen to learn rule rooms with; the entropy's cost is smaller than
-    elsewhere, as a trial's rewards are, which add up to 1 at most (docs/adaptation.md).
+    elsewhere, as a trial's rewards are, which add up to 1 at most (docs/results/adaptation.md).
     """
     horizon = None
     with contextlib.suppress(ValueError):  # a name that is none is refused where the environment is made
@@ -184,7 +184,7 @@ def fitted(env: str) -> OnlineConfig:
     """FRODO from an η that is fitted to a hand-made target, with the common agent.
 
     Targets are relative, so that they fit rewards of any size, and every trajectory trains. The outer objective has no
-    critic's loss, and normalised advantages: what disturbs a good η least (docs/fidelity.md).
+    critic's loss, and normalised advantages: what disturbs a good η least (docs/papers/frodo.md).
     """
     agent = common_agent(env)
     rule = FrodoConfig(

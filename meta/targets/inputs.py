@@ -1,7 +1,7 @@
 """What a meta-network sees: each input is declared by name and computed here from a trajectory and predictions.
 
 Source: Xu et al. 2020, section 3.2 (R, γ, v(S′)) and section 5.1 (π(S, A), μ(S, A)); `log_pi` and `value` are further
-inputs of the learned-loss ablation (section 5.4), `td_error` is for relative targets (docs/fidelity.md).
+inputs of the learned-loss ablation (section 5.4), `td_error` is for relative targets (docs/papers/frodo.md).
 """
 
 from collections.abc import Callable, Sequence

@@ -116,7 +116,7 @@ def broken_rule():
             lambda: frodo.discover([Catch()], num_meta_steps=1, key=KEY, start=3),
             "^start is 3, expected what `discover`",
         ),
-        (lambda: frodo.held_out_tasks(None, 3), "^environment is None, expected a toy_envs.base.Environment, "),
+        (lambda: frodo.held_out_tasks(None, 3), "^environment is None, expected a frodo.Environment, "),
         (lambda: Evolution([], EvolutionConfig(), 0), "^tasks are empty, expected at least one environment"),
         (of_experience(action=np.zeros((0, 2), int)), r"^action has the shape \[0, 2\], expected at least one step"),
         (of_experience(action=np.zeros((3, 0), int)), r"^action has the shape \[3, 0\], expected at least one step"),
@@ -197,4 +197,4 @@ def test_tasks_and_parameters_of_something_else():
     refused(lambda: play(plain.params, environment, tasks), message)
     refused(lambda: play(state.params, environment, None), "^tasks.* has the shape nothing, expected ")
     refused(lambda: play(state.params, environment, jnp.zeros(2)), "^tasks.* has the shape nothing, expected ")
-    refused(lambda: play(state.params, None, tasks), "^environment is None, expected a toy_envs.base.Environment, ")
+    refused(lambda: play(state.params, None, tasks), "^environment is None, expected a frodo.Environment, ")

@@ -346,6 +346,6 @@ def test_a_dm_env_shows_what_its_spec_says(shown, message):
 
 def test_messages_say_how_an_environment_is_written():
     for given, kind in (("toy/cach", ValueError), (3, TypeError), (object(), TypeError), ((1, 2), TypeError)):
-        with pytest.raises(kind, match="frodo.Environment.*docs/extending.md") as error:
+        with pytest.raises(kind, match="frodo.Environment.*docs/start/own_environment.md") as error:
             frodo.discover_online(given, "impala", num_steps=64, key=jax.random.key(0))
         assert "\n" not in str(error.value)

@@ -70,6 +70,6 @@ def test_one_command_tests_the_lowest_and_one_the_newest_here_and_in_ci(versions
 
 
 def test_the_lowest_python_is_tested_with_the_lowest_versions():
-    (python,) = re.findall(r'python_requires=">=([\d.]+)"', lowest_versions.SETUP.read_text())
+    python = lowest_versions.project()["requires-python"].removeprefix(">=")
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     assert f'command: make test-lowest\n            python: "{python}"' in workflow

@@ -66,7 +66,7 @@ def test_anything_else_is_refused(wrong, message):
     with pytest.raises(TypeError, match=message) as error:
         as_environment(wrong)
     assert "\n" not in str(error.value)
-    for name in ("toy_envs.base.Environment", "dm_env.Environment", "gymnasium.vector.VectorEnv", "gymnasium.Env"):
+    for name in ("frodo.Environment", "dm_env.Environment", "gymnasium.vector.VectorEnv", "gymnasium.Env"):
         assert name in str(error.value)
 
 
