@@ -1,7 +1,7 @@
 # make run     discover an objective online; ENV=atari/Pong names another environment, ARGS="--steps=1e5" adds flags
 # make test    run the tests
 # make test-lowest, make test-newest    run some of them with the lowest versions that pyproject.toml allows, with the newest that there are
-# make check   formatter, linter and type checker
+# make check   formatter, linter, type checker and the prose of the documents
 # make docs    build the site into site/, every warning an error; make docs-test runs the notebooks and the long blocks of its pages
 
 PYTHON ?= python3
@@ -38,6 +38,7 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/docs/test_prose.py
 
 format: .venv/.installed
 	$(BIN)/ruff format .
