@@ -25,7 +25,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTEBOOK_SCALE", "0.004")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = nbformat.read(ROOT / "docs/discovered.ipynb", as_version=4)
+    notebook = nbformat.read(ROOT / "examples/discovered.ipynb", as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(SMALL))
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
