@@ -18,6 +18,14 @@ if TYPE_CHECKING:  # what takes long to import is imported by what draws: --help
 # Okabe and Ito's colours: told apart by colour-blind people too; line styles change when they begin again.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
+STYLE: dict[Any, Any] = {  # of all figures
+    "font.size": 11,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean; of two seeds, each thinly."
 
 
@@ -198,8 +206,7 @@ def new_figure(size: tuple[float, float], path: Path | str) -> Iterator["Figure"
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    style: dict[Any, Any] = {"font.size": 11, "legend.frameon": False, "axes.grid": True, "grid.alpha": 0.25}
-    with mpl.rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         buffer = io.BytesIO()
