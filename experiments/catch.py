@@ -4,18 +4,24 @@
     frodo catch --rule=q               the value-based variant beside Q-learning
     frodo catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
     frodo catch --rule=consistency     FRODO with three weights c of the consistency loss
+    frodo catch --animate --seeds=0 --steps=1e6    FRODO's objective as it forms, an animated picture
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
 `greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run), and
 `sampled_return_over_run`, as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second; and
-`look_ahead_bound`, the best return of an agent that sees the rewards of one trajectory, also by dynamic programming.
+`look_ahead_bound`, the best return of an agent that sees the rewards of one trajectory, also by dynamic programming. With --animate
+it trains FRODO alone, by the first seed, and writes objective.gif: how much the target of a step depends on rewards and values k steps later, and the return.
 """
 
 import dataclasses
 
 from absl import flags
 
-from experiments.runs import command_line, sweep
+from experiments.analyses import animation
+from experiments.runs import command_line, sweep, training
+from frodo.logs import note
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import RunOptions, folder_of
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
 from toy_envs.catch import Catch
@@ -61,9 +67,26 @@ def preset() -> OnlineConfig:
     return presets.catch(is_value_based=flags.FLAGS.rule == "q")
 
 
+def animate(config: OnlineConfig, options: RunOptions) -> None:
+    """Write the animated picture of one agent; nothing else of the run is kept."""
+    path = folder_of(options, "catch_animated") / "objective.gif"
+    if options.resume or options.log_to:
+        raise UsageError("--animate: --resume and --log_to are for runs that are kept, this one is not")
+    if path.exists() and not options.overwrite:
+        raise UsageError(f"{path} exists: --overwrite replaces it, --out names another folder")
+    training.choose_threads(config, dataclasses.replace(options, seeds=options.seeds[:1]))
+    moments = animation.measure(config, options.steps, options.seeds[0])
+    animation.write_gif(path, moments, Catch().look_ahead_bound(config.unroll))
+    note(f"figure: {path}")
+
+
 def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
     config, options = command_line.parse_options(argv, preset())
+    if flags.FLAGS.animate:
+        if rule != "frodo":
+            raise UsageError(f"--animate --rule={rule}: it draws FRODO alone; leave --rule out")
+        return animate(config, options)
     configs, bound = make_configs(config, rule), Catch().look_ahead_bound(config.unroll)
     known = {"look_ahead_bound": bound}
     folder, summary = sweep.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)
@@ -81,6 +104,7 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss", "consistency"], "What is compared with what.")
+    flags.DEFINE_boolean("animate", False, "Draw FRODO's objective as it forms, of the first seed, and nothing else.")
     without = ("env", "rule.kind", "distillation")
     command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=without, preset=preset)
     command_line.start(main)

@@ -25,6 +25,14 @@ if TYPE_CHECKING:  # what takes long to import is imported by what draws: --help
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
 INSTALL = "pip install 'frodo-rl[plots]'"
+STYLE: dict[Any, Any] = {  # of all figures
+    "font.size": 11,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean; of two seeds, each thinly."
 
 
@@ -226,8 +234,7 @@ def new_figure(size: tuple[float, float], path: Path | str) -> Iterator["Figure"
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    style: dict[Any, Any] = {"font.size": 11, "legend.frameon": False, "axes.grid": True, "grid.alpha": 0.25}
-    with mpl.rc_context(style | {"axes.spines.top": False, "axes.spines.right": False}):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         buffer = io.BytesIO()
