@@ -1,4 +1,4 @@
-"""The first command of the README, as it stands but for few steps; tests/docs has its code, links and other commands."""
+"""The first command of the README, with few steps; tests/docs has its code, its links and its other commands."""
 
 import os
 import shlex
