@@ -9,7 +9,8 @@
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
 `greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run), and
 `sampled_return_over_run`, as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second; and
-`look_ahead_bound`, the best return of an agent that sees the rewards of one trajectory, also by dynamic programming. With --animate it trains FRODO alone, by the first seed, and writes
+`look_ahead_bound`, the best return of an agent that sees the rewards of one trajectory, also by dynamic programming.
+With --animate it trains FRODO alone, by the first seed, and writes
 objective.gif: how much the target of a step depends on rewards and values k steps later, and the return.
 """
 
