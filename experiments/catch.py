@@ -19,10 +19,8 @@ import dataclasses
 from absl import flags
 
 from experiments.analyses import animation
-from experiments.runs import command_line, sweep, training
-from frodo.logs import note
+from experiments.runs import command_line, sweep
 from frodo.runs.errors import UsageError
-from frodo.runs.folders import RunOptions, folder_of
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
 from toy_envs.catch import Catch
@@ -68,26 +66,13 @@ def preset() -> OnlineConfig:
     return presets.catch(is_value_based=flags.FLAGS.rule == "q")
 
 
-def animate(config: OnlineConfig, options: RunOptions) -> None:
-    """Write the animated picture of one agent; nothing else of the run is kept."""
-    path = folder_of(options, "catch_animated") / "objective.gif"
-    if options.resume or options.log_to:
-        raise UsageError("--animate: --resume and --log_to are for runs that are kept, this one is not")
-    if path.exists() and not options.overwrite:
-        raise UsageError(f"{path} exists: --overwrite replaces it, --out names another folder")
-    training.choose_threads(config, dataclasses.replace(options, seeds=options.seeds[:1]))
-    moments = animation.measure(config, options.steps, options.seeds[0])
-    animation.write_gif(path, moments, Catch().look_ahead_bound(config.unroll))
-    note(f"figure: {path}")
-
-
 def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
     config, options = command_line.parse_options(argv, preset())
     if flags.FLAGS.animate:
         if rule != "frodo":
             raise UsageError(f"--animate --rule={rule}: it draws FRODO alone; leave --rule out")
-        return animate(config, options)
+        return animation.animate(config, options)
     configs, bound = make_configs(config, rule), Catch().look_ahead_bound(config.unroll)
     known = {"look_ahead_bound": bound}
     folder, summary = sweep.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)

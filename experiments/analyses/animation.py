@@ -1,5 +1,6 @@
 """FRODO's objective forming on Catch, beside the return of the agent that learns by it, as an animated picture."""
 
+import dataclasses
 import io
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +14,13 @@ from agents.rule import UpdateRule
 from agents.rules.impala import ActorCriticTargets, ImpalaConfig, impala
 from agents.types import Array
 from experiments.results import plots
-from experiments.runs import exact_metrics
+from experiments.runs import exact_metrics, training
 from frodo.files import write
-from frodo.logs import Progress
+from frodo.logs import Progress, note
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
+from frodo.runs.errors import UsageError
+from frodo.runs.folders import RunOptions, folder_of
 from frodo.settings.config import OnlineConfig
 from meta.targets.sensitivity import target_derivatives
 from toy_envs.catch import Catch
@@ -34,6 +37,19 @@ class Moment(NamedTuple):
     sampled_return: float
     learned: dict[str, np.ndarray]
     vtrace: dict[str, np.ndarray]
+
+
+def animate(config: OnlineConfig, options: RunOptions) -> None:
+    """Write the animated picture of one agent; nothing else of the run is kept."""
+    path = folder_of(options, "catch_animated") / "objective.gif"
+    if options.resume or options.log_to:
+        raise UsageError("--animate: --resume and --log_to are for runs that are kept, this one is not")
+    if path.exists() and not options.overwrite:
+        raise UsageError(f"{path} exists: --overwrite replaces it, --out names another folder")
+    plots.require()
+    training.choose_threads(config, dataclasses.replace(options, seeds=options.seeds[:1]))
+    write_gif(path, measure(config, options.steps, options.seeds[0]), Catch().look_ahead_bound(config.unroll))
+    note(f"figure: {path}")
 
 
 def measure(config: OnlineConfig, num_steps: int, seed: int, num_frames: int = NUM_FRAMES) -> list[Moment]:
