@@ -20,7 +20,6 @@ from absl import flags
 
 from experiments.analyses import animation
 from experiments.runs import command_line, sweep
-from frodo.runs.errors import UsageError
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
 from toy_envs.catch import Catch
@@ -70,9 +69,7 @@ def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
     config, options = command_line.parse_options(argv, preset())
     if flags.FLAGS.animate:
-        if rule != "frodo":
-            raise UsageError(f"--animate --rule={rule}: it draws FRODO alone; leave --rule out")
-        return animation.animate(config, options)
+        return animation.animate(config, options, rule)
     configs, bound = make_configs(config, rule), Catch().look_ahead_bound(config.unroll)
     known = {"look_ahead_bound": bound}
     folder, summary = sweep.run_all(configs, options, experiment=f"catch_{rule}", metrics=METRICS, known=known)

@@ -39,8 +39,10 @@ class Moment(NamedTuple):
     vtrace: dict[str, np.ndarray]
 
 
-def animate(config: OnlineConfig, options: RunOptions) -> None:
+def animate(config: OnlineConfig, options: RunOptions, rule: str) -> None:
     """Write the animated picture of one agent; nothing else of the run is kept."""
+    if rule != "frodo":
+        raise UsageError(f"--animate --rule={rule}: it draws FRODO alone; leave --rule out")
     path = folder_of(options, "catch_animated") / "objective.gif"
     if options.resume or options.log_to:
         raise UsageError("--animate: --resume and --log_to are for runs that are kept, this one is not")
