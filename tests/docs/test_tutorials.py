@@ -64,6 +64,7 @@ def test_what_is_kept_is_whole_and_small(path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @named
 def test_a_tutorial_runs(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT) + os.pathsep + os.environ.get("PYTHONPATH", ""))
