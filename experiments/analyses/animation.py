@@ -105,12 +105,13 @@ def write_gif(path: Path, moments: list[Moment], bound: float, dpi: int = 100) -
 def _frame(so_far: list[Moment], moments: list[Moment], bound: float, dpi: int) -> Any:
     """Draw the last of some moments, with those before it pale, on a white ground."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image
 
     now, blue, orange = so_far[-1], *plots.COLOURS[:2]
     with mpl.rc_context(plots.STYLE):
-        figure = Figure(figsize=(9.6, 3.5), dpi=dpi, layout="constrained")
+        canvas = FigureCanvasAgg(figure := Figure(figsize=(9.6, 3.5), dpi=dpi, layout="constrained", facecolor="white"))
         *left, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.35))
         k = np.arange(1, 1 + len(now.vtrace["reward"]))
         for axes, (name, title) in zip(left, INPUTS.items(), strict=True):
@@ -131,6 +132,5 @@ def _frame(so_far: list[Moment], moments: list[Moment], bound: float, dpi: int) 
         right.set_xlim(0, 1.02 * max(1, moments[-1].env_steps))
         right.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
         figure.suptitle(f"FRODO discovers what to learn from, on Catch: {now.env_steps / 1e3:.0f}k steps", fontsize=12)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", facecolor="white")
-    return Image.open(buffer).convert("RGB")
+        canvas.draw()
+    return Image.fromarray(np.array(canvas.buffer_rgba())).convert("RGB")

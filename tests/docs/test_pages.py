@@ -28,7 +28,7 @@ README = ROOT / "README.md"
 NOTEBOOKS = sorted(DOCS.glob("tutorials/*.ipynb"))
 PAGES = sorted([*DOCS.glob("*/*.md"), *(DOCS / name for name in ("index.md", "style.md")), README])
 PAGES = [path for path in PAGES if path.exists()]
-RUN = [path for path in PAGES if path == README or path.parent.name in ("start", "how_to", "concepts")]
+RUN = [path for path in PAGES if path.parent.name in ("start", "how_to", "concepts")]
 BLOCK = re.compile(
     r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S
 )
@@ -114,7 +114,7 @@ def test_the_long_blocks_of_a_page_run(path, tmp_path, monkeypatch):
 
 
 OWN = [
-    (path, words)
+    pytest.param(path, words, marks=[pytest.mark.long] * ("--rule=cmpo" in words))  # which is fitted first
     for path in [*PAGES, *NOTEBOOKS]
     for words in commands(path)
     if words[0] == "frodo" or path != README and "-m" in words
