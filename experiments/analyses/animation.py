@@ -72,12 +72,12 @@ def measure(config: OnlineConfig, num_steps: int, seed: int, num_frames: int = N
 
         def slopes(rule: UpdateRule) -> dict[str, Array]:
             of = (state.learner.meta_params, own.rule_state, trajectory, predictions, predictions)
-            found = {x: y.value if isinstance(y, ActorCriticTargets) else y for x, y in derivatives(rule, of).items()}
+            all_of = target_derivatives(rule, *of).items()
+            found = {x: y.value if isinstance(y, ActorCriticTargets) else y for x, y in all_of}
             return {x: jnp.sum(found[x][:, 0] * y, axis=1) / jnp.sum(y, axis=1) for x, y in known.items()}
 
         return exact(state)["sampled_return"], slopes(setup.rule), slopes(vtrace)
 
-    derivatives = lambda rule, of: target_derivatives(rule, *of)
     iterations = max(1, num_steps // program.env_steps // (num_frames - 1))
     run = jax.jit(lambda state: program.run(state, iterations)[0], donate_argnums=0)
     state, moments, progress = jax.jit(program.init)(jax.random.key(seed)), [], Progress(total=num_frames)
@@ -130,7 +130,7 @@ def _frame(so_far: list[Moment], moments: list[Moment], bound: float, dpi: int) 
         right.plot(x[-1:], y[-1:], "o", color=blue, markersize=8)
         right.set(xlabel="environment steps", title="return of the agent\nthat learns by it", ylim=(-1.08, 1.08))
         right.set_xlim(0, 1.02 * max(1, moments[-1].env_steps))
-        right.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
+        plots.in_thousands(right)
         figure.suptitle(f"FRODO discovers what to learn from, on Catch: {now.env_steps / 1e3:.0f}k steps", fontsize=12)
         canvas.draw()
     return Image.fromarray(np.array(canvas.buffer_rgba())).convert("RGB")

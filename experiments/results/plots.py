@@ -92,10 +92,11 @@ def curve(axes: "Axes", x: np.ndarray, y: np.ndarray, label: str, **style: Any) 
     else:
         band(axes, x, mean, mean - half_width, mean + half_width, label=label, **style)
     if np.max(np.abs(x), initial=0) >= 1e4:
-        _in_thousands(axes)
+        in_thousands(axes)
 
 
-def _in_thousands(axes: "Axes") -> None:
+def in_thousands(axes: "Axes") -> None:
+    """Write the numbers of the horizontal axis with units: 100k."""
     from matplotlib.ticker import EngFormatter
 
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -161,7 +162,7 @@ def curves(
             small = axes.inset_axes((0.5, 0.55, 0.48, 0.42), xlim=(inset[0].x[0], inset[0].x[-1]))
             for number, one in enumerate(inset):
                 curve(small, one.x, one.y, one.label, **look(number, linewidth=1.2))
-            _in_thousands(small)
+            in_thousands(small)
             small.tick_params(labelsize=8)
             small.spines[["top", "right"]].set_visible(True)
         figure.legend(loc="outside lower center", ncols=2)
