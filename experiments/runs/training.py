@@ -11,7 +11,7 @@ written, too: the metrics of every iteration since the last but one row, [seeds,
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +48,7 @@ def train(
     experiment: str,
     name: str,
     make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
+    callbacks: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
@@ -57,6 +58,7 @@ def train(
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       make: makes the environment from its name, the size of the batch and a seed.
+      callbacks: see each row, before `options.log_to` does.
     Returns:
       the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
       for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
@@ -99,7 +101,7 @@ def train(
     about = {"teacher": _checksum(teacher and teacher.params)}
     run = Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long, about=about)
     with run:
-        end_program(drive(regime, run, by_name(options.log_to)), run)
+        end_program(drive(regime, run, [*callbacks, *by_name(options.log_to)]), run)
         summary = _summary(run, lives_at_once)
         run.finish(summary)
     return summary
