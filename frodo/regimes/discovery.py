@@ -107,11 +107,11 @@ class Populations(Regime):
       config, environments, key: those of `Population`.
       names: of the environments, in rows.
       num_steps: meta-steps.
-      meta_params: η at the start; None for random.
+      meta_params: the initial η; None for random.
       start: the state to go on from, which stays as it is; None to begin.
       every: meta-steps between two rows; a run stops, and is saved, at a row.
       make: agent, meta-step -> an environment on the host, to go on in; None for the one given.
-      env_steps_before: those that η has had already, for its origin.
+      env_steps_before: those in which η was trained before, for its origin.
       is_kept: whether the rows are kept for the result.
     """
 

@@ -73,7 +73,7 @@ class Learner(NamedTuple):
       is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
       init: key, observation [B, ...], η -> LearnerState. Without the last argument η is random.
       act: state, key, observation [B, ...], is_first [B], core state -> actions [B], logits [B, A], core state. The
-        core state at the start is `setup.agent.initial_state(B)`.
+        initial core state is `setup.agent.initial_state(B)`.
       update: state, trajectory [T, B] -> state, metrics: one update of θ with η as it is. Metrics are those of the
         rule, and update_norm, the norm of the change of θ.
       learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
@@ -104,7 +104,7 @@ class Learner(NamedTuple):
 
 
 def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None = None, **settings: Any) -> Learner:
-    """Make a learner by a rule, for a loop of one's own: `init`, then `act` and `update` in turn.
+    """Make a learner by a rule, for a user-defined loop: `init`, then `act` and `update` in turn.
 
     Args:
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.

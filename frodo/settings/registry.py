@@ -1,6 +1,6 @@
 """The registry of rules: what the package knows of each stands in its entry, and rules are chosen by their names.
 
-`frodo.rules.entries` holds the package's own; `frodo.register_rule` adds one of somebody's own.
+`frodo.rules.entries` holds the package's own; `frodo.register_rule` adds a user-defined one.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 
 
 class Start(NamedTuple):
-    """An η that is known by a name: a published one, or one that is fitted to a hand-made target."""
+    """An η that is known by a name: a published one, or one that is fitted to a hand-designed target."""
 
     meta_params: Callable[["RuleConfig"], Params]  # the rule -> η
     agent: Callable[[str], Any]  # an environment's name, or "" -> the `OnlineConfig` of an agent that begins with it

@@ -303,7 +303,7 @@ def consistency_targets(targets: Array, trajectory: Trajectory, discount: float,
     """Compute what self-consistent targets would be, for all steps but the last: [T - 1, B], without gradient.
 
     One step: Rₜ₊₁ + γₜ₊₁ Gₜ₊₁. Multi-step: the rewards up to the trajectory's last step, then its target G_{T−1}; the
-    chain ends early, with that step's own target, before a step of which none can be told. Source: Xu et al. 2020,
+    chain ends early, with that step's own target, before a step whose target is unknown. Source: Xu et al. 2020,
     Eq. 13, section 5.2.
     """
     is_broken = _has_no_successor(trajectory)[1:]
