@@ -6,7 +6,7 @@
     frodo bsuite_sweep --init_meta_params=FILE --beside=results/bsuite/impala,results/bsuite/frodo
 
 --rule is a hand-designed rule or one that is learned online, by its name as for `online`; or a discovered one, by its
-name or its file as for `evaluate`: the rule stays as it is. --init_meta_params, of a discovered one, goes on learning it.
+name or its file as for `evaluate`: the rule stays as it is. --init_meta_params goes on learning a discovered one.
 
 bsuite's protocol is one environment whose episodes are recorded at certain numbers, up to 1,000 or 10,000: so the agent
 has a batch of 1, whatever its preset says, and the run ends when that many episodes have. It also ends after --steps
