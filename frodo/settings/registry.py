@@ -3,11 +3,13 @@
 `frodo.rules.entries` holds the package's own; `frodo.register_rule` adds a user-defined one.
 """
 
+import collections
 import dataclasses
+import importlib
 import numbers
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -69,7 +71,19 @@ class RuleEntry(NamedTuple):
     other_files: Any = None
 
 
-RULES: dict[str, RuleEntry] = {}
+class _Rules(collections.UserDict[str, RuleEntry]):
+    """Entries by name; the package's own are imported when they are first looked at: `import frodo` imports nothing."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, RuleEntry] = {}
+
+    @property
+    def data(self) -> dict[str, RuleEntry]:  # type: ignore[override]
+        importlib.import_module("frodo.rules.entries")  # by name, as that room imports this one
+        return self._entries
+
+
+RULES: MutableMapping[str, RuleEntry] = _Rules()
 """All rules that are known, by their names."""
 
 
