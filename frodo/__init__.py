@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from agents.environments.names import make_environment
     from agents.networks.agent import NetworkConfig
     from agents.rule import UpdateRule
+    from agents.rules.categorical import log_probability
+    from agents.rules.returns import lambda_returns, vtrace
+    from agents.settings import Count, Fraction, NotNegative, Settings
     from agents.types import PredictionSpec, Trajectory, make_trajectory
     from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
     from frodo.regimes.discovery import Discovery, discover
@@ -35,31 +38,39 @@ if TYPE_CHECKING:
     from frodo.settings import presets
     from frodo.settings.config import AgentConfig, PopulationConfig
     from frodo.settings.registry import RULES, RuleConfig, RuleEntry
+    from meta.targets.inputs import INPUTS, InputContext
+    from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetworkConfig
     from meta.updates.curriculum import CurriculumConfig
     from meta.updates.distillation import DistillationConfig, Teacher
     from meta.updates.optimizers import OptimizerConfig, adam
     from meta.updates.outer import OuterConfig
-    from toy_envs.base import Environment, TimeStep
+    from toy_envs.base import DmEnv, Environment, TimeStep
     from toy_envs.trials import Trials
 
 __all__ = [
-    "RULES",
     "CSV",
+    "INPUTS",
+    "RULES",
     "AgentConfig",
     "Callback",
     "Checkpoint",
+    "Count",
     "CurriculumConfig",
     "Discovery",
     "DistillationConfig",
+    "DmEnv",
     "Environment",
     "EvolutionConfig",
     "Evolved",
+    "Fraction",
     "HeldOut",
     "HostEnvironment",
+    "InputContext",
     "Learner",
     "LearnerState",
     "NetworkConfig",
     "NotFiniteError",
+    "NotNegative",
     "OnlineResult",
     "OptimizerConfig",
     "OuterConfig",
@@ -69,6 +80,10 @@ __all__ = [
     "Rule",
     "RuleConfig",
     "RuleEntry",
+    "Settings",
+    "TargetInputs",
+    "TargetNetwork",
+    "TargetNetworkConfig",
     "Teacher",
     "TensorBoard",
     "TimeStep",
@@ -83,8 +98,10 @@ __all__ = [
     "evolve",
     "fit_rule",
     "held_out_tasks",
+    "lambda_returns",
     "load",
     "load_rule",
+    "log_probability",
     "make_environment",
     "make_learner",
     "make_rule",
@@ -93,6 +110,7 @@ __all__ = [
     "register_rule",
     "returns_by_trial",
     "shipped_rules",
+    "vtrace",
 ]
 
 if not TYPE_CHECKING:  # else type checkers would take every name, also a misspelt one
