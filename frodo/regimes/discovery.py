@@ -23,6 +23,7 @@ from frodo.settings import population_presets, presets
 from frodo.settings.config import PopulationConfig
 from frodo.settings.observations import note_layout
 from frodo.settings.registry import RULES
+from frodo.settings.unused import paths, refuse_unused
 
 
 def reduce_results(
@@ -221,7 +222,7 @@ def discover(
       **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
         have the torso for pictures, unless these say otherwise.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the environments.
+      ValueError: naming the setting that is not known, is bad, changes nothing, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.
     """
     key = checked_key(key)
@@ -262,6 +263,7 @@ def discover(
         env_steps_before=earlier or 0,
         is_kept=True,
     )
+    refuse_unused(config, paths(settings), is_in_jax=not all(isinstance(agent, HostEnvironment) for agent in agents))
     about = {"key": str(jax.random.key_data(key).tolist()), "environments": ", ".join(names)}
     about["start"] = str(earlier)
     with opened(folder, "discover", config.rule.name, config, num_meta_steps, about, "num_meta_steps") as run:

@@ -22,6 +22,7 @@ from frodo.regimes.arguments import (
 )
 from frodo.rules.files import Rule, get_rule
 from frodo.settings.config import AgentConfig, make_setup
+from frodo.settings.unused import paths, refuse_unused
 from meta.targets.sensitivity import target_derivatives
 from meta.updates import experience
 from meta.updates.distillation import DistillationConfig, Teacher
@@ -114,12 +115,14 @@ def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None 
         unless one is given; with one, trajectories have `unroll` steps of `batch_size` environments, and θ stays, with
         metrics of nan, until it holds enough.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
+      ValueError: naming the setting that is not known, is bad, changes nothing, or does not fit the number of actions.
     """
     none = {"replay": ReplayConfig(), "distillation": DistillationConfig()}  # of the run that a rule comes from
     config = get_rule(rule).config.replace(**none | settings)
     check_teacher(config, teacher)
-    return build_learner(config, num_actions, teacher=teacher)
+    learner = build_learner(config, num_actions, teacher=teacher)
+    refuse_unused(config, paths(settings))
+    return learner
 
 
 def check_teacher(config: AgentConfig, teacher: Teacher | None) -> None:
