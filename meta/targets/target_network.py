@@ -64,14 +64,19 @@ def initial_lifetime_lstm_state(config: TargetNetworkConfig) -> LifetimeLSTMStat
 
 
 class TargetNetwork(hk.Module):
-    """Reverse-time LSTM with a head for each entry of a target spec."""
+    """Reverse-time LSTM with a head for each entry of a target spec; a module of Haiku.
+
+    Args:
+      config: its sizes.
+      spec: what it puts out, by name; entries that are per action need per-action inputs.
+    """
 
     def __init__(self, config: TargetNetworkConfig, spec: TargetSpec, name: str = "target_network"):
         super().__init__(name=name)
         self._config, self._spec = config, spec
 
     def __call__(
-        self, make_inputs: Callable[..., TargetInputs], is_last: Array, lifetime_state
+        self, make_inputs: Callable[..., TargetInputs], is_last: Array, lifetime_state: Any
     ) -> tuple[dict[str, Array], LifetimeLSTMState | tuple[()]]:
         """Compute the targets of one trajectory.
 
@@ -79,7 +84,7 @@ class TargetNetwork(hk.Module):
           make_inputs: () -> TargetInputs; a function, because its embeddings have weights. The lifetime LSTM calls it
             again, with the targets, and has weights of its own.
           is_last: [T, B] bool, steps across which nothing is propagated.
-          lifetime_state: that of the update before.
+          lifetime_state: that of the update before; () without a lifetime LSTM.
         Returns:
           for each name of the spec [T, B, *shape] or [T, B, A, *shape], and the lifetime state for the next update.
         """
