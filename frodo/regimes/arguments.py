@@ -70,7 +70,7 @@ def check_params(agent: Agent, params: Params, observation: Any) -> None:
 def check_core_state(agent: Agent, core_state: Any, batch_size: int) -> None:
     """Raise a ValueError for a core state of another core, or of another number of environments."""
     expected = jax.eval_shape(lambda: agent.initial_state(batch_size))
-    what = "what `act` returned; before the first step, `setup.agent.initial_state(B)`"
+    what = "what `act` returned before, initially `setup.agent.initial_state(B)`"
     check_like("core_state", core_state, expected, what)
 
 
