@@ -1,8 +1,8 @@
-"""Catch: FRODO beside A2C on three-step returns, without and with bootstrapping. Figure 2a of Xu et al. 2020.
+"""Catch: FRODO compared with A2C on three-step returns, without and with bootstrapping. Figure 2a of Xu et al. 2020.
 
     frodo catch --seeds=0-9 --steps=2e6
-    frodo catch --rule=q               the value-based variant beside Q-learning
-    frodo catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
+    frodo catch --rule=q               the value-based variant and Q-learning
+    frodo catch --rule=learned_loss    learned loss and learned target, three meta learning rates
     frodo catch --rule=consistency     FRODO with three weights c of the consistency loss
     frodo catch --animate --seeds=1 --steps=1e6    FRODO's objective as it forms, an animated picture
 

@@ -9,7 +9,7 @@ What happens at the end of an episode is defined here, once, for every adapter o
   observation, from which a truncated one bootstraps. The step after it ignores its action and shows the first
   observation of the next episode; nobody chose it, so it is not `valid`, and `is_first` is set on it.
 - *Same-step reset* (gymnasium's `SAME_STEP`): the step that ends an episode already shows the first observation of the
-  next one, so `is_first` is set on that very step. After a truncation the last observation comes beside it
+  next one, so `is_first` is set on that very step. After a truncation the last observation comes with it
   (`HostEnvironment.last_observations`); an actor lays it into the trajectory as a next-step reset has it. Where it does
   not come, what followed the step is unknown, and is taken to be worth as much as the observation before it
   (`agents.types.successors`).
@@ -175,7 +175,7 @@ def step_batch(
     On one CPU nothing is drawn or computed of a next episode in a step that ends none. Other devices would have to wait
     for the answer.
     """
-    if type(environment).step is not Environment.step:  # a step of somebody's own
+    if type(environment).step is not Environment.step:  # a user-defined step
         return jax.vmap(environment.step)(state, action, is_after_truncation)
     moved, is_first, shown = jax.vmap(environment._moved)(state, action, is_after_truncation)
     each = jax.jit(jax.vmap(environment._begun))

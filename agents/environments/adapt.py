@@ -17,7 +17,7 @@ from agents.environments.xminigrid import XLandEnvironment
 from toy_envs.base import Environment, check_pure
 
 OWN = "to write one: a subclass of frodo.Environment, docs/start/own_environment.md"
-# Wrappers whose effect is nothing beside what the adapter does itself.
+# Wrappers that add nothing to what the adapter does itself.
 NAVIX_WRAPPERS = ("NavixGymnaxWrapper", "FlattenObservationWrapper", "LogWrapper")
 XMINIGRID_WRAPPERS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper", "DirectionObservationWrapper")
 

@@ -52,8 +52,8 @@ def train(
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
-    With `options.learning_rates` each seed lives once with each of them; metrics.csv then has a column for it, and one
-    for `is_finite`: a life whose parameters are no longer finite goes on, where else the run is stopped.
+    With `options.learning_rates` each seed runs once with each of them; metrics.csv then has a column for it, and one
+    for `is_finite`: a seed whose parameters are no longer finite goes on, where else the run is stopped.
 
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
@@ -108,7 +108,7 @@ def train(
 
 
 def choose_threads(config: OnlineConfig, options: RunOptions) -> None:
-    """Have one thread run a small life in JAX; a program calls this before anything begins JAX.
+    """Have one thread run a small lifetime in JAX; a program calls this before anything begins JAX.
 
     It is small, by the size of an update's largest products, where two threads would take as long as one.
     """

@@ -149,7 +149,7 @@ def make_value_agent(config: OuterConfig, network: NetworkConfig) -> Agent:
 
 
 def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
-    """The outer objective of an agent that predicts no values: a meta-value function learns them beside it.
+    """The outer objective of an agent that predicts no values: a separate meta-value function learns them.
 
     −advantage · log π(A|S) − entropy_cost H(π(·|S)) − prediction_entropy_cost (H(y) + H(z_A)), where the agent has y
     and z. The value function moves to V-trace targets on the same trajectory, after it was used.
