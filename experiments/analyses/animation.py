@@ -1,4 +1,4 @@
-"""FRODO's objective forming on Catch, beside the return of the agent that learns by it, as an animated picture."""
+"""FRODO's objective forming on Catch, next to the return of the agent that learns by it, as an animated picture."""
 
 import dataclasses
 import io
