@@ -93,9 +93,8 @@ class _OneEpisode:
         if hasattr(self._env, "is_truncated"):
             truncated = self._env.is_truncated(state, params)
         else:  # craftax, where an end by time is an end as others
-            is_over, no_limit = terminated, params.replace(max_timesteps=state.timestep + 1)
-            terminated = self._env.is_terminal(state, no_limit)
-            truncated = is_over & ~terminated
+            truncated = terminated
+            terminated = self._env.is_terminal(state, params.replace(max_timesteps=state.timestep + 1))
         info = {**info, "terminated": terminated, "truncated": truncated, "final_observation": observation}
         ends = (terminated, truncated) if self._num_values == 6 else (terminated | truncated,)
         return observation, state, reward, *ends, info

@@ -1,30 +1,119 @@
 """Craftax-Classic by the pure contract: its own steps, ends by time told from deaths, and bad names."""
 
+import dataclasses
 import sys
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytest.importorskip("craftax")
-
-from agents.environments.craftax import CLASSIC, make_craftax  # noqa: E402
-from agents.environments.gymnax import GymnaxState  # noqa: E402
-from agents.environments.names import is_pure, make_environment  # noqa: E402
-from tests.agents.environments.test_gymnax import played  # noqa: E402
-from toy_envs.base import step_batch  # noqa: E402
+from agents.environments.craftax import CLASSIC, make_craftax
+from agents.environments.gymnax import GymnaxEnvironment, GymnaxState
+from agents.environments.names import is_pure, make_environment
+from toy_envs.base import Array, step_batch
 
 NUM_STEPS, LAVA = 400, 14
 
 
+class Health(NamedTuple):
+    health: Array
+    timestep: Array
+
+
+@dataclasses.dataclass
+class Params:
+    max_timesteps: int = 5
+
+    replace = dataclasses.replace
+
+
+class Small:
+    """An environment of craftax's interface. Action 1 costs health, of which there are 3 and a part that is drawn."""
+
+    name, default_params = "Small-v1", Params()
+
+    def observation_space(self, params):
+        return SimpleNamespace(shape=(2,))
+
+    def action_space(self, params):
+        return SimpleNamespace(n=2)
+
+    def reset_env(self, key, params):
+        state = Health(3 + jax.random.uniform(key, minval=-1.0, maxval=0.0), 0)
+        return jnp.stack(state), state
+
+    def step_env(self, key, state, action, params):
+        state = Health(state.health - action, state.timestep + 1)
+        return jnp.stack(state), state, 1.0, self.is_terminal(state, params), {}
+
+    def is_terminal(self, state, params):
+        return (state.timestep >= params.max_timesteps) | (state.health <= 0)
+
+
+def test_both_kinds_of_end_in_craftaxs_interface():
+    environment = GymnaxEnvironment(Small())
+    step = jax.jit(lambda *state_action_after: step_batch(environment, *state_action_after))
+    state, first = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), 4))
+    starts, no = np.asarray(first.observation[:, 0]), np.zeros(4, bool)
+    assert np.all((2 <= starts) & (starts < 3))
+    actions = np.zeros((6, 4), np.int32)
+    actions[2:5, 0] = 1  # dies at the limit
+    actions[:3, 1] = 1  # dies before
+    after, shown = no, []
+    for t in range(6):
+        before = state
+        state, one = step(state, actions[t], after)
+        shown.append(jax.device_get(one))
+        for i in np.flatnonzero(one.is_first):  # and only there another start is drawn
+            moved = before._replace(
+                key=before.key if after[i] else jax.vmap(lambda k: jax.random.split(k)[0])(before.key)
+            )
+            begun = environment.restart(jax.tree.map(lambda x, i=i: x[i], moved))
+            np.testing.assert_allclose(one.observation[i], begun.observation)
+        after = one.truncated
+    at = lambda name: np.array([getattr(one, name) for one in shown])
+    np.testing.assert_array_equal(np.argwhere(at("discount") == 0), [[2, 1], [4, 0]])
+    np.testing.assert_array_equal(np.argwhere(at("truncated")), [[4, 2], [4, 3]])
+    np.testing.assert_array_equal(np.argwhere(at("is_first")), [[2, 1], [4, 0], [5, 2], [5, 3]])
+    np.testing.assert_array_equal(np.argwhere(~at("valid")), [[5, 2], [5, 3]])
+    np.testing.assert_array_equal(shown[4].observation[2:], np.stack([starts[2:], [5, 5]], axis=1))  # its own last one
+    np.testing.assert_array_equal(
+        at("observation")[..., 1], [[1] * 4, [2] * 4, [3, 0, 3, 3], [4, 1, 4, 4], [0, 2, 5, 5], [1, 3, 0, 0]]
+    )
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_where_a_restart_is_slow_only_what_begins_is_made(is_slow):
+    environment, starts = GymnaxEnvironment(Small()), []
+    assert environment.is_restart_slow
+    environment.is_restart_slow = is_slow
+    begin = environment.restart
+
+    def restart(state):
+        jax.debug.callback(lambda _: starts.append(1), state.state.health)
+        return begin(state)
+
+    environment.restart = restart
+    states, _ = jax.vmap(environment.init)(jax.random.split(jax.random.key(0), 4))
+    step = jax.jit(lambda state, after: step_batch(environment, state, jnp.zeros(4, jnp.int32), after))
+    for after in ([False] * 4, [False, True, False, True]):
+        jax.block_until_ready(step(states, jnp.array(after)))
+    jax.effects_barrier()
+    assert len(starts) == (2 if is_slow else 4)
+
+
 @pytest.fixture(scope="module")
 def environment():
+    pytest.importorskip("craftax")
     return make_craftax(CLASSIC)
 
 
 @pytest.fixture(scope="module")
 def own():
+    pytest.importorskip("craftax")
     from craftax.craftax_classic.envs.craftax_symbolic_env import CraftaxClassicSymbolicEnv
 
     return CraftaxClassicSymbolicEnv()
@@ -46,6 +135,8 @@ def at(tree, t):
 
 
 def test_steps_are_craftaxs_own(environment, own_step):
+    from tests.agents.environments.test_gymnax import played
+
     (before, after, shown), actions = played(environment, NUM_STEPS)
     ends = np.flatnonzero(shown.is_first)
     assert len(ends) and not np.any(shown.truncated) and np.all(shown.valid)  # deaths, long before the limit
@@ -91,20 +182,6 @@ def test_an_end_by_time_is_a_truncation_and_a_death_is_none(environment, own, ow
     assert np.any(np.asarray(after.state.map[0]) != np.asarray(inner.map[0]))  # another world
 
 
-def test_only_episodes_that_begin_are_drawn(environment, step):
-    """Where one of two ended, its new world is that of `restart`, and the other's state is what it was."""
-    states, _ = jax.vmap(environment.init)(jax.random.split(jax.random.key(1), 2))
-    expected = jax.jit(environment.restart)(at(states, 0))
-    new, shown = step(states, jnp.zeros(2, jnp.int32), jnp.array([True, False]))
-    np.testing.assert_array_equal(new.state.map[0], expected.state.map)
-    np.testing.assert_array_equal(shown.is_first, [True, False])
-    np.testing.assert_array_equal(new.state.timestep, [0, 1])
-    program = jax.make_jaxpr(lambda *x: step_batch(environment, *x))(
-        states, jnp.zeros(2, jnp.int32), jnp.zeros(2, bool)
-    )
-    assert environment.is_restart_slow and "scan" in str(program)
-
-
 def test_an_object_of_craftax_is_taken(own):
     import frodo
 
@@ -114,6 +191,7 @@ def test_an_object_of_craftax_is_taken(own):
 
 
 def test_one_environment_for_all_of_an_id_and_a_bad_one_is_one_line():
+    pytest.importorskip("craftax")
     one, other = (make_environment(f"craftax/{CLASSIC}", num_envs, 0) for num_envs in (2, 3))
     assert one is other and one.program is one and is_pure(f"craftax/{CLASSIC}")
     with pytest.raises(ValueError, match=f"expected craftax/<Id>, the nearest match is 'craftax/{CLASSIC}'"):
