@@ -54,10 +54,10 @@ def discover_online(
     """Train one agent in an environment; by a learned rule it discovers its own objective meanwhile.
 
     Args:
-      environment: a pure one (`Environment`, or one of gymnax, navix or xminigrid), which is batched here; a batch on
-        the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of one, as
-        'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there are
-        `batch_size` environments, that of the settings, with seeds from the key.
+      environment: a pure one (`Environment`, or one of gymnax, craftax, navix or xminigrid), which is batched here; a
+        batch on the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of
+        one, as 'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there
+        are `batch_size` environments, that of the settings, with seeds from the key.
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
       num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
         as fit; at least those of one.
