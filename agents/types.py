@@ -53,7 +53,12 @@ class Trajectory(NamedTuple):
 
 
 class PredictionSpec(NamedTuple):
-    """One prediction of an agent: its trailing axes, `shape`, or `(A, *shape)` with one for each action."""
+    """One prediction of an agent.
+
+    Attributes:
+      shape: its trailing axes, () for a scalar.
+      is_per_action: whether there is one for each of A actions; the trailing axes are then (A, *shape).
+    """
 
     shape: tuple[int, ...] = ()
     is_per_action: bool = False

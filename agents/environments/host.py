@@ -55,7 +55,7 @@ def first_step(observation: np.ndarray) -> TimeStep:
 
 
 class NotFiniteError(FloatingPointError):
-    """An environment showed what is not finite, or what was learned is not."""
+    """An observation, a reward, a meta-gradient or a parameter is not finite."""
 
 
 def check_finite(time_step: Any, name: str, step: int, is_clipped: bool = False) -> None:

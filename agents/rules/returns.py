@@ -66,7 +66,10 @@ def vtrace(
 def lambda_returns(
     trajectory: Trajectory, values: Array, discount: float | Array, lambda_: float | Array, is_constant: bool = True
 ) -> tuple[Array, Array]:
-    """Compute λ-returns and advantages: `vtrace` with ρ = 1, for values [T + 1, B]."""
+    """Compute λ-returns and their advantages: `vtrace` with ρ = 1, whose arguments, shapes and errors these have.
+
+    Gₜ = rₜ + γₜ ((1 − λ) V(xₜ₊₁) + λ Gₜ₊₁), the advantage is Gₜ − V(xₜ). Source: Sutton and Barto 2018, Eq. 12.18.
+    """
     return vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_, is_constant)
 
 

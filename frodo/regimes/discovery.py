@@ -208,12 +208,12 @@ def discover(
     callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Discovery:
-    """Discover a rule by a population of agents, one in each environment, over many lifetimes.
+    """Discover a rule by a population of agents, one in each environment, over many lifetimes (Oh et al. 2025).
 
     Args:
       environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
-      rule: a learned `Rule`, a name that `load_rule` takes, or one in `RULES`, 'frodo', 'disco' or 'learned_loss': η
-        then begins at random, and agents are those of the preset `population_presets.small`.
+      rule: a learned `Rule`, a name that `load_rule` takes, or a learned one in `RULES`, such as 'frodo' or 'disco'.
+        With a name in `RULES`, η is random initially and agents are those of `population_presets.small`.
       num_meta_steps: each is M updates of every agent and one step of η; at least 1.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.
@@ -221,6 +221,8 @@ def discover(
       callbacks: as those of `discover_online`; there is a row for each meta-step.
       **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
         have the torso for pictures, unless these say otherwise.
+    Returns:
+      The rule with the discovered η, metrics of every meta-step, and the state to go on from.
     Raises:
       ValueError: naming the setting that is not known, is bad, changes nothing, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.

@@ -51,37 +51,38 @@ def discover_online(
     callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> OnlineResult:
-    """Train one agent in an environment; by a learned rule it discovers its own objective meanwhile.
+    """Train one agent in an environment. With a learned rule it also discovers its own objective (Xu et al. 2020).
 
     Args:
       environment: a pure one (`Environment`, or one of gymnax, craftax, navix or xminigrid), which is batched here; a
         batch on the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of
-        one, as 'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there
-        are `batch_size` environments, that of the settings, with seeds from the key.
+        one, as 'toy/catch'. `frodo.as_environment` lists the kinds. A name on the host makes `batch_size` environments,
+        a setting, with seeds from the key.
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
-      num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
-        as fit; at least those of one.
+      num_steps: environment steps, all environments of the batch counted. The run has as many whole iterations as fit,
+        at least one.
       key: of all randomness in JAX.
       is_frozen: whether η stays as it is.
-      num_devices: over which the batch is split; 0 leaves it on one.
-      teacher: `OnlineResult.teacher` of another agent, whose policy this one is moved to, too, as the setting
+      num_devices: the number of devices that share the batch; 0 is one device, without a split.
+      teacher: `OnlineResult.teacher` of another agent. This agent is also moved towards its policy, as the setting
         `distillation` says.
-      folder: keeps rows and checkpoints; where it holds a run of the same call, that goes on, as if it had never been
-        stopped. On the host, episodes begin anew.
-      callbacks: functions of each row of metrics, or `Callback`s; what is true of what they return ends the run. Rows
-        are those of metrics.csv, one every hundred iterations, on the host two hundred in all.
-      **settings: fields of `AgentConfig` that replace the rule's, or, for a name in `RULES`, the observations': those
-        of pictures (three axes of uint8) are with a torso for pictures. In `Trials` agents have a memory, an LSTM, and
-        trajectories are whole episodes (`presets.trials`), unless these or the rule's say otherwise.
+      folder: keeps rows and checkpoints. If it holds a run of the same call, that run goes on as if it had never been
+        stopped; on the host, episodes begin anew.
+      callbacks: functions of each row of metrics, or `Callback`s. The run ends when one returns a true value. Rows are
+        those of metrics.csv: one every hundred iterations, on the host two hundred in all.
+      **settings: fields of `AgentConfig`. They replace those of the rule, or, for a name in `RULES`, those of the
+        preset for such observations: pictures (three axes of uint8) have a torso for pictures. In `Trials`, agents have
+        an LSTM as their memory, and trajectories are whole episodes (`presets.trials`), unless a setting differs.
+    Returns:
+      The trained agent, its rule, and metrics of every iteration.
     Raises:
       ValueError: naming the setting or argument that is not known, is bad, does not fit the environment, or asks for
         more memory than there is; or the folder, where it holds another run, or is another process's.
-      TypeError: if the environment is of no kind that is known, or rule, key or a callback are none.
-      KeyboardInterrupt: by Ctrl-C, when a checkpoint is there; in a notebook it gives back the result so far.
-      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite: by what an
-        environment showed, which is then named, or by what was learned. On the host it comes as soon as an environment
-        shows an observation or a reward that is not finite; infinite rewards that are clipped (`max_abs_reward`) do no
-        harm, and pass.
+      TypeError: if the environment is of no known kind, or the rule, the key or a callback has another type.
+      KeyboardInterrupt: by Ctrl-C, after a checkpoint is written; in a notebook the result so far is returned instead.
+      FloatingPointError: if ten meta-gradients in a row, or the agent's parameters, were not finite. The message names
+        the environment if that was the cause. On the host it is raised at the first observation or reward that is not
+        finite, except infinite rewards that are clipped (`max_abs_reward`).
     """
     key = checked_key(key)
     if "batch_size" in settings:

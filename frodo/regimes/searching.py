@@ -242,20 +242,22 @@ def evolve(
     executor: Executor | None = None,
     **settings: Any,
 ) -> Evolved:
-    """Evolve an objective: programs are varied, and kept by how well fresh agents learn by them.
+    """Evolve an objective: vary programs, and keep those by which fresh agents learn best (Co-Reyes et al. 2021).
 
     Args:
       environments: names of pure environments, or a mapping from names to environments; the first is the hurdle.
       language: 'losses' of value-based agents, or 'targets' of actor-critics.
-      num_programs: that are evaluated.
+      num_programs: how many programs are evaluated.
       seed: of the search and its agents.
-      bounds: by name, the returns that count as 0 and as 1; known ones (`frodo.regimes.scores`) need none.
+      bounds: for each name, the returns that count as 0 and as 1. Environments with known bounds need none.
       folder: as that of `discover_online`.
       callbacks: as those of `discover_online`; there is a row for each chunk of steps.
-      executor: of `concurrent.futures`, whose workers are processes: one that is free evaluates the next program, and
-        two searches with one seed differ, as scores come in another order; the rule has no `cpu_seconds`. None to
-        evaluate in lanes of this process.
+      executor: of `concurrent.futures`, with processes as workers. A free worker evaluates the next program, so scores
+        come in another order each time, and two searches with one seed differ. The rule then has no `cpu_seconds`.
+        None evaluates all programs in this process.
       **settings: fields of `EvolutionConfig`, such as num_finalists and num_final_seeds.
+    Returns:
+      The finalists, the best first, metrics of every row, and the search itself.
     Raises:
       ValueError: naming what is not known, bad, or does not fit, such as an environment that no such agent can act in.
       TypeError: if an environment is of no kind that is known.

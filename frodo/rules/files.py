@@ -113,10 +113,13 @@ class Rule:
 
 
 def make_rule(name: str, **settings: Any) -> Rule:
-    """Make a rule by its name in `RULES`, with its own settings; a learned one has a random η.
+    """Make a rule by its name in `RULES`. A learned rule has no η yet: it is random when training begins.
 
+    Args:
+      name: one of `RULES`, such as 'frodo' or 'ppo'.
+      **settings: of that rule; the others keep their defaults.
     Raises:
-      ValueError: naming what is not known, its value and what is.
+      ValueError: naming a setting or rule that is not known, its value and those that are.
     """
     rule = RuleConfig(name).replace(**settings)
     rule.validate()

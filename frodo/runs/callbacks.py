@@ -37,7 +37,7 @@ class Callback:
         self.driven = driven
 
     def see(self, row: dict[str, Any]) -> Any:
-        """See a row of metrics; what is true ends the run."""
+        """See a row of metrics. The run ends when this returns a true value."""
 
     def end(self) -> None:
         """See the end of the run, also where an error ends it."""

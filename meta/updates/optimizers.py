@@ -50,7 +50,7 @@ class OptimizerConfig:
 
 
 def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_update: float = float("inf")):
-    """Return the settings of Adam with its usual constants."""
+    """Return the settings of Adam with a decay of .999 and ε = 1e-8; the arguments are fields of `OptimizerConfig`."""
     return OptimizerConfig(learning_rate, 0.999, 1e-8, max_gradient_norm, "adam", max_update)
 
 
