@@ -28,7 +28,7 @@ README = ROOT / "README.md"
 NOTEBOOKS = sorted(DOCS.glob("tutorials/*.ipynb"))
 PAGES = sorted([*DOCS.glob("*/*.md"), *(DOCS / name for name in ("index.md", "style.md")), README])
 PAGES = [path for path in PAGES if path.exists()]
-RUN = [path for path in PAGES if path.parent.name in ("start", "how_to", "concepts")]
+RUN = [path for path in PAGES if path.parent.name in ("start", "how_to", "concepts", "papers", "results")]
 BLOCK = re.compile(
     r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S
 )
