@@ -138,9 +138,9 @@ def make_up(
     """Make up a trajectory [T, B] and an agent's predictions on it.
 
     Rewards and values have a unit in common, and each column its own size and density of rewards, of either sign or
-    both; values that are noise or a walk around a level; ends, of which a fifth are by a time limit, with a reset in
-    the same or in the next step; and a policy that is μ, in a quarter of the columns, or differs from it, by little or
-    much.
+    both; values that are noise or a random walk around a level; ends, of which a fifth are by a time limit, with a
+    reset in the same or in the next step; and a policy that is μ, in a quarter of the columns, or differs from it, by
+    little or much.
     """
     draws = Draws(key)
     columns, steps = (batch_size,), (num_steps, batch_size)

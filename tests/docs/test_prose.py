@@ -120,7 +120,15 @@ def test_what_is_counted_is_prose():
 
 
 @pytest.mark.parametrize(
-    "text", ["It lives here.", "A, beside B.", "η at its start", "a rule of one's own", "they cannot be told apart"]
+    "text",
+    [
+        "It lives here.",
+        "A, beside B.",
+        "η at its start",
+        "a rule of one's own",
+        "they cannot be told apart",
+        "on the walk",
+    ],
 )
 def test_words_of_the_list_are_found(text):
     assert any(pattern.search(text) for pattern, _ in refused())
