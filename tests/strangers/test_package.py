@@ -266,6 +266,16 @@ def test_ten_lines_work_from_another_folder_beside_packages_of_the_same_names(wh
 
 
 @has_setuptools
+@pytest.mark.long
+def test_a_tutorial_runs_where_the_wheel_alone_is_installed(whole):
+    notebook = json.loads((ROOT / "docs/tutorials/online_discovery.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    code = "\n".join(cells).replace("%pip install --quiet frodo-rl", "raise AssertionError")
+    done = whole.run("python", "-c", code, NOTEBOOK_SCALE="0.004", MPLBACKEND="Agg")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@has_setuptools
 @pytest.mark.slow
 def test_a_run_ends_well_without_what_it_does_not_need(small):
     arguments = ("--env=toy/catch", "--steps=2e3", "--config.batch_size=4")
