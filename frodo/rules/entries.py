@@ -24,6 +24,7 @@ from meta.targets import disco103, fitting, policy_fitting
 from meta.targets.disco import DiscoConfig, disco
 from meta.targets.hand_made import TARGETS
 from meta.targets.scalar import FrodoConfig, LearnedLossConfig, frodo, learned_loss
+from meta.targets.self_tuned import SelfTunedConfig, self_tuned
 from meta.updates.optimizers import OptimizerConfig, adam
 from meta.updates.outer import OuterConfig
 
@@ -194,6 +195,12 @@ OWN: dict[str, RuleEntry] = {
         starts={target: scalar_fit(target) for target in TARGETS},
     ),
     "learned_loss": RuleEntry(learned_loss, LearnedLossConfig, is_learned=True, eta_settings=("inputs",)),
+    "self_tuned": RuleEntry(
+        self_tuned,
+        SelfTunedConfig,
+        is_learned=True,
+        eta_settings=("tuned", "discount_range", "cost_range", "heads", "inputs", "history", "hidden"),
+    ),
     "disco": RuleEntry(
         disco,
         DiscoConfig,

@@ -34,6 +34,21 @@ def test_vtrace_agrees_with_loops(seed, lambda_):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_leaky_vtrace_agrees_with_loops(alpha):
+    trajectory, values, rho = drawn(0)
+    assert trajectory.is_successor_unknown.any()
+    actual = vtrace(trajectory, values, rho, GAMMA, 0.7, alpha=alpha)
+    for x, y in zip(actual, reference.vtrace(trajectory, values, rho, GAMMA, 0.7, alpha), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_leaky_vtrace_without_a_leak_is_vtrace():
+    trajectory, values, rho = drawn(1)
+    for x, y in zip(vtrace(trajectory, values, rho, GAMMA, 0.7), vtrace(trajectory, values, rho, GAMMA, 0.7, alpha=1.0)):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
 def test_on_policy_lambda_1_is_monte_carlo_up_to_the_end_of_the_episode():
     trajectory, values, _ = drawn(0)
     targets, advantages = vtrace(trajectory, values, np.ones_like(values[1:]), GAMMA, 1.0)
