@@ -23,6 +23,8 @@ class TwoColoursState(NamedTuple):
     red: base.Array
     agent: base.Array
     num_steps: base.Array  # int32, steps of the whole lifetime
+    num_good: base.Array  # int32, of them those that paid +1
+    num_bad: base.Array  # int32, of them those that paid -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ class TwoColours(base.Environment[TwoColoursState]):
     def initial_state(self, key: base.Array) -> TwoColoursState:
         key, draw = jax.random.split(key)
         cells = jax.random.choice(draw, CELLS, (3,), replace=False).astype(jnp.int32)
-        return TwoColoursState(key, *cells, num_steps=jnp.zeros((), jnp.int32))
+        return TwoColoursState(key, *cells, *(jnp.zeros((), jnp.int32),) * 3)
 
     def restart(self, state: TwoColoursState) -> TwoColoursState:
         return state
@@ -62,8 +64,14 @@ class TwoColours(base.Environment[TwoColoursState]):
         draw = jax.random.randint(jax.random.fold_in(state.key, state.num_steps), (), 0, CELLS - 2, jnp.int32)
         blue = jnp.where(at_blue, _free_cell(draw, agent, state.red), state.blue)
         red = jnp.where(at_red, _free_cell(draw, agent, state.blue), state.red)
-        no = jnp.zeros((), bool)
-        return TwoColoursState(state.key, blue, red, agent, state.num_steps + 1), reward, no, no
+        num_good, num_bad = state.num_good + (reward > 0), state.num_bad + (reward < STEP_REWARD)
+        state = TwoColoursState(state.key, blue, red, agent, state.num_steps + 1, num_good, num_bad)
+        return state, reward, jnp.zeros((), bool), jnp.zeros((), bool)
+
+    def mean_reward(self, before: TwoColoursState, after: TwoColoursState) -> base.Array:
+        """Return the mean reward of the steps between two states, float32."""
+        num, good, bad = (getattr(after, x) - getattr(before, x) for x in ("num_steps", "num_good", "num_bad"))
+        return (good - bad + STEP_REWARD * (num - good - bad)) / num
 
     def observe(self, state: TwoColoursState) -> base.Array:
         """Row and column of blue, red and agent, each one-hot: [30]."""

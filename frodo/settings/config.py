@@ -228,7 +228,7 @@ def make_setup(
             raise ValueError(f"{name} is {steps}, expected those of fewer than 2147483648 updates, not of {num}")
     if config.distillation.steps:
         rule = distilled(rule, teacher, num_taught, config.distillation.cost)
-    if config.outer.critic == "head":
+    if config.outer.critic == "head" and not rule.with_known_values:
         rule = with_outer_head(rule, config.outer)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)

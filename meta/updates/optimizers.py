@@ -56,6 +56,11 @@ def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_upda
     return OptimizerConfig(learning_rate, 0.999, 1e-8, max_gradient_norm, "adam", max_update)
 
 
+def sgd(learning_rate: float) -> OptimizerConfig:
+    """Return the settings of plain gradient descent."""
+    return OptimizerConfig(learning_rate, max_gradient_norm=float("inf"), name="sgd")
+
+
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """As optax's, but with a finite derivative where the gradient is 0; optax's is not a number there."""
 

@@ -18,7 +18,7 @@ def test_agrees_with_a_plain_loop_over_changes_of_the_rewards():
     environment, num_steps, period = TwoColours(phase_length=1000), 4000, 1000
     actions = np.random.default_rng(0).integers(4, size=num_steps)
     state, first = environment.init(jax.random.key(1))
-    state, steps, _ = stepping.run(environment, state, jnp.asarray(actions))
+    begun, (state, steps, states) = state, stepping.run(environment, state, jnp.asarray(actions))
     cells, reached = cells_of(first.observation), np.zeros((4, 2), int)
     assert len(set(cells)) == 3
     for t, action in enumerate(actions.tolist()):
@@ -36,12 +36,15 @@ def test_agrees_with_a_plain_loop_over_changes_of_the_rewards():
     assert reached.min() >= 5  # each colour in each phase
     assert np.all(steps.valid) and np.all(steps.discount == 1) and not np.any(steps.truncated | steps.is_first)
     assert int(state.num_steps) == num_steps
+    np.testing.assert_allclose(environment.mean_reward(begun, state), np.mean(steps.reward), rtol=1e-5)
+    middle = jax.tree.map(lambda x: x[2999], states)
+    np.testing.assert_allclose(environment.mean_reward(middle, state), np.mean(steps.reward[3000:]), rtol=1e-5)
 
 
 def test_rewards_change_places_at_exactly_100_000_steps():
     environment, corner = TwoColours(), jnp.int32(0)
     for num_steps, sign in ((0, 1.0), (99_999, 1.0), (100_000, -1.0), (199_999, -1.0), (200_000, 1.0)):
-        state = TwoColoursState(jax.random.key(0), corner, jnp.int32(24), jnp.int32(5), jnp.int32(num_steps))
+        state = TwoColoursState(jax.random.key(0), corner, jnp.int32(24), jnp.int32(5), jnp.int32(num_steps), corner, corner)
         assert environment.transition(state, jnp.int32(0))[1] == sign
         other = state._replace(blue=jnp.int32(24), red=corner)
         assert environment.transition(other, jnp.int32(0))[1] == -sign
