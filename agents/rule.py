@@ -1,4 +1,4 @@
-"""The interface of update rules, the same for hand-made and for learned ones, and the one masked reduction."""
+"""The interface of update rules, the same for hand-designed and for learned ones, and the one masked reduction."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +19,7 @@ Reduction = Annotated[str, OneOf(REDUCTIONS)]  # of a setting
 class UpdateRule(NamedTuple):
     """How an agent's predictions are moved: pure functions, and the spec of the predictions that they take.
 
-    A hand-made rule has no meta-parameters (an empty pytree) and ignores the argument. Losses are per step, [T, B]:
+    A hand-designed rule has no meta-parameters (an empty pytree) and ignores the argument. Losses are per step, [T, B]:
     the caller reduces them with `masked_reduce`.
 
     Attributes:
@@ -28,7 +28,7 @@ class UpdateRule(NamedTuple):
         `target_predictions` are those of a slowly moving copy of the agent (without one, `predictions` again).
       loss: targets, predictions, trajectory -> [T, B]. Meta-gradient flows through it.
       policy: predictions -> logits of the distribution that the agent acts by, [..., A].
-      random_meta_params: key, num_actions -> meta-parameters η at random; {} for a hand-made rule.
+      random_meta_params: key, num_actions -> meta-parameters η at random; {} for a hand-designed rule.
       init: () -> rule state at the start of a lifetime.
       loss_without_meta: as `loss`, for losses through which no meta-gradient may flow, or None.
       regulariser: targets, target predictions, trajectory -> [T, B], a part of the *outer* loss for each update, or

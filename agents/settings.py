@@ -6,7 +6,7 @@ Its meaning stands in the `Attributes:` of its class's docstring, which help() a
 import math
 import typing
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import docstring_parser.google
 
@@ -42,9 +42,12 @@ POSITIVE = Bounds("a positive number", lambda x: x > 0, is_finite=True)
 NOT_NEGATIVE = Bounds("a number of at least 0", lambda x: x >= 0, is_finite=True)
 Positive = Annotated[float, POSITIVE]
 PositiveOrInf = Annotated[float, POSITIVE._replace(is_finite=False)]
-NotNegative = Annotated[float, NOT_NEGATIVE]
-Fraction = Annotated[float, Bounds("a number from 0 to 1", lambda x: 0 <= x <= 1)]
-Count = Annotated[int, Bounds("an integer of at least 1", lambda x: x >= 1)]
+NotNegative: TypeAlias = Annotated[float, NOT_NEGATIVE]
+"""The type of a setting that is a finite number of at least 0."""
+Fraction: TypeAlias = Annotated[float, Bounds("a number from 0 to 1", lambda x: 0 <= x <= 1)]
+"""The type of a setting that is a number from 0 to 1."""
+Count: TypeAlias = Annotated[int, Bounds("an integer of at least 1", lambda x: x >= 1)]
+"""The type of a setting that is an integer of at least 1."""
 CountOrNone = Annotated[int | None, Bounds("an integer of at least 1", lambda x: x is None or x >= 1)]
 CountOrZero = Annotated[int, Bounds("an integer of at least 0", lambda x: x >= 0)]
 Sizes = Annotated[
@@ -67,7 +70,10 @@ def descriptions(settings: type) -> dict[str, str]:
 
 
 class Settings:
-    """A base of settings: the docstring of a subclass shows inherited settings, too, in the words of its bases."""
+    """A base of dataclasses of settings, whose types, such as `Fraction`, say what values are allowed.
+
+    The docstring of a subclass shows inherited settings, too, in the words of its bases.
+    """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

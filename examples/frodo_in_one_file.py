@@ -14,7 +14,7 @@ three steps. Who learns from the rewards of three steps has a return of 3/11 at 
 what v(Sₜ₊₁) is good for. Nobody tells η so (section 4).
 
     python examples/frodo_in_one_file.py    # the return is above 3/11 after .5M steps, and 1 from 1.1M steps on
-                                            # 2M steps: 230 CPU s on one core of an AMD EPYC, beside other work
+                                            # 2M steps: 230 CPU s on one core of an AMD EPYC, next to other work
 
 From the same key the package makes the same θ and η, with the settings `frodo.presets.catch()`. Both differ
 from appendix C, which lets the inner gradient through G, and v of the next episode into it (docs/papers/frodo.md), and

@@ -1,8 +1,8 @@
-"""A rule of one's own, in one file: an actor-critic that learns the λ of its returns.
+"""A user-defined rule in one file: an actor-critic that learns the λ of its returns.
 
     FRODO_PLUGINS=examples/own_rule.py python -m experiments.online --rule=learned_lambda --env=toy/catch
 
-In a program of one's own, to import this file is enough. η is one number, the logit of λ; with η frozen this is IMPALA.
+In a user's program, to import this file is enough. η is one number, the logit of λ; with η frozen this is IMPALA.
 """
 
 import dataclasses
@@ -11,12 +11,10 @@ import jax
 import jax.numpy as jnp
 
 import frodo
-from agents.rules.impala import ActorCriticTargets, actor_critic_loss, actor_critic_spec
-from agents.rules.returns import importance_ratios, vtrace
 
 
 @dataclasses.dataclass
-class LearnedLambdaConfig:
+class LearnedLambdaConfig(frodo.Settings):
     """Settings of the rule.
 
     Attributes:
@@ -26,28 +24,36 @@ class LearnedLambdaConfig:
       first_lambda: λ that η begins with, between 0 and 1.
     """
 
-    discount: float = 0.99
-    value_cost: float = 0.5
-    entropy_cost: float = 0.01
+    discount: frodo.Fraction = 0.99
+    value_cost: frodo.NotNegative = 0.5
+    entropy_cost: frodo.NotNegative = 0.01
     first_lambda: float = 0.9
 
     def validate(self):
+        super().validate()
         if not 0 < self.first_lambda < 1:
             raise ValueError(f"first_lambda is {self.first_lambda}, expected a number between 0 and 1")
 
 
 def learned_lambda(config):
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
-        rho, lambda_ = importance_ratios(predictions["policy"], trajectory), jax.nn.sigmoid(meta_params["logit"])
-        found = vtrace(trajectory, predictions["value"], rho, config.discount, lambda_, is_constant=False)
-        return ActorCriticTargets(*found), rule_state  # through which the meta-gradient flows into λ
+        log_pi = frodo.log_probability(predictions["policy"][:-1], trajectory.action)
+        rho = jnp.exp(log_pi - frodo.log_probability(trajectory.behaviour_logits, trajectory.action))
+        lambda_ = jax.nn.sigmoid(meta_params["logit"])  # into which the meta-gradient flows through the targets
+        targets = frodo.vtrace(trajectory, predictions["value"], rho, config.discount, lambda_, is_constant=False)
+        return targets, rule_state
+
+    def loss(targets, predictions, trajectory):
+        values, advantages = targets
+        every = jax.nn.log_softmax(predictions["policy"][:-1])
+        of_policy = -advantages * frodo.log_probability(every, trajectory.action)
+        of_entropy = config.entropy_cost * jnp.sum(jnp.exp(every) * every, axis=-1)
+        return of_policy + 0.5 * config.value_cost * (values - predictions["value"][:-1]) ** 2 + of_entropy
 
     return frodo.UpdateRule(
-        spec=actor_critic_spec,
+        spec=lambda num_actions: {"policy": frodo.PredictionSpec((num_actions,)), "value": frodo.PredictionSpec()},
         apply=apply,
-        loss=lambda targets, predictions, trajectory: actor_critic_loss(
-            targets, predictions, trajectory, config.value_cost, config.entropy_cost
-        ),
+        loss=loss,
         policy=lambda predictions: predictions["policy"],
         random_meta_params=lambda *_: {"logit": -jnp.log(1 / config.first_lambda - 1)},
         reduction="mean",

@@ -1,6 +1,6 @@
 """Programs that a person starts, one module each; what they share is in the packages.
 
-They know the rules of somebody's own that FRODO_PLUGINS names: a file, such as my_rule.py, or a module, or several with
+They know the user-defined rules that FRODO_PLUGINS names: a file, such as my_rule.py, or a module, or several with
 commas between, each of which calls `frodo.register_rule`.
 """
 

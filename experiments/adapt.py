@@ -4,13 +4,13 @@
     frodo adapt --env=toy/bandit/2 --trials=2 --test_trials=1,2 --test_tasks=16384 --test_episodes=1
     frodo adapt --env=toy/rule_room/mixed --test_env=toy/rule_room/main
 
-An episode is so many trials of one task (`toy_envs.trials`; AdA 2023); any rule trains the agent, a hand-made one, one
-that is learned meanwhile, or a discovered one that stays as it is. The test is on tasks that are held out, for each
+An episode is so many trials of one task (`toy_envs.trials`; AdA 2023); any rule trains the agent: hand-designed,
+learned meanwhile, or a discovered one that stays as it is. The test is on tasks that are held out, for each
 number of trials. Writes the run folder of the training, results/adapt/<env>_<trials>_<rule>/, as `online` does, with
 `trial_1` and so on in metrics.csv; and into it k_shot.csv, k_shot.png, and in summary.json under "test", for each
 number of trials: `return`, the mean over tasks of each trial's return, and where the best is known
 (`experiments.results.k_shot`) `score`, `median` and `p20`, all [seeds][trials]; `optimum` [trials]; of a bandit
-`regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Beside them
+`regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Next to them
 `oracle`, its mean, `one_trial_optimum`, `num_tasks`, and `num_solvable`, of which there are median and p20. --resume
 with all steps done tests anew, such as with --greedy.
 """

@@ -11,7 +11,7 @@ once *cold*, where nothing is compiled yet, then --repeats times *cached*, with 
 --against, each is run in turns with the same at another revision of the repository, which all machines of a --scheduler
 must see: TMPDIR names a folder that they share. With --peers, some are run in turns with another package's program that
 does the same at the same settings (`experiments.benchmarks.peers`). `growth` stands for programs of several sizes, of
-which it draws what a step costs, as a PNG beside --out. What cannot be run is left out.
+which it draws what a step costs, as a PNG next to --out. What cannot be run is left out.
 
 Prints the medians as a table, and one of ratios, this revision's numbers over those of others. --out has every sample,
 the machine, and the revisions. Times are CPU seconds on CPUs, and wall seconds on an accelerator.

@@ -5,8 +5,8 @@
     frodo bsuite_sweep --rule=disco103 --ids=all --steps=1.1e6 --processes=8
     frodo bsuite_sweep --init_meta_params=FILE --beside=results/bsuite/impala,results/bsuite/frodo
 
---rule is a hand-made rule or one that is learned online, by its name as for `online`; or a discovered one, by its name
-or its file as for `evaluate`: the rule stays as it is. --init_meta_params, of a discovered one, goes on learning it.
+--rule is a hand-designed rule or one that is learned online, by its name as for `online`; or a discovered one, by its
+name or its file as for `evaluate`: the rule stays as it is. --init_meta_params goes on learning a discovered one.
 
 bsuite's protocol is one environment whose episodes are recorded at certain numbers, up to 1,000 or 10,000: so the agent
 has a batch of 1, whatever its preset says, and the run ends when that many episodes have. It also ends after --steps
@@ -18,7 +18,7 @@ agent learns from 64 replayed trajectories after each of its own.
 Each id is a run folder <out>/ids/<id>/, made by a process of its own, whose messages are in log.txt; its record is in
 <out>/records/, as bsuite's `csv_load` reads it. --resume goes on with the ids that are not finished, from their
 beginning, since the counts of bsuite's environments are not in a checkpoint; it may name other ids, which are added.
-Writes scores.csv, of each experiment, and bars.png; --beside draws other sweeps beside it.
+Writes scores.csv, of each experiment, and bars.png; --beside draws other sweeps next to it.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule, and learn it further: {settings.STARTS}.")
     flags.DEFINE_string("ids", "few", "few (one of each experiment), all, or ids and experiments of bsuite.")
     flags.DEFINE_string("only", "", "Run only this id, in this process, and write no scores.")
-    flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw beside this one.")
+    flags.DEFINE_string("beside", "", "Folders of finished sweeps to draw next to this one.")
     command_line.define_job_flags("Ids")
     without = ("env", "batch_size", "init_meta_params", "is_frozen", "distillation", "num_actors")
     command_line.define_flags(OnlineConfig(), seeds="0", steps="250e3", without=without, preset=preset)

@@ -1,17 +1,17 @@
-"""Catch: FRODO beside A2C on three-step returns, without and with bootstrapping. Figure 2a of Xu et al. 2020.
+"""Catch: FRODO compared with A2C on three-step returns, without and with bootstrapping. Figure 2a of Xu et al. 2020.
 
     frodo catch --seeds=0-9 --steps=2e6
-    frodo catch --rule=q               the value-based variant beside Q-learning
-    frodo catch --rule=learned_loss    learned loss beside learned target, three meta learning rates
+    frodo catch --rule=q               the value-based variant and Q-learning
+    frodo catch --rule=learned_loss    learned loss and learned target, three meta learning rates
     frodo catch --rule=consistency     FRODO with three weights c of the consistency loss
-    frodo catch --animate --seeds=0 --steps=1e6    FRODO's objective as it forms, an animated picture
+    frodo catch --animate --seeds=1 --steps=1e6    FRODO's objective as it forms, an animated picture
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
 `greedy_return` (exact expected returns by dynamic programming, means over the last fifth of the run), and
 `sampled_return_over_run`, as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second; and
 `look_ahead_bound`, the best return of an agent that sees the rewards of one trajectory, also by dynamic programming.
-With --animate it trains FRODO alone, by the first seed, and writes objective.gif: how much the target of a step depends
-on rewards and values k steps later, and the return.
+With --animate it trains FRODO alone, by the first seed, in one run folder whose metrics.csv also has reward_<k> and
+value_<k>: how much the target of a step depends on the reward and the value k steps later. objective.gif shows them.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Compare what an agent gains from hand-made objectives, from one that it discovers online, and from discovered ones.
+"""Compare what an agent gains from objectives: hand-designed, discovered online by itself, and discovered before.
 
     frodo compare --scalar_rule=catch_and_grids --disco_rule=catch_disco
 

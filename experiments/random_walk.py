@@ -1,4 +1,4 @@
-"""The non-stationary random walk: FRODO's prediction variant beside TD(λ). Figure 2b of Xu et al. 2020.
+"""The non-stationary random walk: FRODO's prediction variant compared with TD(λ). Figure 2b of Xu et al. 2020.
 
     frodo random_walk --seeds=0-9 --steps=5e6
 

@@ -1,58 +1,76 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
-Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds one's own, a `RuleEntry`, to `RULES`. A loop
-of one's own: `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load`
+Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds a user-defined `RuleEntry` to `RULES`. A
+user-defined loop: `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load`
 reads from a file, `discover` by a population, `evolve` by a search for programs; all three keep a run in a folder and
 call back. In `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
 Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
+
+A name is imported when it is first used, so that `frodo --help` needs no JAX.
 """
 
-from agents.acting.replay import ReplayConfig
-from agents.environments.adapt import as_environment
-from agents.environments.host import HostEnvironment, NotFiniteError
-from agents.environments.names import make_environment
-from agents.networks.agent import NetworkConfig
-from agents.rule import UpdateRule
-from agents.types import PredictionSpec, Trajectory, make_trajectory
-from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
-from frodo.regimes.discovery import Discovery, discover
-from frodo.regimes.evaluation import HeldOut
-from frodo.regimes.learner import Learner, LearnerState, make_learner
-from frodo.regimes.online import discover_online, load
-from frodo.regimes.results import OnlineResult
-from frodo.regimes.search_settings import EvolutionConfig
-from frodo.regimes.searching import Evolved, evolve
-from frodo.rules.files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
-from frodo.runs.callbacks import CSV, Callback, Checkpoint, TensorBoard, WeightsAndBiases
-from frodo.settings import presets
-from frodo.settings.config import AgentConfig, PopulationConfig
-from frodo.settings.registry import RULES, RuleConfig, RuleEntry
-from meta.updates.curriculum import CurriculumConfig
-from meta.updates.distillation import DistillationConfig, Teacher
-from meta.updates.optimizers import OptimizerConfig, adam
-from meta.updates.outer import OuterConfig
-from toy_envs.base import Environment, TimeStep
-from toy_envs.trials import Trials
+import ast
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agents.acting.replay import ReplayConfig
+    from agents.environments.adapt import as_environment
+    from agents.environments.host import HostEnvironment, NotFiniteError
+    from agents.environments.names import make_environment
+    from agents.networks.agent import NetworkConfig
+    from agents.rule import UpdateRule
+    from agents.rules.categorical import log_probability
+    from agents.rules.returns import lambda_returns, vtrace
+    from agents.settings import Count, Fraction, NotNegative, Settings
+    from agents.types import PredictionSpec, Trajectory, make_trajectory
+    from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
+    from frodo.regimes.discovery import Discovery, discover
+    from frodo.regimes.evaluation import HeldOut
+    from frodo.regimes.learner import Learner, LearnerState, make_learner
+    from frodo.regimes.online import discover_online, load
+    from frodo.regimes.results import OnlineResult
+    from frodo.regimes.search_settings import EvolutionConfig
+    from frodo.regimes.searching import Evolved, evolve
+    from frodo.rules.files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
+    from frodo.runs.callbacks import CSV, Callback, Checkpoint, TensorBoard, WeightsAndBiases
+    from frodo.settings import presets
+    from frodo.settings.config import AgentConfig, PopulationConfig
+    from frodo.settings.registry import RULES, RuleConfig, RuleEntry
+    from meta.targets.inputs import INPUTS, InputContext
+    from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetworkConfig
+    from meta.updates.curriculum import CurriculumConfig
+    from meta.updates.distillation import DistillationConfig, Teacher
+    from meta.updates.optimizers import OptimizerConfig, adam
+    from meta.updates.outer import OuterConfig
+    from toy_envs.base import DmEnv, Environment, TimeStep
+    from toy_envs.trials import Trials
 
 __all__ = [
-    "RULES",
     "CSV",
+    "INPUTS",
+    "RULES",
     "AgentConfig",
     "Callback",
     "Checkpoint",
+    "Count",
     "CurriculumConfig",
     "Discovery",
     "DistillationConfig",
+    "DmEnv",
     "Environment",
     "EvolutionConfig",
     "Evolved",
+    "Fraction",
     "HeldOut",
     "HostEnvironment",
+    "InputContext",
     "Learner",
     "LearnerState",
     "NetworkConfig",
     "NotFiniteError",
+    "NotNegative",
     "OnlineResult",
     "OptimizerConfig",
     "OuterConfig",
@@ -62,6 +80,10 @@ __all__ = [
     "Rule",
     "RuleConfig",
     "RuleEntry",
+    "Settings",
+    "TargetInputs",
+    "TargetNetwork",
+    "TargetNetworkConfig",
     "Teacher",
     "TensorBoard",
     "TimeStep",
@@ -76,8 +98,10 @@ __all__ = [
     "evolve",
     "fit_rule",
     "held_out_tasks",
+    "lambda_returns",
     "load",
     "load_rule",
+    "log_probability",
     "make_environment",
     "make_learner",
     "make_rule",
@@ -86,4 +110,20 @@ __all__ = [
     "register_rule",
     "returns_by_trial",
     "shipped_rules",
+    "vtrace",
 ]
+
+if not TYPE_CHECKING:  # else type checkers would take every name, also a misspelt one
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name from where the statements above have it (PEP 562)."""
+        if name in __all__:
+            for node in ast.walk(ast.parse(__spec__.loader.get_source(__name__))):
+                if isinstance(node, ast.ImportFrom) and name in {one.name for one in node.names}:
+                    found = globals()[name] = getattr(__import__(node.module, fromlist=[name]), name)
+                    return found
+        text = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[__name__])
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -109,7 +109,6 @@ SLOW = (
     "strangers/test_not_finite.py",
     "strangers/test_value_bins.py",
     "test_library.py",
-    "test_notebook.py",
     "test_numbers.py",
     "test_readme.py",
     "test_unchanged.py",

@@ -39,8 +39,18 @@ def test_the_code_of_the_readme_runs_without_the_programs(tmp_path):
 
 def test_what_draws_saves_and_steps_is_not_imported(tmp_path):
     heavy = ("matplotlib", "tensorstore", "pandas", "envpool", "bsuite", "gymnasium", "psutil", "experiments")
-    done = run(f"import sys, frodo; print([name for name in {heavy} if name in sys.modules])", tmp_path)
+    done = run(f"import sys; from frodo import *; print([name for name in {heavy} if name in sys.modules])", tmp_path)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_names_are_imported_when_they_are_used(tmp_path):
+    code = "import sys, frodo; print({'jax', 'numpy'} & set(sys.modules), {*frodo.__all__} - {*dir(frodo)})\n"
+    code += (
+        "from frodo.settings.registry import RULES; print('frodo' in RULES, frodo.RULES is RULES, len(RULES) > 10)\n"
+    )
+    done = run(code + "frodo.discover_onlin", tmp_path)
+    assert done.stdout.splitlines() == ["set() set()", "True True True"], done.stderr
+    assert "AttributeError: module 'frodo' has no attribute 'discover_onlin'" in done.stderr
 
 
 def test_all_names_of_the_front_door_are_there_and_have_docstrings():

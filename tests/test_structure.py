@@ -1,6 +1,7 @@
 """Imports go one way between packages and between their rooms, programs stand alone, and modules are short."""
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,12 @@ def test_a_module_fits_in_one_reading(path):
     if is_program(path):  # it reads the command line, builds, runs and draws
         first = ast.parse(text).body[0]
         assert len(text.splitlines()) - (first.end_lineno or 0) <= 80
+
+
+def test_the_tree_is_small():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no checkout of git")
+    sizes = {name: (ROOT / name).stat().st_size for name in listed.stdout.split("\0") if (ROOT / name).is_file()}
+    assert sum(sizes.values()) <= 8_000_000
+    assert not {x: n for x, n in sizes.items() if n > 300_000 and not x.startswith("frodo/data/")}

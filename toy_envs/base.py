@@ -9,7 +9,7 @@ What happens at the end of an episode is defined here, once, for every adapter o
   observation, from which a truncated one bootstraps. The step after it ignores its action and shows the first
   observation of the next episode; nobody chose it, so it is not `valid`, and `is_first` is set on it.
 - *Same-step reset* (gymnasium's `SAME_STEP`): the step that ends an episode already shows the first observation of the
-  next one, so `is_first` is set on that very step. After a truncation the last observation comes beside it
+  next one, so `is_first` is set on that very step. After a truncation the last observation comes with it
   (`HostEnvironment.last_observations`); an actor lays it into the trajectory as a next-step reset has it. Where it does
   not come, what followed the step is unknown, and is taken to be worth as much as the observation before it
   (`agents.types.successors`).
@@ -22,6 +22,7 @@ is propagated across a step that ended an episode.
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import dm_env
@@ -65,6 +66,7 @@ class Environment(abc.ABC, Generic[State]):
     num_actions: int
     horizon: int | None = None  # steps of an episode, at most; None where it is not known
     reward_range: tuple[float, float] | None = None  # the least and the largest reward; None where they are not known
+    is_restart_slow: bool = False  # the start of an episode costs as much as many steps
     no_op: int | None = None  # the action that does nothing, if there is one
     held_out_ids: range | None = None  # of the tasks of a test, which are not among `task_ids`; None for no such tasks
 
@@ -162,7 +164,7 @@ def check_pure(name: str, environment: Any) -> Environment:
         kind = type(environment)
         raise TypeError(
             f"{name} is a {kind.__module__}.{kind.__qualname__}, expected a pure one, a frodo.Environment: "
-            "frodo.as_environment makes one of a name, as 'toy/catch', or of one of gymnax, navix or xminigrid"
+            "frodo.as_environment makes one of a name, as 'toy/catch', or of one of gymnax, craftax, navix or xminigrid"
         )
     return environment
 
@@ -172,21 +174,25 @@ def step_batch(
 ) -> tuple[State, TimeStep]:
     """Take a step in each of B environments, as `step` does.
 
-    On one CPU nothing is drawn or computed of a next episode in a step that ends none. Other devices would have to wait
-    for the answer.
+    On one CPU nothing is drawn or computed of a next episode in a step that ends none, and where `is_restart_slow`,
+    only the episodes that begin, one after another. Other devices would have to wait for the answer.
     """
-    if type(environment).step is not Environment.step:  # a step of somebody's own
+    if type(environment).step is not Environment.step:  # a user-defined step
         return jax.vmap(environment.step)(state, action, is_after_truncation)
     moved, is_first, shown = jax.vmap(environment._moved)(state, action, is_after_truncation)
     each = jax.jit(jax.vmap(environment._begun))
 
-    def where_some_ended(is_first: Array, new: State) -> State:
-        like = jax.eval_shape(each, is_first, new)
+    def where_ended(begun: Callable[[Array, State], State], is_first: Array, new: State) -> State:
+        like = jax.eval_shape(begun, is_first, new)
         go_on = lambda _, new: jax.tree.map(lambda x, like: x.astype(like.dtype), new, like)
-        return jax.lax.cond(is_first.any(), each, go_on, is_first, new)
+        return jax.lax.cond(is_first.any(), begun, go_on, is_first, new)
+
+    def one_by_one(is_first: Array, new: State) -> State:
+        return jax.lax.map(lambda one: where_ended(environment._begun, *one), (is_first, new))
 
     is_alone = jax.sharding.get_abstract_mesh().empty
-    cpu = where_some_ended if is_alone else each
+    some = functools.partial(where_ended, one_by_one if environment.is_restart_slow else each)
+    cpu = some if is_alone else each
     new = jax.lax.platform_dependent(is_first, moved, cpu=cpu, default=each)
     return new, jax.vmap(environment._seen)(state, new, shown)
 

@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     num_dead_ends: int
     makes: int = GOAL  # what one pair of objects makes: GOAL, MIDDLE, or NOTHING
     horizon: int = 12  # steps of a trial
-    is_solved: bool = False  # the goal is reached at the start, and lost where the agent enters one of the objects
+    is_solved: bool = False  # the goal is reached initially, and lost where the agent enters one of the objects
     share_shown: float = 0.0  # of tasks whose rules are observed
 
 
@@ -86,7 +86,7 @@ class RuleRoom(base.Environment[RuleRoomState]):
     - VOID, a dead end: both are gone until the trial's end;
     - GOAL: both are gone, and the goal is reached;
     - MIDDLE: both are gone, and an intermediate is in the hand, which makes the goal with one of the other objects;
-    - SPOILT, where the goal is reached at the start: both are gone, and the goal is lost, also with an empty hand.
+    - SPOILT, where the goal is reached initially: both are gone, and the goal is lost, also with an empty hand.
 
     A trial is an episode of `horizon` steps, which ends in truncation; its return is the part of the time with the
     goal. `initial_state` draws the task from a pool, in which it has a number, the same in every pool; `restart` keeps

@@ -32,8 +32,8 @@ class TrialsState(NamedTuple):
     state: Any  # of the environment
     num_trials: base.Array  # int32, of this episode
     trial: base.Array  # int32, from 0
-    action: base.Array  # int32, the last one of this episode, -1 at its start
-    reward: base.Array  # float32, the last one of this episode, 0 at its start
+    action: base.Array  # int32, the last one of this episode, initially -1
+    reward: base.Array  # float32, the last one of this episode, initially 0
     trial_return: base.Array  # float32, so far
     stats: TrialStats  # since `initial_state`
 

@@ -40,7 +40,7 @@ class ActedIteration(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def make_step(agent: Agent, policy: Policy, exploration: int, impl: str | None) -> Callable[..., Any]:
-    """Make the function by which host actors act: compiled once for all actors, and lives, of an agent.
+    """Make the function by which host actors act: compiled once for all actors and seeds of an agent.
 
     It takes and returns random keys, of this kind or plain ones, as numbers, as which they pass in less time, and
     returns None in place of observations that agents see as they are.
@@ -73,7 +73,7 @@ class HostActor:
       schedule: what is handed over at once: an iteration, or the trajectories of several.
       params, key: those to begin with.
       exploration: environment steps over which the share of random actions falls from 1 to 0; 0 for none.
-      num_steps: environment steps that this lifetime had before.
+      num_steps: environment steps that this lifetime has taken before.
       is_clipped: whether rewards are clipped for learning, so that infinite ones do no harm.
     Raises:
       NotFiniteError: by `get`, where the environment shows what is not finite.

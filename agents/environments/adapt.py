@@ -17,7 +17,7 @@ from agents.environments.xminigrid import XLandEnvironment
 from toy_envs.base import Environment, check_pure
 
 OWN = "to write one: a subclass of frodo.Environment, docs/start/own_environment.md"
-# Wrappers whose effect is nothing beside what the adapter does itself.
+# Wrappers that add nothing to what the adapter does itself.
 NAVIX_WRAPPERS = ("NavixGymnaxWrapper", "FlattenObservationWrapper", "LogWrapper")
 XMINIGRID_WRAPPERS = ("GymAutoResetWrapper", "DmEnvAutoResetWrapper", "DirectionObservationWrapper")
 
@@ -28,9 +28,9 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
     Args:
       environment: one of these.
         - A name that `make_environment` takes.
-        - An `Environment`, or one of gymnax or xminigrid, with its parameters as the pair (environment, params), of
-          gymnax also without them, or one of navix, each also in wrappers that have a `_env`, as gymnax's own and
-          PureJaxRL's `FlattenObservationWrapper` and `LogWrapper`.
+        - An `Environment`, or one of gymnax, craftax or xminigrid, with its parameters as the pair (environment,
+          params), of the first two also without them, or one of navix, each also in wrappers that have a `_env`, as
+          gymnax's own and PureJaxRL's `FlattenObservationWrapper` and `LogWrapper`.
         - A `HostEnvironment`, which is returned as it is; a `dm_env.Environment` or a sequence of them; a
           `gymnasium.vector.VectorEnv`, or a `gymnasium.Env`, which becomes a batch of one; or what `envpool.make`
           returns, of the type 'gymnasium'. Wrapped ones are taken as the wrappers show them.
@@ -54,7 +54,7 @@ def as_environment(environment: Any, num_envs: int = 1, seed: int = 0) -> Enviro
         raise TypeError(
             f"environment is {found}, expected a frodo.Environment, a HostEnvironment, a "
             "dm_env.Environment or a sequence of them, a gymnasium.vector.VectorEnv or a gymnasium.Env, a name, or one "
-            f"of gymnax, navix or xminigrid, with its params as a pair; {OWN}"
+            f"of gymnax, craftax, navix or xminigrid, with its params as a pair; {OWN}"
         )
     shown, name = pure.shown, type(pure).__name__
     if not hasattr(shown, "shape"):
@@ -101,7 +101,7 @@ def _on_host(environment: Any) -> HostEnvironment | None:
 
 
 def _as_pure(environment: Any) -> Environment | None:
-    """Return an environment of gymnax, navix or xminigrid in its adapter; None for anything else."""
+    """Return an environment of gymnax, craftax, navix or xminigrid in its adapter; None for anything else."""
     is_pair = isinstance(environment, tuple) and len(environment) == 2
     env, params = environment if is_pair else (environment, None)
     base, wrappers = unwrapped(env)

@@ -1,4 +1,4 @@
-"""The adapter to gymnax's environments, which are pure functions as the toys are."""
+"""The adapter to gymnax's environments, and craftax's of the same interface: pure functions, as the toys are."""
 
 import functools
 from collections.abc import Sequence
@@ -20,13 +20,14 @@ class GymnaxState(NamedTuple):
 
 
 class GymnaxEnvironment(Environment[GymnaxState]):
-    """An environment of gymnax. Observations of uint8 stay as they are, others become float32.
+    """An environment of gymnax or craftax. Observations of uint8 stay as they are, others become float32.
 
-    An end by gymnax's `max_steps_in_episode` is a truncation, unless the episode terminates in that very step. Wrappers
-    with a `_env`, as gymnax and PureJaxRL have them, do what they do, but that they reset nothing.
+    An end by gymnax's `max_steps_in_episode` or craftax's `max_timesteps` is a truncation, unless the episode
+    terminates in that very step. Wrappers with a `_env`, as gymnax and PureJaxRL have them, do what they do, but that
+    they reset nothing.
 
     Args:
-      env: an environment of gymnax, or a wrapper of one.
+      env: an environment of gymnax or craftax, or a wrapper of one.
       params: its parameters; its default ones if None.
       name: for error messages; by default the environment's.
     Raises:
@@ -49,6 +50,7 @@ class GymnaxEnvironment(Environment[GymnaxState]):
         check_supported(name or base.name, is_single_array, hasattr(action, "n"), shows, takes, remedy)
         self.observation_shape, self.num_actions = tuple(shown.shape), int(action.n)
         self._dtype = shown_dtype(shown.dtype)
+        self.is_restart_slow = not hasattr(base, "is_truncated")  # craftax makes a world of 64 × 64 places
 
     def initial_state(self, key: Array) -> GymnaxState:
         key, reset_key = jax.random.split(key)
@@ -88,7 +90,11 @@ class _OneEpisode:
 
     def step(self, key: Array, state: Any, action: Array, params: Any = None):
         observation, state, reward, terminated, info = self._env.step_env(key, state, action, params)
-        truncated = self._env.is_truncated(state, params)
+        if hasattr(self._env, "is_truncated"):
+            truncated = self._env.is_truncated(state, params)
+        else:  # craftax, where an end by time is an end as others
+            truncated = terminated
+            terminated = self._env.is_terminal(state, params.replace(max_timesteps=state.timestep + 1))
         info = {**info, "terminated": terminated, "truncated": truncated, "final_observation": observation}
         ends = (terminated, truncated) if self._num_values == 6 else (terminated | truncated,)
         return observation, state, reward, *ends, info

@@ -1,7 +1,7 @@
 """Environments by name.
 
-The toys, gymnax's, navix's and xminigrid's environments are pure functions, which the actor batches by `jax.vmap`; all
-others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
+The toys, gymnax's, craftax's, navix's and xminigrid's environments are pure functions, which the actor batches by
+`jax.vmap`; all others are batches on the host, a `HostEnvironment`. Both show a `TimeStep`.
 """
 
 import difflib
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from agents.environments import atari57
 from agents.environments.bsuite import bsuite_ids, make_bsuite
+from agents.environments.craftax import craftax_ids, make_craftax
 from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import ATARI_PREPROCESSING, envpool_ids, make_envpool
 from agents.environments.gymnax import gymnax_ids, make_gymnax
@@ -27,6 +28,7 @@ MAX_ON_HOST = 10_000  # environments of a batch
 _FORMS = {
     "toy": "toy/<name>",
     "gymnax": "gymnax/<Id>",
+    "craftax": "craftax/<Id>",
     "navix": "navix/<Id>",
     "xminigrid": "xminigrid/<Id>",
     "bsuite": "bsuite/<experiment>/<index>",
@@ -35,10 +37,16 @@ _FORMS = {
     "trials": "trials/<trials>/<environment>",
     "atari": "atari/<Game>",
 }
-_OF_LIBRARIES = {"gymnax": make_gymnax, "navix": make_navix, "xminigrid": make_xminigrid}  # pure ones
+_OF_LIBRARIES = {  # pure ones
+    "gymnax": make_gymnax,
+    "craftax": make_craftax,
+    "navix": make_navix,
+    "xminigrid": make_xminigrid,
+}
 _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "toy": toys.examples,
     "gymnax": gymnax_ids,
+    "craftax": craftax_ids,
     "navix": navix_ids,
     "xminigrid": xminigrid_ids,
     "bsuite": bsuite_ids,
@@ -54,6 +62,7 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
 
     - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
     - `gymnax/<Id>`, as `gymnax/Breakout-MinAtar`: a pure one, too, with discrete actions and gymnax's own defaults.
+    - `craftax/Craftax-Classic-Symbolic-v1`: Crafter as pure functions, seen as symbols, 10,000 steps at most.
     - `navix/<Id>`, as `navix/Navix-DoorKey-5x5-v0`: MiniGrid as pure functions, seen whole, 100 steps at most.
     - `xminigrid/<Id>`, as `xminigrid/XLand-MiniGrid-R1-9x9`: XLand as pure functions, with *trivial* tasks.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
@@ -74,8 +83,8 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
       TypeError: if the name is no text.
       ValueError: if there is no such environment, `num_envs` is no whole number from 1 on, `seed` none from 0 on, or a
         file of MNIST is missing.
-      ImportError: if gymnax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a system
-        library.
+      ImportError: if gymnax, craftax, navix, xminigrid or envpool is needed and is not installed, or envpool misses a
+        system library.
     """
     check_type("name", name, str, "that of an environment, such as 'toy/catch'")
     check_count("num_envs", num_envs)

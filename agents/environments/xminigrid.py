@@ -24,10 +24,10 @@ class XLandEnvironment(Environment[XLandState]):
 
     With `draws_tasks` the task is drawn as in the *trivial* benchmark of XLand, and `restart` keeps it.
 
-    In that benchmark there is one goal of eleven kinds, such as to hold an object, to be beside it, or to lay one
-    beside another; its one or two objects lie in the grid, and three others. Nothing tells the goal but its reward,
-    1 − 0.9 t / T after t of T steps, which ends the episode. An end by time is a truncation. Where objects and agent
-    are is drawn in each episode.
+    In that benchmark there is one goal of eleven kinds, such as to hold an object, to be next to it, or to lay
+    one next to another; its one or two objects lie in the grid, and three others. The goal is known by its
+    reward alone, 1 − 0.9 t / T after t of T steps, which ends the episode. An end by time is a truncation. Where
+    objects and agent are is drawn in each episode.
 
     Observations are flat: of each place in the agent's view (5 × 5) the kind of object and its colour, one-hot, and
     the agent's direction, one-hot.

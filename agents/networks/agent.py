@@ -6,6 +6,7 @@ layer before the model has no activation.
 
 Torsos are those of `torsos.py`, and `tabular`, a table of values over one-hot observations. Those for images run over
 one time step at a time and are rematerialised: the activations of the whole trajectory are never in memory together.
+Where a time step is one image on each device, all time steps run at once.
 """
 
 import dataclasses
@@ -259,7 +260,11 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
             raise ValueError("network.action_model is 0, expected the units of a model to unroll")
         observation = trajectory.observation
         if is_image:
-            embedding = jax.lax.map(jax.checkpoint(lambda frame: torso.apply(params["torso"], frame)), observation)
+            see = functools.partial(torso.apply, params["torso"])
+            num = observation.shape[1]
+            is_one_by_one = num == splitting.num_shares(num)  # as in minibatches of steps out of their order
+            each = jax.vmap(see, 1, 1) if is_one_by_one else functools.partial(jax.lax.map, jax.checkpoint(see))
+            embedding = each(observation)
         else:
             merged = torso.apply(params["torso"], jnp.reshape(observation, (-1, *observation.shape[2:])))
             embedding = jnp.reshape(merged, (*observation.shape[:2], *merged.shape[1:]))

@@ -12,7 +12,7 @@ from agents.types import Array
 
 
 def log_probability(logits: Array, action: Array) -> Array:
-    """log π(a), [..., A] and [...] int32 -> [...]."""
+    """log π(a): logits [..., A] and actions [...] int32 -> [...]."""
     return rlax.batched_index(jax.nn.log_softmax(logits), action)
 
 

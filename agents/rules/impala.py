@@ -1,4 +1,4 @@
-"""The actor-critic loss, shared with the outer objective, and the hand-made rules that use it: IMPALA and A2C."""
+"""The actor-critic loss, shared with the outer objective, and the hand-designed rules that use it: IMPALA and A2C."""
 
 import dataclasses
 import functools

@@ -15,7 +15,7 @@ DECAY, EPSILON, ROOT_EPSILON = 0.99, 1e-6, 1e-12
 
 
 class MovingAverage(NamedTuple):
-    """Mean and mean square, biased to 0 at the start as `decay_product` says; all scalars."""
+    """Mean and mean square, initially biased to 0, as `decay_product` says; all scalars."""
 
     moment1: Array
     moment2: Array

@@ -1,4 +1,4 @@
-"""Muesli as a hand-made rule: policy targets from clipped advantages (CMPO), predicted ahead by a model.
+"""Muesli as a hand-designed rule: policy targets from clipped advantages (CMPO), predicted ahead by a model.
 
 Source: Hessel et al. 2021 (Muesli: combining improvements in policy optimization), as Bauer et al. 2023 (AdA), section
 2.4, use it. The prior is the slowly moving copy of the agent, which also acts. What the papers leave open stands in

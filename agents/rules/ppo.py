@@ -1,4 +1,4 @@
-"""PPO as a hand-made rule: the clipped objective, on targets and advantages that are made once for a trajectory.
+"""PPO as a hand-designed rule: the clipped objective, on targets and advantages that are made once for a trajectory.
 
 How often its steps are used is a setting of the agent: `epochs` and `minibatches` of
 `meta.updates.lifetime.LifetimeConfig`.

@@ -1,4 +1,4 @@
-"""n-step Q-learning as a hand-made rule."""
+"""n-step Q-learning as a hand-designed rule."""
 
 import dataclasses
 

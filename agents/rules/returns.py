@@ -72,7 +72,7 @@ def vtrace(
 
 
 def lambda_returns(
-    trajectory: Trajectory, values: Array, discount: float, lambda_: float, is_constant: bool = True
+    trajectory: Trajectory, values: Array, discount: float | Array, lambda_: float | Array, is_constant: bool = True
 ) -> tuple[Array, Array]:
     """Compute λ-returns and advantages: `vtrace` with ρ = 1, for values [T + 1, B]."""
     return vtrace(trajectory, values, jnp.ones_like(values[1:]), discount, lambda_, is_constant)

@@ -1,4 +1,4 @@
-"""TD(λ) prediction as a hand-made rule."""
+"""TD(λ) prediction as a hand-designed rule."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The rule Disco103 beside reference data: what one update gives, and the gradient through several, key by key."""
+"""The rule Disco103 compared with reference data: one update, and the gradient through several, key by key."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""How the cost of a step grows with a size: benchmarks of several sizes, and a figure of them beside linear growth."""
+"""How the cost of a step grows with a size: benchmarks of several sizes, and a figure of their growth."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,10 @@
 
 import contextlib
 import importlib
+import itertools
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,24 @@ def of_old_gymnax(make: Callable) -> Callable:
     return made
 
 
+class OfOldGym:
+    """Environments of envpool whose resets and steps return what those of gym before 0.26 did."""
+
+    def __init__(self, made: Any):
+        self.made, self.spec = made, made.spec
+        self.action_space, self.observation_space = made.action_space, made.observation_space
+
+    def reset(self) -> Any:
+        return self.made.reset()[0]
+
+    def step(self, action: Any) -> tuple:
+        shown, reward, is_terminal, is_truncated, info = self.made.step(action)
+        return shown, reward, is_terminal | is_truncated, info
+
+    def close(self) -> None:
+        self.made.close()
+
+
 def repeated(train: Callable, num_steps: int, add: Add) -> None:
     compiled = jax.jit(train)
     for i in range(ROWS):
@@ -86,9 +106,6 @@ def disco_rl(packages: Path, add: Add, notebook: str, updates: int, env_steps: i
 
     sys.modules["tqdm"].tqdm = loop  # type: ignore[attr-defined]
     importlib.import_module("chex").Array = jax.Array  # type: ignore[attr-defined]
-    stacked = lambda *trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)  # for what newer versions of JAX lack
-    jax.device_put_replicated = lambda tree, devices: stacked(*[tree] * len(devices))  # type: ignore[assignment]
-    jax.device_put_sharded = lambda shards, devices: stacked(*shards)  # type: ignore[assignment]
     cells = json.loads((folder / "colabs" / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
     weights, names = str(folder / "disco_rl" / "update_rules" / "weights") + "/", {"__name__": "notebook"}
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
@@ -97,6 +114,34 @@ def disco_rl(packages: Path, add: Add, notebook: str, updates: int, env_steps: i
             exec(source.replace("/content/", weights), names)  # noqa: S102
             continue
         return
+
+
+def cleanba(packages: Path, add: Add, **settings: Any) -> None:
+    """Run cleanba_ppo.py, whose updates are timed at their ends, on one actor thread; it logs to a folder that goes."""
+    batch = settings["local_num_envs"] * settings["num_steps"]
+    pmap, envpool = jax.pmap, importlib.import_module("envpool")
+    make = envpool.make
+
+    def timed(*arguments: Any, **keywords: Any) -> Callable:
+        update = pmap(*arguments, **keywords)
+
+        def updated(*arguments: Any) -> Any:
+            result = jax.block_until_ready(update(*arguments))
+            add(1, batch)
+            return result
+
+        return updated
+
+    jax.pmap = timed  # type: ignore[assignment]
+    envpool.make = lambda *arguments, **options: OfOldGym(make(*arguments, **options))  # type: ignore[attr-defined]
+    program = packages.resolve() / "cleanba" / "cleanba" / "cleanba_ppo.py"
+    head = "class AgentParams:"  # in which newer versions of Flax look for a name
+    source = program.read_text(encoding="utf-8").replace(head, f"{head}\n    __contains__ = lambda *_: False")
+    given = settings | dict(num_actor_threads=1, total_timesteps=ROWS * batch)
+    flags_of = lambda name, value: [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+    sys.argv = [str(program), *itertools.chain(*itertools.starmap(flags_of, given.items()))]
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        exec(source, {"__name__": "__main__", "__file__": str(program)})  # noqa: S102
 
 
 Settings = dict[str, Any]
@@ -117,6 +162,7 @@ PEERS: dict[str, tuple[Callable, Settings]] = {
     "purejaxrl_ppo_minatar": (purejaxrl, dict(module="ppo") | _MINATAR),
     "rejax_dqn": (rejax, dict(algorithm="dqn", env="CartPole-v1", total_timesteps=100_000) | _REJAX_DQN),
     "rejax_ppo": (rejax, dict(algorithm="ppo", env="CartPole-v1", total_timesteps=500_000) | _REJAX_PPO),
+    "cleanba_ppo": (cleanba, dict(env_id="Pong-v5", local_num_envs=8, num_steps=8, channels=(4, 8, 8))),
     "disco_rl_eval": (disco_rl, dict(notebook="eval", updates=15, env_steps=58)),
     "disco_rl_meta_train": (disco_rl, dict(notebook="meta_train", updates=1, env_steps=4096)),
 }
@@ -134,6 +180,9 @@ def main(argv: list[str]) -> None:
         sys.modules[name] = mock.MagicMock()  # which the peers import, and do not use here
     sys.modules["tqdm"] = mock.MagicMock()
     jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
+    stacked = lambda *trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)  # for what newer versions of JAX lack
+    jax.device_put_replicated = lambda tree, devices: stacked(*[tree] * len(devices))  # type: ignore[assignment]
+    jax.device_put_sharded = lambda shards, devices: stacked(*shards)  # type: ignore[assignment]
     gymnax = importlib.import_module("gymnax")
     gymnax.make = of_old_gymnax(gymnax.make)  # type: ignore[attr-defined]
     clock = Clock()

@@ -56,6 +56,10 @@ _DQN += " --config.optimizer.learning_rate=2.5e-4 --config.rule.target_period=50
 _PPO = "--rule=ppo --steps=1e6 --config.annealing=10000000 --config.optimizer.learning_rate"
 _CARTPOLE = "--env=gymnax/CartPole-v1 --config.network.activation=tanh"
 _FIVE = "--config.batch_size=5 --config.unroll=100 --config.epochs=5 --config.minibatches=5"
+_PONG = "--env=atari/Pong --rule=ppo --config.batch_size=8 --config.unroll=8 --config.minibatches=4 --steps=384"
+_PONG += " --config.annealing=384 --config.optimizer.learning_rate=2.5e-4 --config.network.torso=resnet"
+_PONG += " --config.network.channels=4,8,8 --config.network.hidden=256 --config.rule.clip=0.1"
+_PONG += " --noconfig.rule.is_value_clipped"
 _BREAKOUT = "--env=gymnax/Breakout-MinAtar"
 _DISCO103 = "--rule=disco103 --env=toy/catch/8x8"
 _ENVS = "--envs=toy/catch/5x5,toy/catch/5x5"
@@ -80,6 +84,7 @@ BENCHMARKS = {
     "ppo_5": Benchmark(STEPS, "online", f"{_CARTPOLE} {_PPO}=7.5e-4 {_FIVE}", "rejax_ppo"),
     "pong_frodo": Benchmark(STEPS, "online", "--env=atari/Pong --steps=27e3"),
     "pong_impala": Benchmark(STEPS, "online", "--env=atari/Pong --rule=impala --steps=1e4"),
+    "ppo_pong": Benchmark(STEPS, "online", _PONG, "cleanba_ppo"),
     "disco103": Benchmark(
         UPDATE, "evaluate", "--rule=disco103 --env=toy/catch/8x8 --seeds=0 --steps=1e4", "disco_rl_eval"
     ),

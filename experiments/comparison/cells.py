@@ -125,7 +125,7 @@ def is_shown(out: Path, env: str, method: str, choice: Choice) -> bool:
 
 
 def returns_of(results: reading.Results) -> np.ndarray:
-    """Return the return of each life; that of one whose parameters were not finite at the end is -inf."""
+    """Return the return of each seed; that of one whose parameters were not finite at the end is -inf."""
     finals = reading.final_values(results, "return")
     if "is_finite" not in results.columns:
         return finals

@@ -102,7 +102,7 @@ def pivot(
     """Return a table of statistics: a row for each method that has one, under its label, None where there is none.
 
     Args:
-      columns: what stands beside each other, one of the columns of the statistics.
+      columns: what stands side by side, one of the columns of the statistics.
       values: which of them, in order.
       text: makes an entry of a row.
       of: what the others are.

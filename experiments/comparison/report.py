@@ -1,6 +1,6 @@
 """The report of a comparison: its numbers as CSV, figures as PNG, and index.html, a plain page with its tables.
 
-The page is beside the figures that it shows, and says what is missing.
+The page is in the folder of the figures that it shows, and says what is missing.
 """
 
 import html
@@ -104,9 +104,9 @@ def _about(comparison: Comparison) -> str:
     others = " and ".join(f"{symbol} = {value:g}" for symbol, value in given.items() if value is not None)
     return (
         f"{len(comparison.envs)} environments, {len(comparison.seeds)} seeds; environment steps of each agent: "
-        f"{', '.join(f'{steps} ({name})' for name, steps in budgets.items())}. Scores are means over the last fifth of "
-        "a life: 0 is random play, and that of an agent whose parameters were not finite; 1 the best, or a published "
-        "result. Intervals are of the seeds alone: 95 %, by stratified bootstraps, of differences "
+        f"{', '.join(f'{steps} ({name})' for name, steps in budgets.items())}. Scores are means over the last fifth "
+        "of a lifetime: 0 is random play, and that of an agent whose parameters were not finite; 1 the best, or a "
+        "published result. Intervals are of the seeds alone: 95 %, by stratified bootstraps, of differences "
         f"Student-t. Settings were chosen by the seeds {', '.join(map(str, comparison.tuning_seeds))}, those of a "
         "discovered rule in other environments."
         + f" All rules but discovered ones have {others}; outer objectives keep theirs." * bool(others)
@@ -144,7 +144,7 @@ def _tables(comparison: Comparison, found: Findings) -> Iterator[tuple[str, str,
         f"{', '.join('{} × {}'.format(*x) for x in grid.batches)}. ! marks what is at the edge of three or more."
     )
     yield "What was tuned", text, _choices(comparison, found)
-    text = "To discover η before, and a seed's life, means over environments; compilation is once for all seeds."
+    text = "To discover η before, and to train a seed, means over environments; compilation is once for all seeds."
     yield "Cost", text, _mean_costs(found)
 
 

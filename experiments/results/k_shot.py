@@ -1,4 +1,4 @@
-"""Returns by trial in tasks that are held out, beside the best that is possible: statistics, references, a figure.
+"""Returns by trial in held-out tasks, compared with the best that is possible: statistics, references, a figure.
 
 Source: AdA 2023, appendix B: scores are normalised by a reference of each task, and shown as median and 20th percentile
 over tasks. There the reference is the best last trial of an agent that was fine-tuned on the task; here it is the exact

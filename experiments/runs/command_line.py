@@ -57,7 +57,7 @@ def define_flags(
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
-    flags.DEFINE_list("log_to", [], f"Where metrics go beside metrics.csv: some of {', '.join(WATCHERS)}.")
+    flags.DEFINE_list("log_to", [], f"Where metrics go in addition to metrics.csv: some of {', '.join(WATCHERS)}.")
     define_settings(config, without, preset)
 
 

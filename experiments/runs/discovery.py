@@ -29,7 +29,7 @@ class DiscoverConfig(PopulationConfig):
 
     Attributes:
       envs: Names of environments, one agent for each entry.
-      init_meta_params: What η is at the start: a discovered or fitted rule, or '' for random.
+      init_meta_params: The initial η: a discovered or fitted rule, or '' for random.
     """
 
     envs: tuple[str, ...] = ()

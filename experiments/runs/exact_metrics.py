@@ -70,13 +70,14 @@ def log_metrics(
 ) -> Callable[[OnlineState], dict[str, Any]]:
     """Make the function that measures at log points.
 
-    Catch and Discounting Chain: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
-    probable actions. gymnax: `greedy_return`, the mean return of GREEDY_EPISODES episodes of those actions, the same
-    starts at every log point, and of agents with Q `start_return`, the same discounted by the rule's γ, to hold
-    beside `start_q`. Trials: `trial_1`, `trial_2` and so on, the mean return of each over TRIALS_EPISODES
-    episodes of the policy as it acts, each of another held-out task, the same at every log point; of fewer, where these
-    would be more than TRIALS_SHARE of the `num_steps` environment steps between log points. Everywhere, of agents with
-    Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of Co-Reyes et al. 2021).
+    Catch and Discounting Chain: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it
+    acts, and of its most probable actions. gymnax, but not craftax: `greedy_return`, the mean return of GREEDY_EPISODES
+    episodes of those actions, the same starts at every log point, and of agents with Q `start_return`, the same
+    discounted by the rule's γ, to compare with `start_q`. Trials: `trial_1`, `trial_2` and so on, the mean return of
+    each over TRIALS_EPISODES episodes of the policy as it acts, each of another held-out task, the same at every log
+    point; of fewer, where these would be more than TRIALS_SHARE of the `num_steps` environment steps between log
+    points. Everywhere, of agents with Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of
+    Co-Reyes et al. 2021).
     """
 
     rule, key = learner.setup.rule, jax.random.key(0)
@@ -92,7 +93,7 @@ def log_metrics(
             how: dict[str, Any] = dict(num_trials=k, is_forgetful=environment.is_forgetful)
             returns = returns_by_trial(learner, params, trial, held_out_tasks(trial, num_tasks), key, **how)
             found |= {f"trial_{i + 1}": x for i, x in enumerate(returns.mean(axis=0))}
-        elif isinstance(environment, GymnaxEnvironment):
+        elif isinstance(environment, GymnaxEnvironment) and not environment.is_restart_slow:
             gamma = getattr(learner.config.rule.settings, "discount", 1.0)
             returns, discounted = episode_returns(learner, params, environment, key, GREEDY_EPISODES, discount=gamma)
             found |= {"greedy_return": returns.mean()} | ({"start_return": discounted.mean()} if "q" in spec else {})

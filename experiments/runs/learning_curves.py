@@ -53,7 +53,7 @@ def show(summary: Mapping[str, Any], folder: Path, label: str) -> None:
 def drawn_together(results: reading.Results) -> Figures:
     """Return what is drawn in one figure.
 
-    Figures 5 and 6 of Co-Reyes et al. 2021: what an agent expects at the start beside what its policy gets from there,
+    Figures 5 and 6 of Co-Reyes et al. 2021: what an agent initially expects, and what its policy gets from there,
     and which cases of a program's maxima are active. And the kinds of tasks that a curriculum chooses.
     """
     known, figures = results.columns, {}

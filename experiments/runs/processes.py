@@ -40,9 +40,7 @@ def define_process_flags() -> None:
     flags.DEFINE_string("coordinator", "", "host:port of process 0, where several processes do one run.")
     flags.DEFINE_integer("num_processes", 1, "Processes of the run.")
     flags.DEFINE_integer("process_id", 0, "Which of them this one is.")
-    flags.DEFINE_integer(
-        "timeout", 60, "Seconds to wait for the other processes, at the start and later.", lower_bound=1
-    )
+    flags.DEFINE_integer("timeout", 60, "Seconds to wait for the other processes, initially and later.", lower_bound=1)
 
 
 def num_devices() -> int:

@@ -86,7 +86,9 @@ def parse_envs(text: str) -> tuple[str, ...]:
             raise UsageError(f"--envs={text}: these are more than {MAX_ENTRIES} environments; give fewer")
         envs.extend(f"{match[1]}{number}" for number in numbers) if match else envs.append(part)
     for env in envs:
-        if re.fullmatch(r"(toy|gymnax|navix|bsuite|envpool|atari|changing|trials)/.*", env) is None or is_pure(env):
+        if re.fullmatch(r"(toy|gymnax|craftax|navix|bsuite|envpool|atari|changing|trials)/.*", env) is None or is_pure(
+            env
+        ):
             make_environment(env, 1, 0)  # refuses an unknown name
     return tuple(envs)
 

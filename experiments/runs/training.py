@@ -11,7 +11,7 @@ written, too: the metrics of every iteration since the last but one row, [seeds,
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -48,15 +48,17 @@ def train(
     experiment: str,
     name: str,
     make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
+    callbacks: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
-    With `options.learning_rates` each seed lives once with each of them; metrics.csv then has a column for it, and one
-    for `is_finite`: a life whose parameters are no longer finite goes on, where else the run is stopped.
+    With `options.learning_rates` each seed runs once with each of them; metrics.csv then has a column for it, and one
+    for `is_finite`: a seed whose parameters are no longer finite goes on, where else the run is stopped.
 
     Args:
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       make: makes the environment from its name, the size of the batch and a seed.
+      callbacks: see each row, before `options.log_to` does.
     Returns:
       the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
       for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
@@ -99,14 +101,14 @@ def train(
     about = {"teacher": _checksum(teacher and teacher.params)}
     run = Run(options, experiment=experiment, name=name, config=config, why_as_long=why_as_long, about=about)
     with run:
-        end_program(drive(regime, run, by_name(options.log_to)), run)
+        end_program(drive(regime, run, [*callbacks, *by_name(options.log_to)]), run)
         summary = _summary(run, lives_at_once)
         run.finish(summary)
     return summary
 
 
 def choose_threads(config: OnlineConfig, options: RunOptions) -> None:
-    """Have one thread run a small life in JAX; a program calls this before anything begins JAX.
+    """Have one thread run a small lifetime in JAX; a program calls this before anything begins JAX.
 
     It is small, by the size of an update's largest products, where two threads would take as long as one.
     """

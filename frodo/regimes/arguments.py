@@ -70,7 +70,7 @@ def check_params(agent: Agent, params: Params, observation: Any) -> None:
 def check_core_state(agent: Agent, core_state: Any, batch_size: int) -> None:
     """Raise a ValueError for a core state of another core, or of another number of environments."""
     expected = jax.eval_shape(lambda: agent.initial_state(batch_size))
-    what = "what `act` returned before the first step, at the start `setup.agent.initial_state(B)`"
+    what = "what `act` returned before, initially `setup.agent.initial_state(B)`"
     check_like("core_state", core_state, expected, what)
 
 
@@ -101,7 +101,7 @@ def make_check_state(setup: Setup, num_actions: int, kind: type) -> Callable[[An
 
 
 def check_first_observation(observation: Array) -> None:
-    """Raise a ValueError for observations without an axis of environments, as far as can be told, or with none."""
+    """Raise a ValueError for observations of no environment, or without an axis of them, as far as shapes show it."""
     check_is_batch(observation, 1 if isinstance(observation, jax.core.Tracer) else 2)  # a compiled program's: numbers
 
 

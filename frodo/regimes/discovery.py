@@ -23,6 +23,7 @@ from frodo.settings import population_presets, presets
 from frodo.settings.config import PopulationConfig
 from frodo.settings.observations import note_layout
 from frodo.settings.registry import RULES
+from frodo.settings.unused import paths, refuse_unused
 
 
 def reduce_results(
@@ -107,11 +108,11 @@ class Populations(Regime):
       config, environments, key: those of `Population`.
       names: of the environments, in rows.
       num_steps: meta-steps.
-      meta_params: η at the start; None for random.
+      meta_params: the initial η; None for random.
       start: the state to go on from, which stays as it is; None to begin.
       every: meta-steps between two rows; a run stops, and is saved, at a row.
       make: agent, meta-step -> an environment on the host, to go on in; None for the one given.
-      env_steps_before: those that η has had already, for its origin.
+      env_steps_before: those in which η was trained before, for its origin.
       is_kept: whether the rows are kept for the result.
     """
 
@@ -221,7 +222,7 @@ def discover(
       **settings: fields of `PopulationConfig` that replace the defaults. Where all environments show pictures, agents
         have the torso for pictures, unless these say otherwise.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the environments.
+      ValueError: naming the setting that is not known, is bad, changes nothing, or does not fit the environments.
       TypeError: if an environment is of no kind that is known.
     """
     key = checked_key(key)
@@ -262,6 +263,7 @@ def discover(
         env_steps_before=earlier or 0,
         is_kept=True,
     )
+    refuse_unused(config, paths(settings), is_in_jax=not all(isinstance(agent, HostEnvironment) for agent in agents))
     about = {"key": str(jax.random.key_data(key).tolist()), "environments": ", ".join(names)}
     about["start"] = str(earlier)
     with opened(folder, "discover", config.rule.name, config, num_meta_steps, about, "num_meta_steps") as run:

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from agents.environments.adapt import as_environment
 from agents.types import Array, Params
-from agents.validation import check_count
+from agents.validation import check_count, check_type
 from frodo.regimes.learner import Learner
+from frodo.regimes.results import OnlineResult
 from frodo.runs.callbacks import Callback
 from toy_envs.base import Environment, step_batch
 
@@ -67,7 +68,8 @@ class HeldOut(Callback):
       num_episodes: the same at every row.
       is_greedy: whether the most probable action of a step is taken, else one is drawn from the policy.
     Raises:
-      ValueError: for an environment on the host.
+      ValueError: for an environment on the host, or, at the first row, for one with observations of another shape or
+        with another number of actions than the agent's.
     """
 
     def __init__(self, environment: Any, num_episodes: int = 64, is_greedy: bool = True):
@@ -80,8 +82,14 @@ class HeldOut(Callback):
 
     def see(self, row: dict[str, Any]) -> None:
         result = self.driven.result()
+        check_type("callback HeldOut: the result", result, OnlineResult, "that of discover_online")
         learner, environment = result.learner, self._environment
         if self._play is None:
+            facts = result.life.facts
+            expected = f"{facts.num_actions} actions and observations {list(facts.observation_shape)}"
+            found = f"{environment.num_actions} actions and observations {list(environment.observation_shape)}"
+            if found != expected:
+                raise ValueError(f"HeldOut: the environment has {found}, expected {expected}, as the agent learns from")
             how = (environment, jax.random.key(0), self._num_episodes, self._is_greedy)
             self._play = jax.jit(lambda params: episode_returns(learner, params, *how)[0].mean())
         row["held_out_return"] = float(self._play(learner.setup.acting_params(result.state.agent)))

@@ -38,7 +38,7 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-VERSION = 3  # of how programs are scored and told apart, random numbers and all; before 3 lanes drew step by step
+VERSION = 3  # of how programs are scored and distinguished, random numbers and all; before 3 lanes drew step by step
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 
@@ -240,7 +240,7 @@ class Evolution:
         """Go on from a state of a search with the same tasks and settings.
 
         Raises:
-          ValueError: if an earlier version began it, which scored programs or told them apart in another way.
+          ValueError: if an earlier version began it, which scored or distinguished programs in another way.
         """
         if told.get("version") != VERSION:
             raise ValueError("an earlier version began this search, and scored programs in another way: begin anew")

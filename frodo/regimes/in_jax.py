@@ -1,4 +1,4 @@
-"""Lifetimes in a pure environment as a regime: all lives by one program, what they differ in is data."""
+"""Lifetimes in a pure environment as a regime: one program for all seeds, what they differ in is data."""
 
 import functools
 from collections.abc import Callable
@@ -30,14 +30,14 @@ CHUNK_STEPS = 10_000
 
 
 class LivesInJax(LivesRegime):
-    """As many lives at a time as there are devices, or all of them side by side; or each split over devices.
+    """As many lifetimes at a time as there are devices, or all of them side by side; or each split over devices.
 
-    Args, beside those of `LivesRegime`:
-      environment: that of all lives.
+    Args, in addition to those of `LivesRegime`:
+      environment: that of all lifetimes.
       num_steps: of which there are as many whole iterations as fit.
       chunk: iterations between two rows, at most.
-      meta_params: η at the start; None for random.
-      num_devices: over which each life is split; 0 where whole lives are shared out.
+      meta_params: the initial η; None for random.
+      num_devices: over which each lifetime is split; 0 where whole lifetimes are shared out.
       of_iterations: measures of the states before and after an iteration, inside the program.
       of_rows: measures of the state at a log point.
       is_quick: whether to save on compilation.
@@ -145,7 +145,7 @@ class LivesInJax(LivesRegime):
         return [own for own, _ in placed], placed[0][1]
 
     def _what_was_shown(self, states: Any, control: Control, number: int, step: int) -> str:
-        """Run the first life of a group that cannot go on again, and say what its environments showed."""
+        """Run the first lifetime of a group that cannot go on again, and say what its environments showed."""
         if jax.process_count() > 1:
             return "what the environments showed was not looked at, with several processes"
         is_over = ~np.asarray(are_finite(states.learner.params))
@@ -196,6 +196,6 @@ def chunk_of(iterations: int, env_steps: int) -> int:
 
 
 def _groups(states: Any, size: int) -> list[Any]:
-    """Cut a pytree [lives, ...] into groups of so many."""
+    """Cut a pytree [lifetimes, ...] into groups of so many."""
     num = len(jax.tree.leaves(states)[0])
     return [jax.tree.map(lambda x, i=i: x[i : i + size], states) for i in range(0, num, size)]

@@ -22,6 +22,7 @@ from frodo.regimes.arguments import (
 )
 from frodo.rules.files import Rule, get_rule
 from frodo.settings.config import AgentConfig, make_setup
+from frodo.settings.unused import paths, refuse_unused
 from meta.targets.sensitivity import target_derivatives
 from meta.updates import experience
 from meta.updates.distillation import DistillationConfig, Teacher
@@ -73,7 +74,7 @@ class Learner(NamedTuple):
       is_meta: whether there is an η to learn, that is, whether `learn` wants a validation trajectory.
       init: key, observation [B, ...], η -> LearnerState. Without the last argument η is random.
       act: state, key, observation [B, ...], is_first [B], core state -> actions [B], logits [B, A], core state. The
-        core state at the start is `setup.agent.initial_state(B)`.
+        initial core state is `setup.agent.initial_state(B)`.
       update: state, trajectory [T, B] -> state, metrics: one update of θ with η as it is. Metrics are those of the
         rule, and update_norm, the norm of the change of θ.
       learn: state, fresh trajectories [M or stride, T, B, ...], validation trajectory or None -> state, metrics,
@@ -104,7 +105,7 @@ class Learner(NamedTuple):
 
 
 def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None = None, **settings: Any) -> Learner:
-    """Make a learner by a rule, for a loop of one's own: `init`, then `act` and `update` in turn.
+    """Make a learner by a rule, for a user-defined loop: `init`, then `act` and `update` in turn.
 
     Args:
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
@@ -114,12 +115,14 @@ def make_learner(rule: Rule | str, num_actions: int, *, teacher: Teacher | None 
         unless one is given; with one, trajectories have `unroll` steps of `batch_size` environments, and θ stays, with
         metrics of nan, until it holds enough.
     Raises:
-      ValueError: naming the setting that is not known, is bad, or does not fit the number of actions.
+      ValueError: naming the setting that is not known, is bad, changes nothing, or does not fit the number of actions.
     """
     none = {"replay": ReplayConfig(), "distillation": DistillationConfig()}  # of the run that a rule comes from
     config = get_rule(rule).config.replace(**none | settings)
     check_teacher(config, teacher)
-    return build_learner(config, num_actions, teacher=teacher)
+    learner = build_learner(config, num_actions, teacher=teacher)
+    refuse_unused(config, paths(settings))
+    return learner
 
 
 def check_teacher(config: AgentConfig, teacher: Teacher | None) -> None:

@@ -1,4 +1,4 @@
-"""What regimes of lifetimes have in common: which lives there are, their metrics, and how one goes on."""
+"""What regimes of lifetimes have in common: their seeds, their metrics, and how one goes on."""
 
 import base64
 import copy
@@ -26,12 +26,12 @@ MAX_SKIPPED_IN_A_ROW = 10  # non-finite meta-gradients that a run survives
 
 
 class Lives(NamedTuple):
-    """The lives of a run, as many as there are seeds.
+    """The lifetimes of a run: one for each seed, or for each learning rate and seed.
 
     Attributes:
-      keys: random keys [lives].
+      keys: random keys [lifetimes].
       seeds: what rows call them.
-      rates: learning rates [lives]; None for that of the settings.
+      rates: learning rates [lifetimes]; None for that of the settings.
     """
 
     keys: Array
@@ -40,7 +40,7 @@ class Lives(NamedTuple):
 
 
 def lives_of(seeds: Sequence[int], learning_rates: Sequence[float] = ()) -> Lives:
-    """Return a life for each seed, or for each learning rate and seed."""
+    """Return a lifetime for each seed, or for each learning rate and seed."""
     all_seeds = [seed for _ in learning_rates or (None,) for seed in seeds]
     keys = jax.vmap(jax.random.key)(jnp.array(all_seeds))
     rates = jnp.array([rate for rate in learning_rates for _ in seeds]) if learning_rates else None
@@ -59,13 +59,13 @@ def reduced(metrics: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class LivesRegime(Regime):
-    """Lives, the metrics of all their iterations, and what goes on from an earlier life.
+    """Lifetimes, the metrics of all their iterations, and what goes on from an earlier one.
 
     Args:
-      config: that of all lives.
+      config: that of all lifetimes.
       make_learner: learning rate, a traced number or None for that of the settings -> Learner.
       lives: which there are.
-      num_steps: environment steps of each life.
+      num_steps: environment steps of each lifetime.
       is_kept: whether the metrics of every iteration are kept, for the result.
 
     Attributes:
@@ -83,11 +83,11 @@ class LivesRegime(Regime):
     def _set(self, num_steps: int, start: Any = None, parts: Sequence[dict[str, np.ndarray]] = ()) -> None:
         self._start, self.parts, self._bins, self._steps_of_life = start, list(parts), BinWatch(), num_steps
         num_done = sum(len(part["episodes"]) for part in self.parts)  # iterations
-        self._before = num_done * self._env_steps  # of a life that goes on
+        self._before = num_done * self._env_steps  # of a lifetime that goes on
         self.total = num_steps * len(self._lives.seeds)
 
     def going_on(self, start: Any, parts: Sequence[dict[str, np.ndarray]], num_steps: float) -> Self:
-        """Return the regime in which a life goes on: from a state, which stays as it is, and metrics so far."""
+        """Return the regime in which a lifetime goes on: from a state, which stays as it is, and metrics so far."""
         other = copy.copy(self)
         other._set(whole_steps(num_steps, self._env_steps), start, parts)
         return other
@@ -108,7 +108,7 @@ class LivesRegime(Regime):
         return base64.b64encode(data.getvalue()).decode()
 
     def _rows_of(self, lives: Lives, step: int, logged: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Return a row for each of these lives, of what was logged [lives] when they had so many steps."""
+        """Return a row for each of these lifetimes, of what was logged [lifetimes] after so many steps."""
         suite, _, game = getattr(self._config, "env", "").partition("/")
         frames = step * (ATARI_PREPROCESSING["frame_skip"] if suite == "atari" else 1)
         rows: list[dict[str, Any]] = []

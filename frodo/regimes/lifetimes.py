@@ -1,7 +1,7 @@
 """One lifetime as a program: an agent in one environment learns its own objective within it.
 
 An iteration is: M trajectories for M updates of θ and one more for the outer loss, then one update of η; with a
-hand-made rule, M trajectories and M updates. Where the trajectory of the outer loss is kept, it is the first of the
+hand-designed rule, M trajectories and M updates. Where the trajectory of the outer loss is kept, it is the first of the
 next M. The learner is the same in both runtimes. With a pure environment, `make_online_program` makes environment,
 actor and learner one jitted program: the first θ of an iteration acts all its trajectories (as in the paper's
 pseudo-code), or the θ of each update acts its own. With an environment on the host, an actor thread hands trajectories
@@ -62,7 +62,7 @@ def make_online_program(
     """Make environment, actor and learner one program; `evaluate` adds metrics to each iteration."""
     config, agent, policy = learner.config, learner.setup.agent, learner.setup.rule.policy
     check_tasks(learner, environment)
-    discount = getattr(config.rule.settings, "discount", 1.0)  # a rule of somebody's own may have none
+    discount = getattr(config.rule.settings, "discount", 1.0)  # a user-defined rule may have none
     curriculum = make_curriculum(config.curriculum, environment, agent, policy, discount)
     actor = Actor(environment, agent, policy, config.exploration, curriculum)
 

@@ -24,21 +24,21 @@ from frodo.settings.config import AgentConfig
 from frodo.settings.observations import note_sizes
 from meta.updates.experience import apart, jit_in_place, together
 
-ROWS = 200  # log points of a life, at most
+ROWS = 200  # log points of a lifetime, at most
 HANDED_OVER = 32  # environment steps of several short iterations that are handed over at once
-State = dict[str, Any]  # index of the life, its step, keys of its actors, learner
+State = dict[str, Any]  # index of the lifetime, its step, keys of its actors, learner
 
 
 class LivesOnHost(LivesRegime):
-    """One life after the other, each with its own environments and actor threads, until it is complete.
+    """One lifetime after the other, each with its own environments and actor threads, until it is complete.
 
     Of short iterations without a validation trajectory several are handed over, and learned from, at once: as many as
-    have HANDED_OVER environment steps, but not more than a row of a life's ROWS is of.
+    have HANDED_OVER environment steps, but not more than a row of a lifetime's ROWS is of.
 
     Of several processes each has its part of the environments. What is not named here is as for `LivesInJax`.
 
     Args:
-      environment: one of those of the lives, to see what it shows.
+      environment: one of those of the lifetimes, to see what it shows.
       make: seed -> an environment of one actor, in this process.
       is_owner: whether these environments are closed here.
     """
@@ -114,7 +114,7 @@ class LivesOnHost(LivesRegime):
         return state
 
     def _start_actors(self, state: State) -> None:
-        """Start the actors of a life, from its step on."""
+        """Start the actors of a lifetime, from its step on."""
         self.close()
         config, setup, num = self._config, self.learner.setup, self._num_actors
         num_processes, process = jax.process_count(), jax.process_index()
@@ -141,7 +141,7 @@ class LivesOnHost(LivesRegime):
         return splitting.here(params) if self._is_split else params
 
     def _lived(self, state: State) -> int:
-        """Return the steps of a life so far."""
+        """Return the steps of a lifetime so far."""
         return self._before + state["step"]
 
     def advance(self, state: State, step: int) -> Advanced:

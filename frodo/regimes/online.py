@@ -51,13 +51,13 @@ def discover_online(
     callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> OnlineResult:
-    """Let one agent live in an environment, and learn its own objective if the rule has one to learn.
+    """Train one agent in an environment; by a learned rule it discovers its own objective meanwhile.
 
     Args:
-      environment: a pure one (`Environment`, or one of gymnax, navix or xminigrid), which is batched here; a batch on
-        the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of one, as
-        'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there are
-        `batch_size` environments, that of the settings, with seeds from the key.
+      environment: a pure one (`Environment`, or one of gymnax, craftax, navix or xminigrid), which is batched here; a
+        batch on the host, such as a `gymnasium.vector.VectorEnv`, or a sequence of `dm_env.Environment`; or the name of
+        one, as 'toy/catch'. `agents.environments.adapt.as_environment` says what is taken. Of a name on the host there
+        are `batch_size` environments, that of the settings, with seeds from the key.
       rule: a `Rule`, or a name that `make_rule` or `load_rule` takes.
       num_steps: environment steps, all environments of the batch counted, of which there are as many whole iterations
         as fit; at least those of one.
@@ -182,7 +182,7 @@ def _regime(
     teacher: Teacher | None,
     num_steps: float,
 ) -> LivesInJax | LivesOnHost:
-    """Make the regime of one life; errors are those of `discover_online`."""
+    """Make the regime of one lifetime; errors are those of `discover_online`."""
     make_learner = functools.partial(build_learner, config, environment.num_actions, is_frozen, teacher=teacher)
     learner = make_learner()
     check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
@@ -202,7 +202,7 @@ def _run(
     callbacks: Sequence[Any] = (),
     run: Run | None = None,
 ) -> OnlineResult:
-    """Run a regime of one life, and return its result."""
+    """Run a regime of one lifetime, and return its result."""
     facts = facts_of(regime.learner, environment, key)
 
     def result(state: Any) -> OnlineResult:

@@ -30,7 +30,7 @@ from meta.updates.lifetime import Setup
 from meta.updates.population import AXIS, make_group_step
 from toy_envs.base import Environment
 
-UTILISATION = 0.3  # of the peak, beside which a plan gives the time at the peak itself
+UTILISATION = 0.3  # of the peak; a plan also gives the time at the peak itself
 ACCELERATORS: dict[str, tuple[float, float | None, float]] = {  # published peaks, bf16 and fp32, FLOP/s; memory, bytes
     "H100": (989e12, 67e12, 80e9),  # NVIDIA's data sheet, SXM; bf16 is half of what it gives with sparsity
     "H200": (989e12, 67e12, 141e9),  # NVIDIA's data sheet, SXM

@@ -1,4 +1,4 @@
-"""The result of a life: an agent and its objective, which act, go on, and are kept in a file.
+"""The result of a lifetime: an agent and its objective, which act, go on, and are kept in a file.
 
 The file is an .npz archive without pickle. `result.json` says what the agent is, its settings and what it sees;
 `learner…` is all that learning changed, leaf by leaf; `actor…` is where acting goes on: in a pure environment its whole
@@ -32,7 +32,7 @@ LEARNER, ACTOR, METRICS = "learner", "actor", "metrics."  # with these begin the
 
 
 class Facts(NamedTuple):
-    """What a life is of: what `result.json` says, beside its format.
+    """What identifies a lifetime: what `result.json` says, apart from its format.
 
     Attributes:
       config: all settings of the agent.
@@ -62,7 +62,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(learner: Learner, environment: Environment | HostEnvironment, key: Array) -> Facts:
-    """Return what a life in that environment is of."""
+    """Return what identifies a lifetime in that environment."""
     return Facts(
         config=learner.config,
         num_actions=int(environment.num_actions),
@@ -75,7 +75,7 @@ def facts_of(learner: Learner, environment: Environment | HostEnvironment, key: 
 
 
 class Life(NamedTuple):
-    """Where a life goes on, beside the learner's state.
+    """Where a lifetime goes on, in addition to the learner's state.
 
     Attributes:
       actor: leaves by their path: of the actor's state in a pure environment, of its random key on the host.
@@ -188,10 +188,10 @@ class OnlineResult:
           environment: of a result that was loaded, that in which it goes on, of the kinds that `discover_online` takes;
             None for any other.
         Raises:
-          ValueError: naming what does not fit the life that goes on.
+          ValueError: naming what does not fit the lifetime that goes on.
         """
         if self._is_loaded == (environment is None):
-            expected = "that to go on in: a file holds none" if self._is_loaded else "None: the life has its own"
+            expected = "that to go on in: a file holds none" if self._is_loaded else "None: the lifetime has its own"
             raise ValueError(f"environment is {type(environment).__name__}, expected {expected}")
         return self._go_on(num_steps, environment) if self._is_loaded else self._go_on(num_steps)
 

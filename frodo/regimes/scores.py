@@ -102,7 +102,7 @@ def reference_scores(env: str) -> tuple[float, float]:
             return reference_scores(changed)
         toy = names.make(changed.removeprefix("toy/"))
         if isinstance(toy, Catch) and toy.columns > 1 and toy.look_ahead_bound(toy.rows - 1) == 1:
-            return 0.0, 1.0  # what pays, a catch or a miss, is always to be had
+            return 0.0, 1.0  # what pays, a catch or a miss, can always be reached
     if suite == "atari":
         return atari_scores(name)
     if env in KNOWN:

@@ -77,7 +77,7 @@ class Kind(NamedTuple):
     Attributes:
       language: of the programs.
       formulas: known programs by name.
-      fingerprints: compact program, what a loss is told of ends by -> what it is told apart by
+      fingerprints: compact program, what a loss is told of ends by -> what distinguishes it
         (`meta.programs.equivalence`).
     """
 

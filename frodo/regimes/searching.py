@@ -257,7 +257,7 @@ def evolve(
         evaluate in lanes of this process.
       **settings: fields of `EvolutionConfig`, such as num_finalists and num_final_seeds.
     Raises:
-      ValueError: naming what is not known, bad, or does not fit, such as an environment in which no such agent lives.
+      ValueError: naming what is not known, bad, or does not fit, such as an environment that no such agent can act in.
       TypeError: if an environment is of no kind that is known.
     """
     check_count("num_programs", num_programs)

@@ -40,7 +40,7 @@ class Rule:
     Attributes:
       name: the name that it was made or loaded by.
       config: settings of agents that learn by it; `config.rule` holds its own.
-      meta_params: η; None where there is none yet: it is random then, for a hand-made rule it is {}.
+      meta_params: η; None where there is none yet: it is random then, for a hand-designed rule it is {}.
       origin: where it was discovered, None for one that was not.
     """
 
@@ -124,7 +124,7 @@ def make_rule(name: str, **settings: Any) -> Rule:
 
 
 def fit_rule(target: str = "vtrace", **settings: Any) -> Rule:
-    """Make a rule whose targets are hand-made ones at first, to be learned further, with a fitted η.
+    """Make a rule whose targets are hand-designed ones at first, to be learned further, with a fitted η.
 
     Args:
       target: "vtrace", "lambda_return" or "n_step_return", of FRODO's rule; "cmpo", of DiscoRL's (π̂ is fitted, and ŷ
@@ -147,7 +147,7 @@ def _at_start(name: str, start: Start, **settings: Any) -> Rule:
 
 
 def register_rule(name: str, entry: RuleEntry) -> None:
-    """Make a rule of one's own known by a name, to every function and to every program.
+    """Make a user-defined rule known by a name, to every function and to every program.
 
     Programs import what the environment variable FRODO_PLUGINS names: a file, such as my_rule.py, or a module, or
     several with commas between.
@@ -170,7 +170,7 @@ def shipped_rules() -> list[str]:
 
 
 def load_rule(name: Path | str) -> Rule:
-    """Load a discovered rule, or one that is fitted to a hand-made target.
+    """Load a discovered rule, or one that is fitted to a hand-designed target.
 
     Args:
       name: "disco103" for the published one (`disco103_weights.find` says where its weights come from), one of

@@ -1,4 +1,4 @@
-"""η of rules that are fitted to a hand-made target: from the user's cache, else fitted now, in a minute or two."""
+"""η of rules that are fitted to a hand-designed target: from the user's cache, else fitted now, in a minute or two."""
 
 import contextlib
 import dataclasses

@@ -112,7 +112,7 @@ class _InFolder(Callback):
 
 
 class TensorBoard(_InFolder):
-    """Event files in <run>/tensorboard/<life>; where a run goes on they are written anew from metrics.csv.
+    """Event files in <run>/tensorboard/, by seed; where a run goes on they are written anew from metrics.csv.
 
     Args:
       folder: where they lie, of a run without a folder of its own.
@@ -155,14 +155,14 @@ class TensorBoard(_InFolder):
 
 
 class WeightsAndBiases(_InFolder):
-    """A run for each life, with files in <run>/wandb; where it goes on, what is there already is left out.
+    """A run for each seed, with files in <run>/wandb; where it goes on, what is there already is left out.
 
-    Where it fails later than at the start, metrics.csv alone goes on.
+    Where it fails later than in its beginning, metrics.csv alone goes on.
 
     Args:
       folder: where they lie, of a run without a folder of its own.
     Raises:
-      RunError: at the start, as without a key.
+      RunError: in the beginning, as without a key.
     """
 
     name, package = "wandb", "wandb"
@@ -236,7 +236,7 @@ def rows_so_far(folder: Path) -> list[dict[str, str]]:
 
 
 def life_of(row: Mapping[str, Any]) -> str:
-    """Name the life that a row is of: its seed, and in a grid its learning rate."""
+    """Name the lifetime that a row is of: its seed, and in a grid its learning rate."""
     rate = row.get("learning_rate")
     return f"seed_{int(float(row['seed']))}" + (f"_rate_{float(rate):g}" if rate is not None else "")
 

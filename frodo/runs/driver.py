@@ -26,10 +26,10 @@ class Advanced(NamedTuple):
     """Where a regime is after it was advanced.
 
     Attributes:
-      state: all that it goes on from, beside what `Regime.told` returns.
+      state: all that it goes on from, apart from what `Regime.told` returns.
       step: how far it is, in the regime's unit; checkpoints bear its name.
-      rows: of metrics, by column, a row for each life; empty where none is due.
-      text: what the line of progress says beside steps.
+      rows: of metrics, by column, a row for each lifetime; empty where none is due.
+      text: what the line of progress says in addition to steps.
     """
 
     state: Any
@@ -51,7 +51,7 @@ class Regime(abc.ABC):
 
     @abc.abstractmethod
     def init(self) -> Any:
-        """Return the state at the start."""
+        """Return the initial state."""
 
     def begin(self, state: Any, step: int, run: "Driven") -> Any:
         """Begin, or go on from a state and step; returns the state. What it starts is ended by `close`."""
@@ -73,7 +73,7 @@ class Regime(abc.ABC):
         """End the threads that `begin` started; after an exception, as `__exit__` has it, those that hang are left."""
 
     def told(self) -> Any:
-        """Return what a checkpoint has beside the state, as JSON can hold it."""
+        """Return what a checkpoint has in addition to the state, as JSON can hold it."""
         return None
 
     def gather(self, state: Any) -> Any:
@@ -90,7 +90,7 @@ class Driven:
 
     Attributes:
       run: its folder, None where nothing is kept.
-      told: what the checkpoint had from which it goes on, beside the state.
+      told: what the checkpoint holds from which it goes on, in addition to the state.
       clock: how long it has taken.
       latest: where it is.
       is_advancing: whether that is being used up: after an error it is no more.

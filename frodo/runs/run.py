@@ -83,7 +83,7 @@ class Run:
         self._why_as_long, self._about = why_as_long, about
         self._ask = "" if options.call else "--resume: "
         self.folder = folders.folder_of(options, experiment, name)
-        self.told: Any = None  # what was saved beside the state that is restored
+        self.told: Any = None  # what was saved with the state that is restored
         self._config_type = type(config)
         self._config_path, self._metrics_path = self.folder / "config.json", self.folder / "metrics.csv"
         self._on_exit = contextlib.ExitStack()

@@ -145,7 +145,7 @@ class OnlineConfig(AgentConfig):
         turn.
       vmap_seeds: Whether seeds of an environment in JAX run side by side, rather than one after another.
       is_frozen: Whether η stays as it is.
-      init_meta_params: What η is at the start: the file of a rule, the name of a discovered or fitted one, such as
+      init_meta_params: The initial η: the file of a rule, the name of a discovered or fitted one, such as
         'disco103', or '' for random.
     """
 

@@ -241,7 +241,7 @@ def common_agent(env: str) -> OnlineConfig:
 
 
 def fitted(env: str) -> OnlineConfig:
-    """FRODO from an η that is fitted to a hand-made target, with the common agent.
+    """FRODO from an η that is fitted to a hand-designed target, with the common agent.
 
     Targets are relative, so that they fit rewards of any size, and every trajectory trains. The outer objective has no
     critic's loss, and normalised advantages: what disturbs a good η least (docs/papers/frodo.md).
@@ -317,7 +317,7 @@ def with_images(config: Any, images: NetworkConfig) -> Any:
 def with_rule(config: Any, name: str) -> Any:
     """Return the same with another rule, which keeps the settings of the same names, and those of its outer objective.
 
-    A hand-made rule updates on every trajectory of a host as it comes.
+    A hand-designed rule updates on every trajectory of a host as it comes.
     """
     if name == config.rule.name:
         return config

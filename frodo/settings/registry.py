@@ -1,13 +1,15 @@
 """The registry of rules: what the package knows of each stands in its entry, and rules are chosen by their names.
 
-`frodo.rules.entries` holds the package's own; `frodo.register_rule` adds one of somebody's own.
+`frodo.rules.entries` holds the package's own; `frodo.register_rule` adds a user-defined one.
 """
 
+import collections
 import dataclasses
+import importlib
 import numbers
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -30,7 +32,7 @@ class Origin(NamedTuple):
 
 
 class Start(NamedTuple):
-    """An η that is known by a name: a published one, or one that is fitted to a hand-made target."""
+    """An η that is known by a name: a published one, or one that is fitted to a hand-designed target."""
 
     meta_params: Callable[["RuleConfig"], Params]  # the rule -> η
     agent: Callable[[str], Any]  # an environment's name, or "" -> the `OnlineConfig` of an agent that begins with it
@@ -69,7 +71,19 @@ class RuleEntry(NamedTuple):
     other_files: Any = None
 
 
-RULES: dict[str, RuleEntry] = {}
+class _Rules(collections.UserDict[str, RuleEntry]):
+    """Entries by name; the package's own are imported when they are first looked at: `import frodo` imports nothing."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, RuleEntry] = {}
+
+    @property
+    def data(self) -> dict[str, RuleEntry]:  # type: ignore[override]
+        importlib.import_module("frodo.rules.entries")  # by name, as that room imports this one
+        return self._entries
+
+
+RULES: MutableMapping[str, RuleEntry] = _Rules()
 """All rules that are known, by their names."""
 
 

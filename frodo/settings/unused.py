@@ -1,4 +1,4 @@
-"""Settings that change nothing beside what else is chosen: who gives one is told so."""
+"""Settings that change nothing, given the others: who gives one is told so."""
 
 import dataclasses
 from collections.abc import Collection, Mapping

@@ -122,7 +122,7 @@ class BinWatch:
         self._num_in_a_row, self._has_told = 0, False
 
     def look(self, metrics: Mapping[str, Any]) -> None:
-        """Look at the metrics of some updates, [..., updates] each; of several lives, all must have that share."""
+        """Look at the metrics of some updates, [..., updates] each; of several seeds, all must have that share."""
         if self._has_told or "value_bin_share" not in metrics:
             return
         shares = np.asarray(metrics["value_bin_share"])
@@ -132,7 +132,7 @@ class BinWatch:
                 self._has_told = True
                 note(
                     f"value_bin_share was above {TOO_LARGE} for {STAYS} updates: nearly all value targets are in one "
-                    "bin, as returns are near 0 so far, or small beside a bin's width of 1: larger rewards are learned "
-                    "better"
+                    "bin, as returns are near 0 so far, or small compared with a bin's width of 1: larger rewards are "
+                    "learned better"
                 )
                 return

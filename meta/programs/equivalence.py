@@ -12,7 +12,7 @@ from meta.programs.language import FORMULAS, LOSSES, Program, parse
 from meta.programs.targets import assembled
 from meta.programs.targets import fingerprint as target_fingerprint
 
-EQUIVALENCES = ("gradient", "output")  # what programs are told apart by
+EQUIVALENCES = ("gradient", "output")  # what distinguishes programs
 SAME = 1e-4  # fingerprints that differ by less are of one program, those that are less of one without a gradient
 TD = (FORMULAS["dqn"], "(Q(s)[a] - (r + max(Q_targ(s_next))))**2")  # δ² with γ and without
 NUM_PROBES, PROBED_ACTIONS, PROBED_DISCOUNT = 30, 3, 0.99
@@ -51,7 +51,7 @@ def fingerprint(instructions: Instructions, ends: str = "gamma") -> Array:
     """Return the gradient of a program's loss to Q(s) and Q(s_next) on fixed transitions, in units of its length.
 
     Programs whose losses differ by a constant, or by a positive factor, have the same: an optimiser that divides by the
-    size of gradients cannot tell them apart. 0 for a program without a gradient.
+    size of gradients treats them alike. 0 for a program without a gradient.
 
     Args:
       instructions: with the registers of all lists, `registers_of(LISTS)`.
@@ -90,7 +90,7 @@ def _direction(program: Program, ends: str) -> np.ndarray:
 def outputs(instructions: Instructions, ends: str = "gamma") -> Array:
     """Return a program's losses on fixed transitions, in units of the largest, and the logarithm of that unit.
 
-    What the paper tells programs apart by (Co-Reyes et al. 2021, section 3.3: a hash of outputs); a tolerance is thus
+    The paper distinguishes programs by it (Co-Reyes et al. 2021, section 3.3: a hash of outputs); a tolerance is thus
     relative. 0 where all losses are.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Lanes: value-based agents that learn by programs, one beside the other in one compiled program.
+"""Lanes: value-based agents that learn by programs, side by side in one compiled program.
 
 A lane is an agent, its replay and its environment for as many episodes as an evaluation has (Co-Reyes et al. 2021,
 Algorithm 1): ε-greedy acting, one update by replayed transitions for each step, and a hard copy of Q every so many.

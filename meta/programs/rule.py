@@ -19,7 +19,7 @@ from meta.programs.equivalence import has_gradient
 from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, lists_of
 from meta.programs.language import FORMULAS, LOSSES, Program, compact, parse_setting
 
-MOST_MAXIMA = 2  # that cases are told apart by
+MOST_MAXIMA = 2  # by which cases are distinguished
 
 
 @dataclasses.dataclass

@@ -155,7 +155,7 @@ def probe() -> tuple[Trajectory, Array, Array]:
 def fingerprint(data: Data) -> Array:
     """Return the errors G − v of a program on a fixed trajectory, [128], with large ones on a logarithmic scale.
 
-    The losses' gradients are made of these errors. They are not scaled: beside the entropy's, their size counts.
+    The losses' gradients are made of these errors. They are not scaled: their size relative to the entropy's counts.
     About 0 for a program that leaves values and policies as they are.
     """
     trajectory, values, logits = probe()

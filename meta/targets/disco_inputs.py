@@ -16,7 +16,7 @@ from agents.rules.categorical import expectation, to_scalars
 from agents.rules.moving_average import MovingAverage, normalise
 from agents.rules.returns import importance_ratios, retrace
 from agents.types import Array, Predictions, Trajectory, successors
-from meta.targets.target_network import Inputs
+from meta.targets.target_network import TargetInputs
 
 EMBEDDING = 16  # units of the layer between a distribution of y or z and the number it is turned into
 
@@ -74,7 +74,9 @@ class Embedding(hk.Module):
         return hk.Linear(1, name="out")(jax.nn.relu(expectation(logits, w) + b))[..., 0]
 
 
-def make_inputs(c: DiscoContext, see: Callable[[Array], Array], targets: dict[str, Array] | None = None) -> Inputs:
+def make_inputs(
+    c: DiscoContext, see: Callable[[Array], Array], targets: dict[str, Array] | None = None
+) -> TargetInputs:
     """Return features per step, features per step and action, and those of the targets for the lifetime LSTM.
 
     The order is that of the published weights. Gradients flow through y and z alone. What an agent does not predict is
@@ -112,7 +114,7 @@ def make_inputs(c: DiscoContext, see: Callable[[Array], Array], targets: dict[st
     action_columns.append(jax.nn.one_hot(action, pi.shape[-1], dtype=pi.dtype))
     valid = trajectory.valid[..., None]
     stack = lambda columns, mask: jnp.where(mask, jnp.stack([x.astype(pi.dtype) for x in columns], axis=-1), 0.0)
-    return Inputs(
+    return TargetInputs(
         features=stack(columns, valid),
         action_features=stack(action_columns, valid[..., None]),
         action=action,

@@ -1,4 +1,4 @@
-"""η that makes a hand-made target, fitted on made-up trajectories: a start from what is known, without an environment.
+"""η that makes a hand-designed target, fitted on made-up trajectories: a known start, without an environment.
 
 A learned target that begins as V-trace, as a λ-return or as A2C's return teaches from the first step, and is learned
 further from there.
@@ -96,7 +96,7 @@ def variance_explained(
     trajectory: Trajectory,
     predictions: Predictions,
 ) -> Array:
-    """Return what part of the change that a hand-made target asks for the rule's targets ask for, too.
+    """Return what part of the change that a hand-designed target asks for the rule's targets ask for, too.
 
     1 − Σ (G − target)² / Σ (target − V(S))² over valid steps: 1 where they agree, 0 where nothing changes.
     """

@@ -1,4 +1,4 @@
-"""Hand-made targets by name: what η is fitted to, and what the output of a meta-network is added to."""
+"""Hand-designed targets by name: what η is fitted to, and what the output of a meta-network is added to."""
 
 from collections.abc import Callable
 

@@ -14,15 +14,25 @@ from agents.types import Array, Trajectory
 
 
 class InputContext(NamedTuple):
-    """The arrays that inputs are computed from."""
+    """The arrays that inputs are computed from.
+
+    Attributes:
+      trajectory: of T steps in B environments.
+      discount: the agent's γ.
+      values: V(S), [T, B].
+      next_values: V(S′), [T, B].
+      moved: the prediction that is moved to the target, V(S) or Q(S, A), [T, B].
+      log_pi: log π(A|S), [T, B].
+      log_mu: log μ(A|S), [T, B].
+    """
 
     trajectory: Trajectory
-    discount: float  # the agent's γ
-    values: Array  # V(S), [T, B]
-    next_values: Array  # V(S′), [T, B]
-    moved: Array  # the prediction that is moved to the target, V(S) or Q(S, A), [T, B]
-    log_pi: Array  # log π(A|S), [T, B]
-    log_mu: Array  # log μ(A|S), [T, B]
+    discount: float
+    values: Array
+    next_values: Array
+    moved: Array
+    log_pi: Array
+    log_mu: Array
 
     @property
     def td_error(self) -> Array:
@@ -47,6 +57,7 @@ INPUTS: dict[str, Callable[[InputContext], Array]] = {
     "mu": lambda c: jnp.exp(c.log_mu),
     "log_pi": lambda c: c.log_pi,
 }
+"""What the meta-network of the rules frodo and learned_loss can see: name -> function of the context, [T, B]."""
 
 
 def features(names: Sequence[str], context: InputContext) -> Array:

@@ -1,6 +1,6 @@
-"""η of DiscoRL's form that makes a hand-made policy target, CMPO's, fitted on made-up trajectories.
+"""η of DiscoRL's form that makes a hand-designed policy target, CMPO's, fitted on made-up trajectories.
 
-ŷ and ẑ stay what a random η makes of them: a hand-made objective has none.
+ŷ and ẑ stay what a random η makes of them: a hand-designed objective has none.
 """
 
 from typing import NamedTuple

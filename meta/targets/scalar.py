@@ -25,7 +25,7 @@ from agents.validation import check_choice
 from meta.targets import inputs
 from meta.targets.hand_made import TARGETS
 from meta.targets.inputs import INPUTS
-from meta.targets.target_network import Inputs, TargetNetwork, TargetNetworkConfig
+from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetworkConfig
 
 VALUE = "value"  # what relative targets change by default
 
@@ -253,7 +253,7 @@ def _with_meta_network(
     def forward(features: Array, is_last: Array) -> Array:
         sizes = TargetNetworkConfig(lstm=config.lstm, head_stddev=0.0 if is_zero_at_first else None)
         network = TargetNetwork(sizes, {"target": PredictionSpec()})
-        return network(lambda: Inputs(features), is_last, ())[0]["target"]
+        return network(lambda: TargetInputs(features), is_last, ())[0]["target"]
 
     network: Any = hk.without_apply_rng(hk.transform(forward))
 
@@ -303,7 +303,7 @@ def consistency_targets(targets: Array, trajectory: Trajectory, discount: float,
     """Compute what self-consistent targets would be, for all steps but the last: [T - 1, B], without gradient.
 
     One step: Rₜ₊₁ + γₜ₊₁ Gₜ₊₁. Multi-step: the rewards up to the trajectory's last step, then its target G_{T−1}; the
-    chain ends early, with that step's own target, before a step of which none can be told. Source: Xu et al. 2020,
+    chain ends early, with that step's own target, before a step whose target is unknown. Source: Xu et al. 2020,
     Eq. 13, section 5.2.
     """
     is_broken = _has_no_successor(trajectory)[1:]

@@ -75,7 +75,9 @@ class SelfTunedConfig(ImpalaConfig):
         for name in self.tuned:
             (low, high), value = self.range_of(name), getattr(self, name)
             if not low <= value <= high:
-                raise ValueError(f"{name} is {value}, expected a number of its range, from {low} to {high}: it is tuned")
+                raise ValueError(
+                    f"{name} is {value}, expected a number of its range, from {low} to {high}: it is tuned"
+                )
         if self.known_values and (self.heads or self.inputs):
             raise ValueError(
                 f"known_values is {self.known_values!r}, heads {self.heads} and inputs {self.inputs}, expected neither "

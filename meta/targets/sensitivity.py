@@ -1,6 +1,6 @@
 """What targets depend on: their derivatives with respect to rewards, discounts and values, by central differences.
 
-Hand-made rules stop gradients, which differences do not see.
+Hand-designed rules stop gradients, which differences do not see.
 """
 
 import jax

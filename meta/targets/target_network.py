@@ -20,13 +20,20 @@ from agents import splitting
 from agents.types import Array, TargetSpec
 
 
-class Inputs(NamedTuple):
-    """What the network sees, per step, and per step and action."""
+class TargetInputs(NamedTuple):
+    """What a `TargetNetwork` sees, per step, and per step and action.
 
-    features: Array  # [T, B, F]
-    action_features: Array | None = None  # [T, B, A, C]
-    action: Array | None = None  # [T, B] int32, which of the actions was taken; with action_features only
-    target_features: Array | None = None  # [T, B, K], of the targets that were made, for the lifetime LSTM
+    Attributes:
+      features: [T, B, F].
+      action_features: [T, B, A, C], None without per-action inputs.
+      action: [T, B] int32, which of the actions was taken; with action_features only.
+      target_features: [T, B, K], of the targets that were made, for the lifetime LSTM.
+    """
+
+    features: Array
+    action_features: Array | None = None
+    action: Array | None = None
+    target_features: Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,22 +64,27 @@ def initial_lifetime_lstm_state(config: TargetNetworkConfig) -> LifetimeLSTMStat
 
 
 class TargetNetwork(hk.Module):
-    """Reverse-time LSTM with a head for each entry of a target spec."""
+    """Reverse-time LSTM with a head for each entry of a target spec; a module of Haiku.
+
+    Args:
+      config: its sizes.
+      spec: what it puts out, by name; entries that are per action need per-action inputs.
+    """
 
     def __init__(self, config: TargetNetworkConfig, spec: TargetSpec, name: str = "target_network"):
         super().__init__(name=name)
         self._config, self._spec = config, spec
 
     def __call__(
-        self, make_inputs: Callable[..., Inputs], is_last: Array, lifetime_state
+        self, make_inputs: Callable[..., TargetInputs], is_last: Array, lifetime_state: Any
     ) -> tuple[dict[str, Array], LifetimeLSTMState | tuple[()]]:
         """Compute the targets of one trajectory.
 
         Args:
-          make_inputs: () -> Inputs; a function, because its embeddings have weights. The lifetime LSTM calls it again,
-            with the targets, and has weights of its own.
+          make_inputs: () -> TargetInputs; a function, because its embeddings have weights. The lifetime LSTM calls it
+            again, with the targets, and has weights of its own.
           is_last: [T, B] bool, steps across which nothing is propagated.
-          lifetime_state: that of the update before.
+          lifetime_state: that of the update before; () without a lifetime LSTM.
         Returns:
           for each name of the spec [T, B, *shape] or [T, B, A, *shape], and the lifetime state for the next update.
         """
@@ -106,7 +118,7 @@ class TargetNetwork(hk.Module):
         return jnp.reshape(hk.Linear(math.prod(shape), w_init=w_init, name=name)(x), (*x.shape[:-1], *shape))
 
     @hk.transparent
-    def _embed(self, inputs: Inputs) -> tuple[Array, Array | None]:
+    def _embed(self, inputs: TargetInputs) -> tuple[Array, Array | None]:
         """Append the mean and the taken action's embedding to the features."""
         if inputs.action_features is None or inputs.action is None:
             return inputs.features, None

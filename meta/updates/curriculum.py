@@ -40,7 +40,7 @@ class CurriculumConfig(Settings):
         (Bauer et al. 2023, Table D.5 and appendix D.5).
       capacity: PLR: tasks that the archive holds, at least 1; none is replayed before it has nine tenths (Table D.5).
       replay: PLR: probability that what is chosen is of the archive, and not a new one, above 0 to 1 (Table D.5).
-      staleness: PLR: share of how long ago a task was chosen, beside its fitness, from 0 to 1 (Table D.5).
+      staleness: PLR: weight of how long ago a task was chosen, next to its fitness, from 0 to 1 (Table D.5).
       temperature: PLR: a task's probability goes by 1 / rank to the power of 1 / temperature; positive.
     """
 

@@ -1,4 +1,4 @@
-"""Distillation, or kickstarting: a rule whose agent is also moved to the policy of a teacher, early in its life.
+"""Distillation, or kickstarting: a rule whose agent is also moved to a teacher's policy, early in its lifetime.
 
 The agent acts by its own policy, and the teacher says what it would have done, given the same history. Source: Bauer et
 al. 2023 (AdA), section 2.5 and eq. 2; the paper gives no weight of the loss, and its L2 is left out.
@@ -6,7 +6,7 @@ al. 2023 (AdA), section 2.5 and eq. 2; the paper gives no weight of the loss, an
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,11 @@ from agents.types import Array, Params, Predictions, Targets, Trajectory
 
 @dataclasses.dataclass
 class DistillationConfig(Settings):
-    """Distillation: an actor-critic is also moved to a teacher's policy, early in its life.
+    """Distillation: an actor-critic is also moved to a teacher's policy, early in its lifetime.
 
     Attributes:
       teacher: Folder of the run whose agent teaches, '' for none; in the library the teacher is an object.
-      steps: Environment steps at the start of a life in which it teaches; 0 for none.
+      steps: Environment steps from the start of a lifetime in which it teaches; 0 for none.
       cost: Weight of KL(teacher ‖ agent), at least 0.
     """
 
@@ -109,8 +109,8 @@ def distilled(rule: UpdateRule, teacher: Teacher | None, num_updates: int, cost:
 
     Args:
       rule: of an actor-critic. One that predicts policies by a model names them model_policy.
-      teacher: None for a life that is only looked at: targets and losses are those of the rule alone.
-      num_updates: at the start of a life in which it teaches; an update is a trajectory.
+      teacher: None for an agent that is only looked at: targets and losses are those of the rule alone.
+      num_updates: the first ones of a lifetime, in which it teaches; an update is a trajectory.
       cost: of the KL.
     """
     num_ahead = rule.model_steps + 1 if "model_policy" in rule.spec(1) else 1

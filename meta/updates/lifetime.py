@@ -37,9 +37,9 @@ class LifetimeConfig(Settings):
       num_updates: M, the updates of an iteration, through which η's gradient goes, at least 1.
       is_validation_kept: Whether the trajectory of the outer loss is the next iteration's first one of updates.
       stride: Updates from one window of M to the next, at most M; 0 for M.
-      epochs: Passes over each trajectory, by targets that are made once, before, at least 1; of hand-made rules.
+      epochs: Passes over each trajectory, by targets that are made once, before, at least 1; of hand-designed rules.
       minibatches: Updates of a pass, each on steps of its own (with an LSTM core, on environments of its own), a
-        divisor of their number; of hand-made rules.
+        divisor of their number; of hand-designed rules.
       annealing: Environment steps over which the learning rate falls to 0; 0 where it stays.
       is_acting_interleaved: Whether the θ of each update acts its trajectory, in JAX; else the first θ acts all.
       exploration: Environment steps over which the share of random actions falls from 1 to 0; 0 for none.
@@ -244,7 +244,8 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
         before, rest = state.params, None
         if validation is not None and (num_more := outer.config.target_updates - 1):
             trajectories, rest = (
-                jax.tree.map(lambda x, own=own: x[own], trajectories) for own in (slice(-num_more), slice(-num_more, None))
+                jax.tree.map(lambda x, own=own: x[own], trajectories)
+                for own in (slice(-num_more), slice(-num_more, None))
             )
         state, (regulariser, metrics) = updated(meta_params, state, trajectories)
         metrics = jax.tree.map(jnp.mean, metrics)

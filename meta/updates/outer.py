@@ -49,8 +49,8 @@ class OuterConfig(Settings):
         learn by the rule; 'head', those of a second head on its torso, or 'network', those of a meta-value function,
         which learn by the outer discount and λ (Bonnet et al. 2022). Agents without values have 'network'.
       kl_cost: Weight of KL(π before ‖ π after the updates), of policies, at least 0 (Zahavy et al. 2020).
-      is_bootstrapped: Whether η is moved by KL(target ‖ π) alone: π is that of K updates, the target that of L more, the
-        last of them by this objective, without gradient (Flennerhag et al. 2022). K + L − 1 is num_updates.
+      is_bootstrapped: Whether η is moved by KL(target ‖ π) alone: π is that of K updates, the target, a constant, that
+        of L more, the last of them by this objective (Flennerhag et al. 2022). K + L − 1 is num_updates.
       target_updates: L of a bootstrapped objective, at least 1 and at most num_updates.
     """
 
@@ -114,7 +114,7 @@ def settings_of(predictions: Collection[str]) -> tuple[str, ...]:
 def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, num_actions: int) -> Outer:
     """Make the objective that fits the predictions of a rule's agents: a policy, action values, or values alone.
 
-    For agents with a policy and no values, and where the settings say so, the objective has a value function of its own,
+    For agents with a policy and no values, and where the settings say so, the objective has a separate value function,
     with the torso of the agent's network.
     """
     spec = rule.spec(num_actions)
@@ -208,7 +208,7 @@ def make_value_agent(config: OuterConfig, network: NetworkConfig) -> Agent:
 
 
 def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
-    """The outer objective of an agent that predicts no values, or others: a meta-value function learns them.
+    """The outer objective of an agent without values, or with others: a separate meta-value function learns them.
 
     −advantage · log π(A|S) − entropy_cost H(π(·|S)) − prediction_entropy_cost (H(y) + H(z_A)), where the agent has y
     and z; + value_cost · ½ (G − v(S))² where it has values. The value function moves to V-trace targets on the same

@@ -1,16 +1,20 @@
-"""The prose of README and site: words that docs/style.md refuses, the length of sentences, and that of pages.
+"""The prose of README, site and packages: words that docs/style.md refuses, the length of sentences and of pages.
 
 Vale does the same, but its packages download a program when they are first called. So this is a test, which needs
 nothing; its words are in words.txt.
 """
 
+import io
 import json
 import math
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.test_structure import LAYERS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -32,7 +36,7 @@ def refused() -> Iterator[tuple[re.Pattern[str], str]]:
     for line in (Path(__file__).parent / "words.txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             pattern, instead = line.split("\t")
-            yield re.compile(pattern, re.IGNORECASE), instead
+            yield re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), instead
 
 
 def source(path: Path) -> str:
@@ -56,6 +60,25 @@ def prose(text: str) -> str:
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"</?[A-Za-z][^>\n]*>", "", text)
     return re.sub(r"https?://\S+", "link", text)
+
+
+def said(code: str) -> str:
+    """Return the comments and texts of a module where they stand, and spaces in place of all else.
+
+    Flags, arguments, what is between backticks or braces, and texts of one word are names, not prose.
+    """
+    lines, found = code.splitlines(), [" " * len(line) for line in code.splitlines()]
+    middle = getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)  # of an f-string, since Python 3.12
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT or (token.type in (tokenize.STRING, middle) and " " in token.string):
+            (first, start), (last, end) = token.start, token.end
+            for row in range(first - 1, last):
+                left, right = start * (row == first - 1), end if row == last - 1 else len(lines[row])
+                found[row] = found[row][:left] + lines[row][left:right] + found[row][right:]
+    named = re.sub(
+        r"(?m)^ +\w+: |--\w+|`[^`]*`|\{[^{}\n]*\}", lambda match: re.sub(r"\S", "_", match[0]), "\n".join(found)
+    )
+    return re.sub(r"[#\"]", " ", named)
 
 
 def sentences(text: str) -> list[str]:
@@ -108,6 +131,25 @@ def test_a_page_uses_the_words_of_the_field(path):
     text = prose(source(path))
     wrong = [f"{found[0]!r}: {instead}" for pattern, instead in refused() for found in pattern.finditer(text)]
     assert not wrong, f"{name(path)}: " + "; ".join(wrong)
+
+
+def test_what_a_module_says_is_where_it_stands():
+    code = 'lives = f(  # it is a rule of one\'s\n  # own\n  "beside", f"a {lives} `lives` --beside",\n  "It is "\n'
+    code += '  "had x.")\n"""One.\n\n  Args:\n    lives: many.\n"""\n'
+    text = said(code)
+    found = [(text.count("\n", 0, x.start()) + 1, x[0]) for one, _ in refused() for x in one.finditer(text)]
+    assert [(line, re.sub(r"\s+", " ", words)) for line, words in found] == [(1, "of one's own"), (4, "is had")]
+
+
+@pytest.mark.parametrize("package", [*LAYERS, "examples"])
+def test_a_package_uses_the_words_of_the_field(package):
+    wrong = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        text = said(path.read_text(encoding="utf-8"))
+        for pattern, instead in refused():
+            lines = [(text.count("\n", 0, found.start()) + 1, found[0]) for found in pattern.finditer(text)]
+            wrong += [f"{name(path)}:{line}: {words!r}: {instead}" for line, words in lines]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("path", pages(), ids=name)

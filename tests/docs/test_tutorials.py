@@ -1,4 +1,4 @@
-"""The tutorials: code that compiles, imports what a reader has, and, by the long test, runs and ends with a picture."""
+"""The notebooks: tutorials compile and import what a reader has; by the long test all run, and show their pictures."""
 
 import ast
 import base64
@@ -12,6 +12,15 @@ nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbcli
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/tutorials").glob("*.ipynb"))
+EXAMPLE = ROOT / "examples/discovered.ipynb"
+SHORT = """
+from experiments.analyses import figures, probes
+from frodo import presets
+figures.NUM_STEPS, figures.WARM_UP, figures.NUM_TRAJECTORIES = 20, 5, 2
+figures.NUM_PROBE_STEPS, figures.NUM_COLUMNS, probes.ROUNDS, probes.UPDATES = 20, 10, 2, 2
+catch = presets.catch()
+presets.catch = lambda: catch.replace(num_updates=1, batch_size=4)
+"""  # what makes the example's runs short
 ALLOWED = {"frodo", "jax", "numpy", "matplotlib"}
 INSTALL = "%pip install --quiet frodo-rl"
 MAX_PICTURE, MAX_SECONDS = 60_000, 180  # bytes; of two idle cores, and busy ones take longer
@@ -65,10 +74,18 @@ def test_what_is_kept_is_whole_and_small(path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@named
-def test_a_tutorial_runs(path, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", [*NOTEBOOKS, EXAMPLE], ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path, monkeypatch):
+    if path == EXAMPLE and not os.environ.get("DISCO103_WEIGHTS"):
+        pytest.skip("DISCO103_WEIGHTS does not name the published weights, which the notebook would download")
     monkeypatch.setenv("PYTHONPATH", str(ROOT) + os.pathsep + os.environ.get("PYTHONPATH", ""))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("NOTEBOOK_SCALE", "0.004")
     notebook = nbformat.read(path, as_version=4)
+    if path == EXAMPLE:
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(SHORT))
     nbclient.NotebookClient(notebook, timeout=3 * MAX_SECONDS, kernel_name="python3").execute(cwd=str(tmp_path))
-    assert pictures([cell for cell in notebook.cells if cell.cell_type == "code"][-1].outputs)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert pictures(code[-1].outputs)
+    assert path != EXAMPLE or len(pictures([output for cell in code for output in cell.outputs])) == 6

@@ -163,6 +163,33 @@ def test_a_peer_is_timed_as_a_run_is(tmp_path):
     assert columns["update"].tolist() == [1, 2, 3, 4, 5, 6] and columns["env_steps"][-1] == 6e5
 
 
+CLEANBA = """
+import sys
+import envpool, jax, numpy as np
+class AgentParams:
+    pass
+environment = envpool.make("CartPole-v1", env_type="gym", num_envs=2)
+environment.num_envs = len(environment.reset())
+shown, reward, done, info = environment.step(np.zeros(2, np.int32))
+assert len(done) == 2 == environment.num_envs and "env_id" in info and "name" not in AgentParams()
+environment.close()
+update = jax.pmap(abs)
+for _ in range(int(sys.argv[-1]) // 64):
+    update(np.zeros((1, 2)))
+"""
+
+
+def test_updates_of_cleanba_are_rows(tmp_path):
+    pytest.importorskip("envpool")
+    pytest.importorskip("gymnax")
+    files.write(tmp_path / "cleanba" / "cleanba" / "cleanba_ppo.py", CLEANBA.encode())
+    arguments = ("--peer=cleanba_ppo", f"--packages={tmp_path}", f"--out={tmp_path / 'out'}")
+    command = [sys.executable, "-m", "experiments.benchmarks.peers", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert reading.read(tmp_path / "out").columns["env_steps"].tolist() == [64 * n for n in range(1, 7)]
+
+
 def test_all_peers_are_known_and_no_other():
     assert {case.peer for case in BENCHMARKS.values()} - {""} == set(peers.PEERS)
 

@@ -34,7 +34,7 @@ has_setuptools = pytest.mark.skipif(
 
 # What learning does without, as folders and files of packages begin.
 OPTIONAL = ("matplotlib", "pandas", "wandb", "tensorboardx", "plotnine", "seaborn", "rliable", "distributed", "dask")
-OPTIONAL += ("bsuite", "envpool", "gymnasium", "gymnax", "navix", "xminigrid")
+OPTIONAL += ("bsuite", "envpool", "gymnasium", "gymnax", "craftax", "navix", "xminigrid")
 
 TEN_LINES = """
 import jax

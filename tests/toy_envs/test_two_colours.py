@@ -44,7 +44,9 @@ def test_agrees_with_a_plain_loop_over_changes_of_the_rewards():
 def test_rewards_change_places_at_exactly_100_000_steps():
     environment, corner = TwoColours(), jnp.int32(0)
     for num_steps, sign in ((0, 1.0), (99_999, 1.0), (100_000, -1.0), (199_999, -1.0), (200_000, 1.0)):
-        state = TwoColoursState(jax.random.key(0), corner, jnp.int32(24), jnp.int32(5), jnp.int32(num_steps), corner, corner)
+        state = TwoColoursState(
+            jax.random.key(0), corner, jnp.int32(24), jnp.int32(5), jnp.int32(num_steps), corner, corner
+        )
         assert environment.transition(state, jnp.int32(0))[1] == sign
         other = state._replace(blue=jnp.int32(24), red=corner)
         assert environment.transition(other, jnp.int32(0))[1] == -sign

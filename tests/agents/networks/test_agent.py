@@ -11,6 +11,7 @@ import pytest
 from agents.networks.agent import NetworkConfig, make_agent
 from agents.networks.torsos import to_patches
 from agents.types import PredictionSpec, Trajectory
+from tests.equations import equations
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
 
@@ -118,18 +119,30 @@ def stepped(agent, params, trajectory: Trajectory):
     return {name: np.stack([p[name] for p in predictions]) for name in SPEC}
 
 
-@pytest.mark.parametrize(("torso", "core"), [("mlp", 0), ("mlp", 4), ("conv", 4)])
-def test_unrolling_is_stepping(torso, core):
+@pytest.mark.parametrize(
+    ("torso", "core", "batch_size"), [("mlp", 0, 4), ("mlp", 4, 4), ("conv", 4, 4), ("conv", 4, 1)]
+)
+def test_unrolling_is_stepping(torso, core, batch_size):
     agent = make_agent(NetworkConfig(torso, (5,), core), SPEC, 3)
     frames = {"mlp": (2, 2), "conv": (2, 2, 16)}[torso]
-    trajectory = random_trajectory(0, 6, 4, observation=frames)
+    trajectory = jax.tree.map(lambda x: x[:, :batch_size], random_trajectory(0, 6, 4, observation=frames))
     rng = np.random.default_rng(1)
-    core_state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), agent.initial_state(4))
+    core_state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), agent.initial_state(batch_size))
     trajectory = trajectory._replace(core_state=core_state)
     params = random_params(agent, trajectory.observation[0])
     unrolled = jax.jit(agent.unroll)(params, trajectory)
     for name, expected in stepped(agent, params, trajectory).items():
         np.testing.assert_allclose(unrolled[name], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_images_that_come_one_by_one_are_seen_all_at_once_and_others_step_by_step(batch_size):
+    agent = make_agent(NetworkConfig("conv", (5,)), SPEC, 3)
+    trajectory = jax.tree.map(lambda x: x[:, :batch_size], random_trajectory(0, 6, 4, observation=(2, 2, 16)))
+    loss = lambda params: jnp.sum(agent.unroll(params, trajectory)["value"])
+    params = jax.eval_shape(agent.init, jax.random.key(0), jnp.asarray(trajectory.observation[0]))
+    names = {eqn.primitive.name for eqn in equations(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)}
+    assert ({"scan", "remat2", "checkpoint"} & names == set()) == (batch_size == 1), names
 
 
 @pytest.mark.long

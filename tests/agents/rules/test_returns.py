@@ -1,6 +1,7 @@
 """Returns against loops in float64, their limits, what must not cross the end of an episode, and refused shapes."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -45,7 +46,9 @@ def test_leaky_vtrace_agrees_with_loops(alpha):
 
 def test_leaky_vtrace_without_a_leak_is_vtrace():
     trajectory, values, rho = drawn(1)
-    for x, y in zip(vtrace(trajectory, values, rho, GAMMA, 0.7), vtrace(trajectory, values, rho, GAMMA, 0.7, alpha=1.0)):
+    for x, y in zip(
+        vtrace(trajectory, values, rho, GAMMA, 0.7), vtrace(trajectory, values, rho, GAMMA, 0.7, alpha=1.0)
+    ):
         np.testing.assert_allclose(x, y, rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""A learner for a loop of one's own: pure functions of its state, which can be jitted and mapped over seeds and η."""
+"""A learner for a user-defined loop: pure functions of its state, which can be jitted and mapped over seeds and η."""
 
 import functools
 

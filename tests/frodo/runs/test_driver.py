@@ -15,6 +15,7 @@ import pytest
 import frodo
 from frodo.regimes.in_jax import LivesInJax
 from frodo.regimes.lifetimes import make_online_program
+from toy_envs.bandit import Bandit
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 
@@ -246,6 +247,20 @@ def test_held_out_returns_are_in_the_rows_of_those_after(tmp_path):
     assert [float(row["held_out_return"]) for row in rows(tmp_path)] == values
     with pytest.raises(ValueError, match="^HeldOut: the environment is stepped on the host, expected one in JAX"):
         frodo.HeldOut([DmEnv(Catch(4, 3), 0)])
+
+
+@pytest.mark.parametrize(
+    ("other", "found"), [(Catch(5, 3), r"3 actions .* \[5, 3\]"), (Bandit(3), r"3 actions .* \[1\]")]
+)
+def test_a_held_out_environment_of_another_shape_is_refused(other, found):
+    expected = r"3 actions and observations \[4, 3\], as the agent learns from"
+    with pytest.raises(ValueError, match=f"^HeldOut: the environment has {found}, expected {expected}$"):
+        live(12 * 5, callbacks=[frodo.HeldOut(other)])
+
+
+def test_a_population_has_no_held_out_agent():
+    with pytest.raises(TypeError, match="^callback HeldOut: the result is .*, expected that of discover_online$"):
+        find(1, callbacks=[frodo.HeldOut(Catch(4, 3))])
 
 
 def test_a_checkpoint_is_a_result_that_loads(tmp_path):

@@ -13,6 +13,7 @@ from frodo.regimes.lifetimes import make_online_program
 from frodo.settings import presets
 from frodo.settings.unused import paths, refuse_unused, unused
 from meta.updates.curriculum import CurriculumConfig
+from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 
 IMPALA = presets.for_rule("toy/catch/4x3", "impala").replace(batch_size=2, unroll=4, num_updates=1)
@@ -97,3 +98,12 @@ def test_the_library_refuses_it():
         frodo.discover_online("toy/catch/4x3", "impala", gradient_mode="remat", **how)
     with pytest.raises(ValueError, match=r"^network.memory is 3, but changes nothing"):
         frodo.discover_online("toy/catch/4x3", "frodo", network=NetworkConfig(memory=3), **how)
+    with pytest.raises(ValueError, match=r"^gradient_mode is 'remat', but changes nothing: the rule 'impala' learns"):
+        frodo.make_learner("impala", 3, gradient_mode="remat")
+    with pytest.raises(ValueError, match=r"^network.memory is 3, but changes nothing"):
+        frodo.discover(["toy/catch/4x3"], num_meta_steps=1, key=how["key"], network=NetworkConfig(memory=3))
+    on_host = [DmEnv(Catch(4, 3), seed) for seed in range(2)]
+    with pytest.raises(
+        ValueError, match=r"^is_acting_interleaved is False, .*: the environment is stepped on the host"
+    ):
+        frodo.discover([on_host], num_meta_steps=1, key=how["key"], is_acting_interleaved=False)

@@ -128,7 +128,7 @@ def test_known_values_take_the_place_of_learned_ones():
         ({"discount_range": (1.0, 0.9)}, "discount_range is (1.0, 0.9), expected two finite numbers, the smaller one"),
         ({"cost_range": (-1.0, 0.9)}, "cost_range is (-1.0, 0.9), expected numbers of at least 0"),
         ({"discount_range": (0.0, 2.0)}, "discount_range is (0.0, 2.0), expected numbers from 0 to 1"),
-        ({"discount": 0.8, "discount_range": (0.9, 1.0)}, "discount is 0.8, expected a number of its range, from 0.9"),
+        ({"discount": 0.8, "discount_range": (0.9, 1.0)}, "discount is 0.8, expected one of its range, from 0.9"),
         ({"tuned": ()}, "tuned is (), expected one or more"),
         ({"tuned": ("gamma",)}, "tuned is 'gamma'"),
         ({"inputs": ("reward",)}, "inputs is 'reward'"),

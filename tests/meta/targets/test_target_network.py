@@ -9,9 +9,9 @@ import pytest
 from agents.types import PredictionSpec
 from meta.targets import target_network
 from meta.targets.target_network import (
-    Inputs,
     LifetimeLSTMState,
     ReverseLSTM,
+    TargetInputs,
     TargetNetwork,
     TargetNetworkConfig,
     initial_lifetime_lstm_state,
@@ -39,7 +39,7 @@ def make(spec, lstm=4, lifetime_lstm=0, has_actions=False, seed=0, core="lstm"):
     is_last = random_trajectory(seed, T, B).is_last
 
     def forward(features, action_features, action, is_last, lifetime_state):
-        make_inputs = lambda targets=None: Inputs(features, action_features, action)
+        make_inputs = lambda targets=None: TargetInputs(features, action_features, action)
         return TargetNetwork(config, spec)(make_inputs, is_last, lifetime_state)
 
     network = hk.without_apply_rng(hk.transform(forward))

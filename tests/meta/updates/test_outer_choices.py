@@ -44,7 +44,13 @@ OBJECTIVES = {
 }
 CASES = [*(("numbers", name) for name in OBJECTIVES), ("network", "actor_critic")]
 # Rules with constants in their updates, for which differences of the updates say another thing.
-OTHERS = [("frodo", "kl"), ("frodo", "head"), ("frodo", "network"), ("frodo", "bootstrapped_head"), ("disco", "bootstrapped_2")]
+OTHERS = [
+    ("frodo", "kl"),
+    ("frodo", "head"),
+    ("frodo", "network"),
+    ("frodo", "bootstrapped_head"),
+    ("disco", "bootstrapped_2"),
+]
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -128,8 +134,12 @@ def relative_error(rule_name, objective, mode="mixed"):
     for seed in range(3):
         direction = optax.tree.random_like(jax.random.key(seed), meta_params)
         h = 1e-4
-        at = lambda size, d=direction: after(rule_name, objective, num)(optax.tree.add_scale(meta_params, size, d)).params
-        slope = jax.tree.map(lambda a, b, c, d: (8 * (a - b) - (c - d)) / (12 * h), at(h), at(-h), at(2 * h), at(-2 * h))
+        at = lambda size, d=direction: (
+            after(rule_name, objective, num)(optax.tree.add_scale(meta_params, size, d)).params
+        )
+        slope = jax.tree.map(
+            lambda a, b, c, d: (8 * (a - b) - (c - d)) / (12 * h), at(h), at(-h), at(2 * h), at(-2 * h)
+        )
         errors.append(optax.tree.vdot(gradient, direction) - optax.tree.vdot(of_params, slope))
     return float(max(map(abs, errors)) / optax.tree.norm(gradient))
 
@@ -149,7 +159,9 @@ def test_other_rules_have_the_same_objectives(rule_name, objective):
 
 @pytest.mark.parametrize("mode", ["reverse", "remat"])
 def test_modes_agree(mode):
-    check_close(meta_gradient("numbers", "bootstrapped_head", mode)[1], meta_gradient("numbers", "bootstrapped_head")[1])
+    check_close(
+        meta_gradient("numbers", "bootstrapped_head", mode)[1], meta_gradient("numbers", "bootstrapped_head")[1]
+    )
 
 
 def test_a_gradient_into_the_target_is_caught(monkeypatch):
@@ -177,5 +189,3 @@ def test_an_outer_head_learns_v_trace_by_the_outer_discount():
     costs = config.value_cost, config.entropy_cost
     expected = reference.actor_critic_loss(target, advantage, predictions, one.action, *costs)
     np.testing.assert_allclose(losses[one.valid], expected[one.valid], rtol=1e-8)
-
-
