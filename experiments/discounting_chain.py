@@ -27,17 +27,17 @@ def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder."""
     configs = {}
     for name in LABELS:
-        own = {"is_bootstrapped": True} if name.startswith("bmg") else {}
-        own |= {} if name.endswith("critic") else {"critic": "agent"}
-        configs[name] = config.replace(outer=dataclasses.replace(config.outer, **own))
+        critic = config.outer.critic if name.endswith("critic") else "agent"
+        outer = dataclasses.replace(config.outer, is_bootstrapped=name.startswith("bmg"), critic=critic)
+        configs[name] = config.replace(outer=outer)
     return configs
 
 
 def main(argv: list[str]) -> None:
     config, options = command_line.parse_options(argv, presets.discounting_chain())
     known = {"best_return": BEST_RETURN}
-    how = dict(experiment="discounting_chain", metrics=METRICS, known=known)
-    folder, summary = sweep.run_all(make_configs(config), options, **how)
+    configs = make_configs(config)
+    folder, summary = sweep.run_all(configs, options, experiment="discounting_chain", metrics=METRICS, known=known)
     for metric, name, ylabel in (
         ("sampled_return", "discounting_chain.png", "expected return of the policy as it acts"),
         ("eta_discount", "discount.png", "γ of the rule"),

@@ -1,6 +1,6 @@
 """Discounting Chain: the first action chooses one of five chains, which pays once, later or sooner. With its values.
 
-Source: bsuite (Osband et al. 2020), environments/discounting_chain.py. Bonnet et al. 2022 take its true values as critic.
+Source: bsuite (Osband et al. 2020), environments/discounting_chain.py. Bonnet et al. 2022 take its values as critic.
 """
 
 import dataclasses

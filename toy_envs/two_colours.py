@@ -47,7 +47,8 @@ class TwoColours(base.Environment[TwoColoursState]):
     def initial_state(self, key: base.Array) -> TwoColoursState:
         key, draw = jax.random.split(key)
         cells = jax.random.choice(draw, CELLS, (3,), replace=False).astype(jnp.int32)
-        return TwoColoursState(key, *cells, *(jnp.zeros((), jnp.int32),) * 3)
+        blue, red, agent = cells
+        return TwoColoursState(key, blue, red, agent, *(jnp.zeros((), jnp.int32),) * 3)
 
     def restart(self, state: TwoColoursState) -> TwoColoursState:
         return state

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.rule import OUTER_VALUE, UpdateRule, masked_means, masked_reduce
-from agents.rules.impala import ActorCriticTargets, ImpalaConfig, actor_critic_loss, actor_critic_spec
+from agents.rules.impala import ActorCriticTargets, LambdaConfig, actor_critic_loss, actor_critic_spec
 from agents.rules.returns import importance_ratios, vtrace
 from agents.settings import Bounds, Count, CountOrZero, Fraction, NotNegative, OneOf
 from agents.types import Array, Params, Predictions, PredictionSpec, TargetSpec, Trajectory
@@ -33,7 +33,7 @@ Range = Annotated[
 
 
 @dataclasses.dataclass
-class SelfTunedConfig(ImpalaConfig):
+class SelfTunedConfig(LambdaConfig):
     """An actor-critic whose own settings are learned; those that are not tuned stay as they are given.
 
     Attributes:
@@ -159,7 +159,8 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
         meta_params: Params, predictions: Predictions, trajectory: Trajectory, outer_discount: float = 1.0
     ) -> Predictions:
         probabilities, values_of = jax.nn.softmax(predictions["policy"]), KNOWN_VALUES[config.known_values]
-        discounts = {"value": settings_of(meta_params, ())["discount"][0], OUTER_VALUE: outer_discount}
+        own = settings_of(meta_params, ())["discount"][0]
+        discounts: dict[str, Array | float] = {"value": own, OUTER_VALUE: outer_discount}
         known = {x: values_of(trajectory.observation, probabilities, discount) for x, discount in discounts.items()}
         return {**predictions, **jax.lax.stop_gradient(known)}
 

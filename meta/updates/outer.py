@@ -104,8 +104,9 @@ def settings_of(predictions: Collection[str]) -> tuple[str, ...]:
     of_return = ("discount", "lambda_")
     if "policy" not in predictions:
         return of_return
-    of_policy = (*of_return, "entropy_cost", "is_advantage_normalised", "value_hidden", "value_optimizer")
-    of_policy = (*of_policy, "kl_cost", "is_bootstrapped", "target_updates")
+    of_network = "value_hidden", "value_optimizer"
+    of_kl = "kl_cost", "is_bootstrapped", "target_updates"
+    of_policy = (*of_return, "entropy_cost", "is_advantage_normalised", *of_network, *of_kl)
     if "value" in predictions:
         return (*of_policy, "value_cost", "temperature", "critic")
     return (*of_policy, "prediction_entropy_cost") if "y" in predictions else of_policy

@@ -130,16 +130,12 @@ def meta_gradient(rule_name, objective, mode="mixed"):
 def relative_error(rule_name, objective, mode="mixed"):
     meta_params, gradient = meta_gradient(rule_name, objective, mode)
     of_params, num = of_objective(rule_name, objective)
-    errors = []
+    taken, h, errors = after(rule_name, objective, num), 1e-4, []
+    difference = lambda a, b, c, d: (8 * (a - b) - (c - d)) / (12 * h)  # the error is of fourth order
     for seed in range(3):
         direction = optax.tree.random_like(jax.random.key(seed), meta_params)
-        h = 1e-4
-        at = lambda size, d=direction: (
-            after(rule_name, objective, num)(optax.tree.add_scale(meta_params, size, d)).params
-        )
-        slope = jax.tree.map(
-            lambda a, b, c, d: (8 * (a - b) - (c - d)) / (12 * h), at(h), at(-h), at(2 * h), at(-2 * h)
-        )
+        moved = [optax.tree.add_scale(meta_params, size, direction) for size in (h, -h, 2 * h, -2 * h)]
+        slope = jax.tree.map(difference, *(taken(one).params for one in moved))
         errors.append(optax.tree.vdot(gradient, direction) - optax.tree.vdot(of_params, slope))
     return float(max(map(abs, errors)) / optax.tree.norm(gradient))
 
