@@ -195,12 +195,6 @@ OWN: dict[str, RuleEntry] = {
         starts={target: scalar_fit(target) for target in TARGETS},
     ),
     "learned_loss": RuleEntry(learned_loss, LearnedLossConfig, is_learned=True, eta_settings=("inputs",)),
-    "self_tuned": RuleEntry(
-        self_tuned,
-        SelfTunedConfig,
-        is_learned=True,
-        eta_settings=("tuned", "discount_range", "cost_range", "heads", "inputs", "history", "hidden"),
-    ),
     "disco": RuleEntry(
         disco,
         DiscoConfig,
@@ -210,6 +204,12 @@ OWN: dict[str, RuleEntry] = {
         eta_settings=("without", "core"),
         starts=STARTS_OF_DISCO,
         other_files=disco103,
+    ),
+    "self_tuned": RuleEntry(
+        self_tuned,
+        SelfTunedConfig,
+        is_learned=True,
+        eta_settings=("tuned", "discount_range", "cost_range", "heads", "eta_inputs", "history", "hidden"),
     ),
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),

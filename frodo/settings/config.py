@@ -19,9 +19,9 @@ from meta.updates.outer import OuterConfig, make_outer, settings_of, with_outer_
 from meta.updates.passes import Passes
 
 
-def outer_settings(rule: RuleConfig) -> tuple[str, ...]:
+def outer_settings(rule: RuleConfig, critic: str = "agent") -> tuple[str, ...]:
     """Return the names of the settings that the outer objective of a rule's agents has; () where none is learned."""
-    return settings_of(make_update_rule(rule).spec(1)) if rule.entry.is_learned else ()
+    return settings_of(make_update_rule(rule).spec(1), critic) if rule.entry.is_learned else ()
 
 
 @dataclasses.dataclass
@@ -103,7 +103,7 @@ class AgentConfig(LifetimeConfig):
 
     def _check_outer(self) -> None:
         """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""
-        names, defaults = outer_settings(self.rule), OuterConfig()
+        names, defaults = outer_settings(self.rule, self.outer.critic), OuterConfig()
         for field in dataclasses.fields(OuterConfig):
             value = getattr(self.outer, field.name)
             if field.name not in names and value != getattr(defaults, field.name):
@@ -111,9 +111,6 @@ class AgentConfig(LifetimeConfig):
                 none = f"the rule {self.rule.name!r} learns no objective, and has no outer one"
                 raise ValueError(f"outer.{field.name} is {value!r}, but {has if names else none}")
         outer = self.outer
-        for name in ("value_hidden", "value_optimizer") if "critic" in names and outer.critic != "network" else ():
-            if getattr(outer, name) != getattr(defaults, name):
-                raise ValueError(f"outer.{name} is {getattr(outer, name)!r}, but outer.critic is {outer.critic!r}")
         if outer.target_updates > self.num_updates:
             raise ValueError(
                 f"outer.target_updates is {outer.target_updates}, expected at most num_updates ({self.num_updates}): "

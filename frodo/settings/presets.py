@@ -93,7 +93,7 @@ def two_colours() -> OnlineConfig:
         lambda_=0.0,
         value_cost=1.0,
         reduction="mean",
-        inputs=("mean_rewards",),
+        eta_inputs=("mean_rewards",),
     )
     return OnlineConfig(
         env="toy/two_colours",
@@ -325,6 +325,7 @@ def with_rule(config: Any, name: str) -> Any:
     if config.rule.kind == "actor_critic" and not config.rule.has_critic:  # costs of the same names are of other losses
         old = {"discount": old.get("discount")}
     rule = RuleConfig(name).with_known(**old)
-    outer = OuterConfig(**{field: getattr(config.outer, field) for field in outer_settings(rule)})
+    of_outer = outer_settings(rule, config.outer.critic)
+    outer = OuterConfig(**{field: getattr(config.outer, field) for field in of_outer})
     is_slow = not rule.entry.is_learned and not is_pure(getattr(config, "env", "toy/"))
     return config.replace(rule=rule, outer=outer, num_updates=1 if is_slow else config.num_updates)

@@ -45,8 +45,8 @@ class SelfTunedConfig(LambdaConfig):
       cost_range: Range of tuned costs, at least 0.
       heads: Auxiliary policies and values on the agent's torso, each with settings of its own (Zahavy et al. 2020,
         STACX); 0 for none.
-      inputs: What a small network makes the settings of: 'mean_rewards', those of the last trajectories (Flennerhag et
-        al. 2022), or nothing, for settings that are numbers.
+      eta_inputs: What a small network makes the settings of: 'mean_rewards', those of the last trajectories (Flennerhag
+        et al. 2022), or nothing, for settings that are numbers.
       history: Trajectories whose mean rewards the network sees, at least 1.
       hidden: Units of the network's hidden layer, at least 1.
       known_values: Environment whose true values take the place of learned ones in targets and outer objective,
@@ -59,7 +59,7 @@ class SelfTunedConfig(LambdaConfig):
     discount_range: Range = (0.0, 1.0)
     cost_range: Range = (0.0, 1.0)
     heads: CountOrZero = 0
-    inputs: Annotated[tuple[str, ...], OneOf((REWARDS,))] = ()
+    eta_inputs: Annotated[tuple[str, ...], OneOf((REWARDS,))] = ()
     history: Count = 10
     hidden: Count = 32
     known_values: Annotated[str, OneOf(("", *KNOWN_VALUES))] = ""
@@ -75,13 +75,11 @@ class SelfTunedConfig(LambdaConfig):
         for name in self.tuned:
             (low, high), value = self.range_of(name), getattr(self, name)
             if not low <= value <= high:
-                raise ValueError(
-                    f"{name} is {value}, expected a number of its range, from {low} to {high}: it is tuned"
-                )
-        if self.known_values and (self.heads or self.inputs):
+                raise ValueError(f"{name} is {value}, expected one of its range, from {low} to {high}: it is tuned")
+        if self.known_values and (self.heads or self.eta_inputs):
             raise ValueError(
-                f"known_values is {self.known_values!r}, heads {self.heads} and inputs {self.inputs}, expected neither "
-                "heads nor inputs"
+                f"known_values is {self.known_values!r}, heads {self.heads} and eta_inputs {self.eta_inputs}, expected "
+                "neither heads nor eta_inputs"
             )
 
     def range_of(self, name: str) -> tuple[float, float]:
@@ -107,13 +105,13 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
     begun = np.array([_begun(config, name) for name in config.tuned])
 
     def random_meta_params(key: Array, num_actions: int) -> Params:
-        if config.inputs:
+        if config.eta_inputs:
             return network.init(key, jnp.zeros(config.history))
         return {name: jnp.full(num_heads, x) for name, x in zip(config.tuned, begun, strict=True)}
 
     def settings_of(meta_params: Params, history: Array | tuple[()]) -> dict[str, Array]:
         """Return all settings by name, [1 + heads] each."""
-        if config.inputs:
+        if config.eta_inputs:
             out = jnp.reshape(network.apply(meta_params, history), (len(config.tuned), num_heads)) + begun[:, None]
             logits = dict(zip(config.tuned, out, strict=True))
         else:
@@ -125,7 +123,7 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
         return found
 
     def apply(meta_params, history, trajectory: Trajectory, predictions: Predictions, target_predictions):
-        if config.inputs:
+        if config.eta_inputs:
             newest = masked_reduce(trajectory.reward, trajectory.valid, "mean")
             history = jnp.append(history[1:], newest.astype(history.dtype))
         settings = settings_of(meta_params, history)
@@ -176,7 +174,7 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
         loss=loss,
         policy=lambda predictions: predictions["policy"],
         random_meta_params=random_meta_params,
-        init=lambda: jnp.zeros(config.history) if config.inputs else (),
+        init=lambda: jnp.zeros(config.history) if config.eta_inputs else (),
         metrics=metrics,
         reduction=config.reduction,
         with_known_values=with_known_values if config.known_values else None,

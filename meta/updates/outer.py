@@ -99,17 +99,19 @@ class ValueState(NamedTuple):
     advantage: MovingAverage
 
 
-def settings_of(predictions: Collection[str]) -> tuple[str, ...]:
-    """Return the names of the settings that the objective of agents with these predictions has."""
+def settings_of(predictions: Collection[str], critic: str) -> tuple[str, ...]:
+    """Return the names of the settings that the objective of agents with these predictions has, with such a critic."""
     of_return = ("discount", "lambda_")
     if "policy" not in predictions:
         return of_return
-    of_network = "value_hidden", "value_optimizer"
     of_kl = "kl_cost", "is_bootstrapped", "target_updates"
-    of_policy = (*of_return, "entropy_cost", "is_advantage_normalised", *of_network, *of_kl)
+    of_policy = (*of_return, "entropy_cost", "is_advantage_normalised", *of_kl)
+    of_value_function = "value_hidden", "value_optimizer"
     if "value" in predictions:
-        return (*of_policy, "value_cost", "temperature", "critic")
-    return (*of_policy, "prediction_entropy_cost") if "y" in predictions else of_policy
+        found = (*of_policy, "value_cost", "temperature", "critic")
+        return (*found, *of_value_function) if critic == "network" else found
+    of_y = ("prediction_entropy_cost",) if "y" in predictions else ()
+    return (*of_policy, *of_value_function, *of_y)
 
 
 def make_outer(config: OuterConfig, rule: UpdateRule, network: NetworkConfig, num_actions: int) -> Outer:

@@ -81,7 +81,9 @@ def test_settings_begin_within_a_hundredth_of_their_ends():
 
 
 def test_a_network_sees_the_last_mean_rewards_the_newest_at_the_end():
-    config = dataclasses.replace(CONFIG, tuned=("entropy_cost", "alpha"), inputs=("mean_rewards",), history=3, hidden=4)
+    config = dataclasses.replace(
+        CONFIG, tuned=("entropy_cost", "alpha"), eta_inputs=("mean_rewards",), history=3, hidden=4
+    )
     rule = self_tuned(config)
     meta_params = rule.random_meta_params(jax.random.key(0), A)
     predictions, state = predictions_of(rule), jnp.array([1.0, 2.0, 3.0])
@@ -131,7 +133,7 @@ def test_known_values_take_the_place_of_learned_ones():
         ({"discount": 0.8, "discount_range": (0.9, 1.0)}, "discount is 0.8, expected one of its range, from 0.9"),
         ({"tuned": ()}, "tuned is (), expected one or more"),
         ({"tuned": ("gamma",)}, "tuned is 'gamma'"),
-        ({"inputs": ("reward",)}, "inputs is 'reward'"),
+        ({"eta_inputs": ("reward",)}, "eta_inputs is 'reward'"),
         ({"history": 0}, "history is 0"),
         ({"known_values": "discounting_chain", "heads": 1}, "known_values is 'discounting_chain', heads 1"),
     ],
