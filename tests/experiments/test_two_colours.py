@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments import discounting_chain, two_colours
+from experiments import discounting_chain
+from experiments.analyses import two_colours
 from experiments.results.plots import Series
 from frodo.settings import presets
 
