@@ -257,7 +257,7 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
             loss, outer_state = outer_loss(state.params, meta_params, state.outer_state, validation)
             if outer.config.kl_cost:
                 logits = jax.lax.stop_gradient(policy(before, validation))
-                loss = loss + outer.config.kl_cost * divergence(logits, policy(state.params, validation), validation)
+                loss = loss + outer.config.kl_cost * divergence(policy(state.params, validation), logits, validation)
             state = state._replace(outer_state=outer_state)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
         return loss + over_updates(regulariser), (state, metrics)

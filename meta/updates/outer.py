@@ -48,7 +48,7 @@ class OuterConfig(Settings):
       critic: Whose values advantages are made of, of agents with policy and values: 'agent', the agent's own, which
         learn by the rule; 'head', those of a second head on its torso, or 'network', those of a meta-value function,
         which learn by the outer discount and λ (Bonnet et al. 2022). Agents without values have 'network'.
-      kl_cost: Weight of KL(π before ‖ π after the updates), of policies, at least 0 (Zahavy et al. 2020).
+      kl_cost: Weight of KL(π after ‖ π before the updates), of policies, at least 0 (Zahavy et al. 2020).
       is_bootstrapped: Whether η is moved by KL(target ‖ π) alone: π is that of K updates, the target, a constant, that
         of L more, the last of them by this objective (Flennerhag et al. 2022). K + L − 1 is num_updates.
       target_updates: L of a bootstrapped objective, at least 1 and at most num_updates.

@@ -93,7 +93,7 @@ def direct(rule_name, objective, params, outer_state):
         if config.kl_cost:
             log_p = jax.nn.log_softmax(setup.agent.unroll(state.params, validation)["policy"][:-1])
             log_q = jax.nn.log_softmax(predictions["policy"][:-1])
-            losses += config.kl_cost * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+            losses += config.kl_cost * jnp.sum(jnp.exp(log_q) * (log_q - log_p), axis=-1)
         return masked_reduce(losses, validation.valid, setup.rule.reduction)
 
     return jax.grad(loss)(params)
