@@ -12,6 +12,7 @@ from agents.validation import check_choice, check_shape
 
 RuleState = Any  # a pytree of arrays, carried from update to update; () for most
 REDUCTIONS = ("sum", "mean")
+OUTER_VALUE = "outer_value"  # a prediction of this name is the value by the outer objective's discount
 Reduction = Annotated[str, OneOf(REDUCTIONS)]  # of a setting
 
 
@@ -48,6 +49,9 @@ class UpdateRule(NamedTuple):
       is_last_constant: whether targets and losses carry no gradient to the agent's own predictions at the last
         observation; to those of its copy they may.
       is_target_acting: whether the slowly moving copy acts, in the place of the agent.
+      with_known_values: η, predictions, trajectory, γ of the outer objective -> the predictions that the outer
+        objective takes, with values that are known in the place of learned ones: 'value' by the rule's γ, and
+        `OUTER_VALUE` by that of the outer objective. None where values are learned.
     """
 
     spec: Callable[[int], TargetSpec]
@@ -68,6 +72,7 @@ class UpdateRule(NamedTuple):
     is_of_transitions: bool = False
     is_last_constant: bool = False
     is_target_acting: bool = False
+    with_known_values: Callable[[Params, Predictions, Trajectory, float], Predictions] | None = None
 
     @property
     def is_copy_hard(self) -> bool:
@@ -82,6 +87,18 @@ class UpdateRule(NamedTuple):
     def meta_param_shapes(self, num_actions: int = 2) -> Params:
         """Return the shapes and dtypes of η."""
         return jax.eval_shape(lambda: self.random_meta_params(jax.random.key(0), num_actions))
+
+
+def of_own_targets(rule: UpdateRule) -> dict[str, Any]:
+    """Return the rule's functions of targets but its loss, by name, as functions of targets with a part `own`.
+
+    For rules that are made of another one by `_replace`.
+    """
+
+    def of_own(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        return fn and (lambda targets, predictions, trajectory: fn(targets.own, predictions, trajectory))
+
+    return {name: of_own(getattr(rule, name)) for name in ("loss_without_meta", "regulariser", "metrics")}
 
 
 def with_checked_predictions(rule: UpdateRule) -> UpdateRule:

@@ -1,4 +1,5 @@
-"""The toys by name: catch, catch/<rows>x<columns>, random_walk, grid_world/<0-56>, bandit/<arms>, rule_room/<kind>.
+"""The toys by name: catch, catch/<rows>x<columns>, random_walk, grid_world/<0-56>, bandit/<arms>, two_colours,
+discounting_chain, discounting_chain/<best chain, 0-4>, rule_room/<kind>.
 
 A pool of tasks may follow a kind of rule room: rule_room/<kind>/<tasks>, rule_room/<kind>/held_out; and a pool the
 number of the one task of it that the room always is: rule_room/<kind>/held_out/0.
@@ -10,9 +11,11 @@ from collections.abc import Callable
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
+from toy_envs.discounting_chain import DiscountingChain
 from toy_envs.grid_worlds import NUM_WORLDS, GridWorld
 from toy_envs.random_walk import RandomWalk
 from toy_envs.rule_room import KINDS, RuleRoom
+from toy_envs.two_colours import TwoColours
 
 _ROOMS = (*KINDS, "mixed")
 _KINDS = "|".join(_ROOMS)
@@ -23,6 +26,9 @@ TOYS: dict[str, Callable[..., Environment]] = {
     r"random_walk": RandomWalk,
     r"grid_world/(\d{1,3})": GridWorld,
     r"bandit/(\d{1,3})": Bandit,
+    r"two_colours": TwoColours,
+    r"discounting_chain": DiscountingChain,
+    r"discounting_chain/(\d)": DiscountingChain,
     rf"rule_room/({_KINDS})": RuleRoom,
     rf"rule_room/({_KINDS})/(\d{{1,10}}|held_out)": RuleRoom,
     rf"rule_room/({_KINDS})/(\d{{1,10}}|held_out)/(\d{{1,10}})": RuleRoom,

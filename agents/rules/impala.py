@@ -12,7 +12,7 @@ from agents.lazy import rlax
 from agents.rule import Reduction, UpdateRule
 from agents.rules.categorical import entropy
 from agents.rules.returns import importance_ratios, lambda_returns, vtrace
-from agents.settings import Fraction, NotNegative, Settings
+from agents.settings import CountOrZero, Fraction, NotNegative, Settings
 from agents.types import Array, Predictions, PredictionSpec, TargetSpec, Trajectory
 
 
@@ -34,19 +34,44 @@ class A2CConfig(Settings):
 
 
 @dataclasses.dataclass
-class ImpalaConfig(A2CConfig):
-    """IMPALA: the actor-critic loss on V-trace's targets.
+class LambdaConfig(A2CConfig):
+    """Actor-critics on λ-returns.
 
     Attributes:
-      lambda_: λ of V-trace, from 0 to 1.
+      lambda_: λ, from 0 to 1.
     """
 
     lambda_: Fraction = 1.0
 
 
+@dataclasses.dataclass
+class ImpalaConfig(LambdaConfig):
+    """IMPALA: the actor-critic loss on V-trace's targets.
+
+    Attributes:
+      entropy_end: Weight of the entropy that `entropy_cost` goes to in a line, at least 0.
+      entropy_updates: Updates after which the weight of the entropy is `entropy_end`; 0 for one that stays.
+    """
+
+    entropy_end: NotNegative = 0.0
+    entropy_updates: CountOrZero = 0
+
+    def validate(self) -> None:
+        super().validate()
+        if self.entropy_end and not self.entropy_updates:
+            raise ValueError(f"entropy_end is {self.entropy_end}, expected 0: entropy_updates is 0")
+
+
 class ActorCriticTargets(NamedTuple):
     value: Array  # the target of v(S), [T, B]
     advantage: Array  # the weight of ∇ log π(A|S), [T, B]
+
+
+class ScheduledTargets(NamedTuple):
+    """Targets, and the weight of the entropy, which changes from update to update."""
+
+    own: ActorCriticTargets
+    entropy_cost: Array  # [T, B]
 
 
 def actor_critic_spec(num_actions: int) -> TargetSpec:
@@ -57,8 +82,8 @@ def actor_critic_loss(
     targets: ActorCriticTargets,
     predictions: Predictions,
     trajectory: Trajectory,
-    value_cost: float,
-    entropy_cost: float,
+    value_cost: float | Array,
+    entropy_cost: float | Array,
     temperature: float = 1.0,
 ) -> Array:
     """−advantage · log π(A|S) + value_cost · ½ (G − v(S))² − entropy_cost H(π(·|S)), [T, B].
@@ -86,7 +111,23 @@ def impala(config: ImpalaConfig) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         return vtrace_targets(predictions, trajectory, config.discount, config.lambda_), rule_state
 
-    return actor_critic(apply, _loss(config), config)
+    rule = actor_critic(apply, _loss(config), config)
+    return _with_schedule(rule, config) if config.entropy_updates else rule
+
+
+def _with_schedule(rule: UpdateRule, config: ImpalaConfig) -> UpdateRule:
+    """Let the weight of the entropy go from one number to another in a line; the rule state counts updates."""
+
+    def apply(meta_params, num_updates, trajectory, predictions, target_predictions):
+        own, _ = rule.apply(meta_params, (), trajectory, predictions, target_predictions)
+        share = jnp.minimum(1.0, num_updates / config.entropy_updates)
+        cost = config.entropy_cost + share * (config.entropy_end - config.entropy_cost)
+        return ScheduledTargets(own, jnp.broadcast_to(cost, own.value.shape)), num_updates + 1
+
+    def loss(targets: ScheduledTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
+        return actor_critic_loss(targets.own, predictions, trajectory, config.value_cost, targets.entropy_cost)
+
+    return rule._replace(apply=apply, loss=loss, init=lambda: jnp.zeros((), jnp.int32))
 
 
 def a2c(config: A2CConfig, is_bootstrapped: bool = True) -> UpdateRule:

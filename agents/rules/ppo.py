@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from agents.lazy import rlax
 from agents.rule import Reduction, UpdateRule, masked_reduce
 from agents.rules.categorical import entropy, log_probability
-from agents.rules.impala import ImpalaConfig, actor_critic
+from agents.rules.impala import LambdaConfig, actor_critic
 from agents.rules.returns import lambda_returns
 from agents.settings import Fraction, Positive
 from agents.types import Array, Predictions, Trajectory
 
 
 @dataclasses.dataclass
-class PPOConfig(ImpalaConfig):
+class PPOConfig(LambdaConfig):
     """PPO (Schulman et al. 2017).
 
     Attributes:

@@ -25,11 +25,14 @@ def vtrace(
     discount: float | Array,
     lambda_: float | Array,
     is_constant: bool = True,
+    alpha: float | Array = 1.0,
 ) -> tuple[Array, Array]:
     """Compute V-trace targets and advantages.
 
     vₜ = V(xₜ) + δₜ + γₜ cₜ (vₜ₊₁ − V(xₜ₊₁)), with δₜ = ρ̄ₜ (rₜ + γₜ V(xₜ₊₁) − V(xₜ)), cₜ = λ ρ̄ₜ, ρ̄ₜ = min(1, ρₜ).
     Source: Espeholt et al. 2018, Eq. 1 and Remark 1.
+
+    Leaky V-trace has α min(1, ρₜ) + (1 − α) ρₜ in the place of min(1, ρₜ) (Zahavy et al. 2020).
 
     A truncated step bootstraps, by `agents.types.successors`, and cuts the trace; at a step that is not valid the
     target is the value itself and the advantage is 0.
@@ -41,6 +44,7 @@ def vtrace(
       discount: the agent's γ.
       lambda_: λ.
       is_constant: whether what is returned has no gradient.
+      alpha: α, from 0 (importance sampling) to 1 (V-trace).
     Returns:
       targets, and advantages ρ̄ₜ (rₜ + γₜ (λ vₜ₊₁ + (1 − λ) V(xₜ₊₁)) − V(xₜ)), both [T, B].
     Raises:
@@ -53,11 +57,15 @@ def vtrace(
     discounts = (discount * trajectory.discount).astype(values.dtype)
     lambdas = jnp.where(trajectory.truncated, 0, lambda_).astype(values.dtype)
     rewards = trajectory.reward.astype(values.dtype)
-    returns = functools.partial(rlax.vtrace_td_error_and_advantage, stop_target_gradients=False)
+    clipped, returns = jnp.minimum(1, rho), rlax.vtrace_td_error_and_advantage
+    if not isinstance(alpha, float) or alpha < 1:
+        clipped = alpha * clipped + (1 - alpha) * rho
+        returns = functools.partial(rlax.leaky_vtrace_td_error_and_advantage, alpha=alpha)
+    one = lambda lambda_, *of: returns(*of, lambda_=lambda_, stop_target_gradients=False)
     next_values = successors(values, trajectory)
-    out = jax.vmap(returns, in_axes=1, out_axes=1)(values[:-1], next_values, rewards, discounts, rho, lambdas)
+    out = jax.vmap(one, in_axes=1, out_axes=1)(lambdas, values[:-1], next_values, rewards, discounts, rho)
     # Where the trace is cut, rlax's advantage takes V of the next observation, whosever it is.
-    of_unknown = jnp.minimum(1, rho) * (rewards + discounts * next_values - values[:-1])
+    of_unknown = clipped * (rewards + discounts * next_values - values[:-1])
     advantage = jnp.where(trajectory.is_successor_unknown, of_unknown, out.pg_advantage)
     found = out.errors + values[:-1], advantage
     return jax.lax.stop_gradient(found) if is_constant else found

@@ -19,9 +19,11 @@ from frodo.regimes.lifetimes import Evaluate, OnlineState
 from meta.updates.curriculum import UNIFORM
 from toy_envs.base import Environment
 from toy_envs.catch import Catch
+from toy_envs.discounting_chain import DiscountingChain
 from toy_envs.random_walk import RandomWalk
 from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
+from toy_envs.two_colours import TwoColours
 
 GREEDY_EPISODES = 64
 TRIALS_EPISODES, TRIALS_SHARE = 256, 0.04  # of the environment steps between log points, which also learn
@@ -32,7 +34,8 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
     """Make the function that measures after every iteration, from the states before and after it, inside the program.
 
     Random walk: `error`, the mean over states of the squared error of v against the true values of the current phase;
-    `spike`, the same in the first iteration after the left reward changed, else nan. Curricula: `trained_share`, the
+    `spike`, the same in the first iteration after the left reward changed, else nan. Two colours: `reward`, the mean of
+    the iteration's steps. Curricula: `trained_share`, the
     share of episodes that are learned from, and of rule rooms of several kinds `share_<kind>` among these, both of the
     last trajectory.
     """
@@ -55,6 +58,8 @@ def iteration_metrics(environment: Environment, learner: Learner) -> Evaluate:
             values = _predictions(learner, after, jnp.eye(environment.num_states))["value"]
             error = jnp.mean(jnp.square(values - environment.true_values(steps[1])))
             found |= {"error": error, "spike": jnp.where(is_changed, error, jnp.nan)}
+        elif isinstance(environment, TwoColours):
+            found["reward"] = jnp.mean(environment.mean_reward(before.actor.env_state, after.actor.env_state))
         return found
 
     return metrics
@@ -65,13 +70,14 @@ def log_metrics(
 ) -> Callable[[OnlineState], dict[str, Any]]:
     """Make the function that measures at log points.
 
-    Catch: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it acts, and of its most
-    probable actions. gymnax, but not craftax: `greedy_return`, the mean return of GREEDY_EPISODES episodes of those
-    actions, the same starts at every log point, and of agents with Q `start_return`, the same discounted by the rule's
-    γ, to compare with `start_q`. Trials: `trial_1`, `trial_2` and so on, the mean return of each over TRIALS_EPISODES
-    episodes of the policy as it acts, each of another held-out task, the same at every log point; of fewer, where these
-    would be more than TRIALS_SHARE of the `num_steps` environment steps between log points. Everywhere, of agents with
-    Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of Co-Reyes et al. 2021).
+    Catch and Discounting Chain: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it
+    acts, and of its most probable actions. gymnax, but not craftax: `greedy_return`, the mean return of GREEDY_EPISODES
+    episodes of those actions, the same starts at every log point, and of agents with Q `start_return`, the same
+    discounted by the rule's γ, to compare with `start_q`. Trials: `trial_1`, `trial_2` and so on, the mean return of
+    each over TRIALS_EPISODES episodes of the policy as it acts, each of another held-out task, the same at every log
+    point; of fewer, where these would be more than TRIALS_SHARE of the `num_steps` environment steps between log
+    points. Everywhere, of agents with Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of
+    Co-Reyes et al. 2021).
     """
 
     rule, key = learner.setup.rule, jax.random.key(0)
@@ -98,6 +104,12 @@ def log_metrics(
             greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions)
             for name, policy in (("sampled_return", jax.nn.softmax(logits)), ("greedy_return", greedy)):
                 found[name] = environment.expected_return(policy.reshape(*observations.shape[:3], -1))
+        elif isinstance(environment, DiscountingChain):
+            first = environment.init(key)[1].observation
+            logits = rule.policy(_predictions(learner, state, first[None]))[0]
+            greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions)
+            for name, policy in (("sampled_return", jax.nn.softmax(logits)), ("greedy_return", greedy)):
+                found[name] = environment.true_values(first, policy, 1.0)
         if spec.get("q") == PredictionSpec(is_per_action=True):
             starts = jax.vmap(environment.init)(jax.random.split(key, STARTS))[1].observation
             found["start_q"] = jnp.mean(_predictions(learner, state, starts)["q"][..., 0])

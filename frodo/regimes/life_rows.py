@@ -139,7 +139,7 @@ class LivesRegime(Regime):
 
 def text_of(rows: list[dict[str, Any]]) -> str:
     """Return what the line of progress says of the newest rows."""
-    name = "error" if "error" in rows[0] else "return"
+    name = next(name for name in ("error", "reward", "return") if name in rows[0])
     skipped = sum(row.get("skipped", 0) for row in rows)
     value = np.mean([row[name] for row in rows])
     text = f"{name} {value:.3f}" if np.isfinite(value) else ""

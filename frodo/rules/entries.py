@@ -24,6 +24,7 @@ from meta.targets import disco103, fitting, policy_fitting
 from meta.targets.disco import DiscoConfig, disco
 from meta.targets.hand_made import TARGETS
 from meta.targets.scalar import FrodoConfig, LearnedLossConfig, frodo, learned_loss
+from meta.targets.self_tuned import SelfTunedConfig, self_tuned
 from meta.updates.optimizers import OptimizerConfig, adam
 from meta.updates.outer import OuterConfig
 
@@ -203,6 +204,12 @@ OWN: dict[str, RuleEntry] = {
         eta_settings=("without", "core"),
         starts=STARTS_OF_DISCO,
         other_files=disco103,
+    ),
+    "self_tuned": RuleEntry(
+        self_tuned,
+        SelfTunedConfig,
+        is_learned=True,
+        eta_settings=("tuned", "discount_range", "cost_range", "heads", "eta_inputs", "history", "hidden"),
     ),
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),

@@ -15,13 +15,13 @@ from meta.updates.curriculum import UNIFORM, CurriculumConfig
 from meta.updates.distillation import DistillationConfig, Teacher, distilled
 from meta.updates.lifetime import LifetimeConfig, Setup
 from meta.updates.optimizers import OptimizerConfig
-from meta.updates.outer import OuterConfig, make_outer, settings_of
+from meta.updates.outer import OuterConfig, make_outer, settings_of, with_outer_head
 from meta.updates.passes import Passes
 
 
-def outer_settings(rule: RuleConfig) -> tuple[str, ...]:
+def outer_settings(rule: RuleConfig, critic: str = "agent") -> tuple[str, ...]:
     """Return the names of the settings that the outer objective of a rule's agents has; () where none is learned."""
-    return settings_of(make_update_rule(rule).spec(1)) if rule.entry.is_learned else ()
+    return settings_of(make_update_rule(rule).spec(1), critic) if rule.entry.is_learned else ()
 
 
 @dataclasses.dataclass
@@ -103,13 +103,21 @@ class AgentConfig(LifetimeConfig):
 
     def _check_outer(self) -> None:
         """Raise a ValueError for a setting that the outer objective does not have, unless it is the default."""
-        names, defaults = outer_settings(self.rule), OuterConfig()
+        names, defaults = outer_settings(self.rule, self.outer.critic), OuterConfig()
         for field in dataclasses.fields(OuterConfig):
             value = getattr(self.outer, field.name)
             if field.name not in names and value != getattr(defaults, field.name):
                 has = f"the outer objective of such agents of the rule {self.rule.name!r} has {', '.join(names)} alone"
                 none = f"the rule {self.rule.name!r} learns no objective, and has no outer one"
                 raise ValueError(f"outer.{field.name} is {value!r}, but {has if names else none}")
+        outer = self.outer
+        if outer.target_updates > self.num_updates:
+            raise ValueError(
+                f"outer.target_updates is {outer.target_updates}, expected at most num_updates ({self.num_updates}): "
+                "K + L − 1 updates are an iteration, K at least 1"
+            )
+        if outer.is_bootstrapped and self.stride not in (0, self.num_updates):
+            raise ValueError(f"stride is {self.stride}, expected 0 where outer.is_bootstrapped is True")
 
     def replace(self, **settings: Any) -> Self:
         """Return the same with other settings; a ValueError names one that there is not."""
@@ -217,6 +225,8 @@ def make_setup(
             raise ValueError(f"{name} is {steps}, expected those of fewer than 2147483648 updates, not of {num}")
     if config.distillation.steps:
         rule = distilled(rule, teacher, num_taught, config.distillation.cost)
+    if config.outer.critic == "head" and not rule.with_known_values:
+        rule = with_outer_head(rule, config.outer)
     agent = make_agent(config.network, rule.spec(num_actions), num_actions)
     outer = make_outer(config.outer, rule, config.network, num_actions)
     of_agent = config.optimizer

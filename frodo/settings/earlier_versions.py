@@ -61,5 +61,5 @@ def _from_version_0_1(config: Mapping[str, Any]) -> dict[str, Any]:
         if "is_next_value_differentiated" in own:
             settings["is_next_value_differentiated"] = old["next_value_gradient"] == "literal"
     rule = {"name": old["name"], "settings": settings}
-    outer = {name: old[name] for name in outer_settings(files.from_plain(RuleConfig, rule))}
+    outer = {name: old[name] for name in outer_settings(files.from_plain(RuleConfig, rule)) if name in old}
     return of_agent | {"rule": rule, "outer": outer}

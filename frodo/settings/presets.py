@@ -13,7 +13,8 @@ from agents.networks.agent import IMAGE_TORSOS, NetworkConfig
 from frodo.settings.config import AgentConfig, OnlineConfig, outer_settings
 from frodo.settings.registry import RuleConfig
 from meta.targets.scalar import FrodoConfig
-from meta.updates.optimizers import OptimizerConfig, adam
+from meta.targets.self_tuned import SelfTunedConfig
+from meta.updates.optimizers import OptimizerConfig, adam, sgd
 from meta.updates.outer import OuterConfig
 from toy_envs.base import Environment
 from toy_envs.trials import Trials
@@ -78,6 +79,65 @@ def catch(is_value_based: bool = False) -> OnlineConfig:
         network=NetworkConfig("mlp", (256, 256)),
         optimizer=OptimizerConfig(1e-3, decay=0.999, epsilon=1e-8),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
+    )
+
+
+def two_colours() -> OnlineConfig:
+    """Bootstrapped meta-gradients on two colours: Flennerhag et al. 2022, section 5.1 and appendix B.
+
+    What is not in the paper's text is that of the public re-implementation MagiFeeney/Bootstrapped-Meta-Learning.
+    """
+    settings = SelfTunedConfig(
+        tuned=("entropy_cost",),
+        entropy_cost=0.5,
+        lambda_=0.0,
+        value_cost=1.0,
+        reduction="mean",
+        eta_inputs=("mean_rewards",),
+    )
+    return OnlineConfig(
+        env="toy/two_colours",
+        batch_size=1,
+        unroll=16,
+        validation_unroll=16,
+        num_updates=15,
+        is_acting_interleaved=True,
+        gradient_mode="reverse",
+        vmap_seeds=True,
+        rule=RuleConfig("self_tuned", settings),
+        outer=OuterConfig(lambda_=0.0, value_cost=0.0, entropy_cost=0.0, is_bootstrapped=True, target_updates=9),
+        network=NetworkConfig("mlp", (256, 256), is_critic_separate=True),
+        optimizer=sgd(0.1),
+        meta_optimizer=OptimizerConfig(1e-4, 0.999, 1e-4, float("inf"), "adam"),
+    )
+
+
+def discounting_chain() -> OnlineConfig:
+    """A tuned γ on Discounting Chain, by an outer critic: Bonnet et al. 2022, section 5.1, and their public code."""
+    settings = SelfTunedConfig(
+        tuned=("discount",),
+        discount=0.95,
+        discount_range=(0.9, 1.0),
+        lambda_=0.0,
+        value_cost=0.0,
+        entropy_cost=0.005,
+        reduction="mean",
+        known_values="discounting_chain",
+    )
+    return OnlineConfig(
+        env="toy/discounting_chain/3",
+        batch_size=128,
+        unroll=100,
+        validation_unroll=100,
+        num_updates=1,
+        is_acting_interleaved=True,
+        gradient_mode="reverse",
+        vmap_seeds=True,
+        rule=RuleConfig("self_tuned", settings),
+        outer=OuterConfig(discount=1.0, lambda_=0.0, value_cost=0.0, entropy_cost=0.005, critic="head"),
+        network=NetworkConfig("mlp", (), head_stddev=1e-4),
+        optimizer=sgd(0.5),
+        meta_optimizer=adam(0.1),
     )
 
 
@@ -265,6 +325,7 @@ def with_rule(config: Any, name: str) -> Any:
     if config.rule.kind == "actor_critic" and not config.rule.has_critic:  # costs of the same names are of other losses
         old = {"discount": old.get("discount")}
     rule = RuleConfig(name).with_known(**old)
-    outer = OuterConfig(**{field: getattr(config.outer, field) for field in outer_settings(rule)})
+    of_outer = outer_settings(rule, config.outer.critic)
+    outer = OuterConfig(**{field: getattr(config.outer, field) for field in of_outer})
     is_slow = not rule.entry.is_learned and not is_pure(getattr(config, "env", "toy/"))
     return config.replace(rule=rule, outer=outer, num_updates=1 if is_slow else config.num_updates)

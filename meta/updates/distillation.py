@@ -6,13 +6,13 @@ al. 2023 (AdA), section 2.5 and eq. 2; the paper gives no weight of the loss, an
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.networks.agent import Agent
-from agents.rule import RuleState, UpdateRule, masked_reduce
+from agents.rule import RuleState, UpdateRule, masked_reduce, of_own_targets
 from agents.rules.categorical import kl_divergence
 from agents.rules.muesli import ahead, reached
 from agents.settings import NOT_NEGATIVE, NotNegative, Settings
@@ -156,14 +156,4 @@ def distilled(rule: UpdateRule, teacher: Teacher | None, num_updates: int, cost:
             "teacher_kl": jnp.where(jnp.any(is_taught), mean, jnp.nan)  # nan once it teaches no more
         }
 
-    def of_own(fn: Any) -> Any:
-        return fn and (lambda targets, predictions, trajectory: fn(targets.own, predictions, trajectory))
-
-    return rule._replace(
-        apply=apply,
-        loss=loss,
-        init=init,
-        loss_without_meta=of_own(rule.loss_without_meta),
-        regulariser=of_own(rule.regulariser),
-        metrics=metrics,
-    )
+    return rule._replace(apply=apply, loss=loss, init=init, **of_own_targets(rule) | {"metrics": metrics})

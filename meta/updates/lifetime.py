@@ -15,6 +15,7 @@ from agents.acting.in_jax import Schedule
 from agents.acting.replay import ReplayConfig
 from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
+from agents.rules.categorical import kl_divergence
 from agents.settings import Bounds, Count, OneOf, PositiveOrInf, Settings
 from agents.types import Array, Params, Targets, Trajectory
 from meta.updates import gradients, passes
@@ -207,18 +208,58 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
 
     one_update = update if setup.passes == (1, 1) else update_in_passes
 
+    def updated(meta_params: Params, state: AgentState, trajectories: Trajectory):
+        """Take an update on each trajectory: return the state, and of each update regulariser and metrics."""
+        one_mode = mode if jax.tree.leaves(meta_params) else "reverse"
+        (_, state), found = gradients.through_updates(one_update, (meta_params, state), trajectories, one_mode)
+        return state, found
+
+    def policy(params: Params, trajectory: Trajectory) -> Array:
+        return gradients.predict(agent, rule, params, trajectory)[0]["policy"][:-1]
+
+    def divergence(logits: Array, other: Array, trajectory: Trajectory) -> Array:
+        return masked_reduce(kl_divergence(logits, other), trajectory.valid, rule.reduction)
+
+    def outer_loss(params: Params, meta_params: Params, outer_state: Any, validation: Trajectory) -> tuple[Array, Any]:
+        predictions, _ = gradients.predict(agent, rule, params, validation)
+        if rule.with_known_values:
+            predictions = rule.with_known_values(meta_params, predictions, validation, outer.config.discount)
+        losses, outer_state = outer.loss(outer_state, predictions, validation)
+        return masked_reduce(losses, validation.valid, rule.reduction), jax.lax.stop_gradient(outer_state)
+
+    def bootstrapped(meta_params: Params, state: AgentState, rest: Trajectory | None, validation: Trajectory):
+        """Return KL(target ‖ π), and the state after the other updates, from which learning goes on.
+
+        Source: Flennerhag et al. 2022, Eq. 2 and 4: no gradient flows into the target.
+        """
+        found, (meta_params, later) = state.params, jax.lax.stop_gradient((meta_params, state))
+        if rest is not None:
+            later, _ = updated(meta_params, later, rest)
+        of_params = jax.grad(outer_loss, has_aux=True)
+        grads, outer_state = of_params(later.params, meta_params, later.outer_state, validation)
+        target = policy(moved(later, grads).params, validation)
+        return divergence(target, policy(found, validation), validation), later._replace(outer_state=outer_state)
+
     def objective(meta_params, state, trajectories, validation):
-        (_, state), (regulariser, metrics) = gradients.through_updates(
-            one_update, (meta_params, state), trajectories, mode if jax.tree.leaves(meta_params) else "reverse"
-        )
+        before, rest = state.params, None
+        if validation is not None and (num_more := outer.config.target_updates - 1):
+            trajectories, rest = (
+                jax.tree.map(lambda x, own=own: x[own], trajectories)
+                for own in (slice(-num_more), slice(-num_more, None))
+            )
+        state, (regulariser, metrics) = updated(meta_params, state, trajectories)
         metrics = jax.tree.map(jnp.mean, metrics)
         if validation is None:
             return jnp.zeros(()), (state, metrics)
-        predictions, _ = gradients.predict(agent, rule, state.params, validation)
-        losses, outer_state = outer.loss(state.outer_state, predictions, validation)
-        loss = masked_reduce(losses, validation.valid, rule.reduction)
+        if outer.config.is_bootstrapped:
+            loss, state = bootstrapped(meta_params, state, rest, validation)
+        else:
+            loss, outer_state = outer_loss(state.params, meta_params, state.outer_state, validation)
+            if outer.config.kl_cost:
+                logits = jax.lax.stop_gradient(policy(before, validation))
+                loss = loss + outer.config.kl_cost * divergence(policy(state.params, validation), logits, validation)
+            state = state._replace(outer_state=outer_state)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
-        state = state._replace(outer_state=jax.lax.stop_gradient(outer_state))
         return loss + over_updates(regulariser), (state, metrics)
 
     def step(meta_params, state, trajectories, validation):

@@ -22,7 +22,7 @@ class OptimizerConfig:
       decay: Decay of the moving mean of squares (β₂ of Adam, whose β₁ is 0.9), from 0 to below 1.
       epsilon: ε, positive; of RMSProp inside of the square root.
       max_gradient_norm: Global norm that gradients are clipped to, positive; inf for none.
-      name: Kind of optimiser: 'rmsprop' or 'adam'.
+      name: Kind of optimiser: 'rmsprop', 'adam', or 'sgd', without decay and ε.
       max_update: What each entry of an update is clipped to, before the learning rate, positive; inf for none.
     """
 
@@ -30,7 +30,7 @@ class OptimizerConfig:
     decay: Annotated[float, Bounds("a number from 0 to below 1", lambda x: 0 <= x < 1)] = 0.99
     epsilon: Positive = 0.1
     max_gradient_norm: PositiveOrInf = 1e4
-    name: Annotated[str, OneOf(("rmsprop", "adam"))] = "rmsprop"
+    name: Annotated[str, OneOf(("rmsprop", "adam", "sgd"))] = "rmsprop"
     max_update: PositiveOrInf = float("inf")
 
     def validate(self, prefix: str) -> None:
@@ -41,6 +41,8 @@ class OptimizerConfig:
         """Make the optimiser; with `num_updates`, the learning rate falls in a line and is 0 after so many updates."""
         if self.name == "adam":
             scale = scale_by_adam_with_constant_denominator(self.decay, self.epsilon)
+        elif self.name == "sgd":
+            scale = optax.identity()
         else:
             scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=True)
         before = [] if self.max_gradient_norm == float("inf") else [clip_by_global_norm(self.max_gradient_norm)]
@@ -52,6 +54,11 @@ class OptimizerConfig:
 def adam(learning_rate: float, max_gradient_norm: float = float("inf"), max_update: float = float("inf")):
     """Return the settings of Adam with a decay of .999 and ε = 1e-8; the arguments are fields of `OptimizerConfig`."""
     return OptimizerConfig(learning_rate, 0.999, 1e-8, max_gradient_norm, "adam", max_update)
+
+
+def sgd(learning_rate: float) -> OptimizerConfig:
+    """Return the settings of plain gradient descent."""
+    return OptimizerConfig(learning_rate, max_gradient_norm=float("inf"), name="sgd")
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:

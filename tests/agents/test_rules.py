@@ -41,6 +41,18 @@ def targets_and_loss(rule, trajectory, predictions):
     return compute(trajectory, predictions)
 
 
+def test_the_weight_of_the_entropy_follows_its_schedule():
+    scheduled = impala(ImpalaConfig(lambda_=LAMBDA, **COSTS, entropy_end=0.05, entropy_updates=4))
+    trajectory, predictions = drawn(scheduled)
+    state = scheduled.init()
+    for cost in (0.2, 0.1625, 0.125, 0.0875, 0.05, 0.05):
+        targets, state = scheduled.apply({}, state, trajectory, predictions, predictions)
+        expected = targets_and_loss(
+            impala(ImpalaConfig(lambda_=LAMBDA, **COSTS | {"entropy_cost": cost})), trajectory, predictions
+        )
+        np.testing.assert_allclose(scheduled.loss(targets, predictions, trajectory), expected[1], rtol=1e-6)
+
+
 # Q-learning
 
 

@@ -12,8 +12,12 @@ def successors(trajectory, x):
     return found
 
 
-def vtrace(trajectory, values, rho, gamma, lambda_):
-    """Add up Eq. 1 of Espeholt et al. 2018 forwards from every step: targets and advantages, [T, B]."""
+def vtrace(trajectory, values, rho, gamma, lambda_, alpha=1.0):
+    """Add up Eq. 1 of Espeholt et al. 2018 forwards from every step: targets and advantages, [T, B].
+
+    Leaky V-trace has an α below 1 (Zahavy et al. 2020).
+    """
+    clipped = lambda ratio: alpha * min(1.0, ratio) + (1 - alpha) * ratio
     num_steps, batch_size = trajectory.reward.shape
     after = successors(trajectory, values)
     targets = np.array(values[:-1], np.float64)
@@ -23,7 +27,7 @@ def vtrace(trajectory, values, rho, gamma, lambda_):
             for t in range(s, num_steps):
                 if not trajectory.valid[t, b]:
                     break
-                ratio = min(1.0, rho[t, b])
+                ratio = clipped(rho[t, b])
                 next_value = gamma * trajectory.discount[t, b] * after[t, b]
                 targets[s, b] += weight * ratio * (trajectory.reward[t, b] + next_value - values[t, b])
                 if trajectory.discount[t, b] == 0 or trajectory.truncated[t, b]:
@@ -36,7 +40,7 @@ def vtrace(trajectory, values, rho, gamma, lambda_):
             if s + 1 < num_steps and not trajectory.truncated[s, b]:
                 bootstrap = lambda_ * targets[s + 1, b] + (1 - lambda_) * bootstrap
             error = trajectory.reward[s, b] + gamma * trajectory.discount[s, b] * bootstrap - values[s, b]
-            advantages[s, b] = min(1.0, rho[s, b]) * error if trajectory.valid[s, b] else 0.0
+            advantages[s, b] = clipped(rho[s, b]) * error if trajectory.valid[s, b] else 0.0
     return targets, advantages
 
 

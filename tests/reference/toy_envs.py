@@ -63,3 +63,22 @@ def random_walk_values(num_states: int, left_reward: float) -> np.ndarray:
             else:
                 transition[state, successor] = 0.5
     return np.linalg.solve(np.eye(num_states) - transition, reward)
+
+
+def two_colours_step(cells, action, sign):
+    """Return the agent's next cell and the reward, of the cells of blue, red and agent on 5 x 5."""
+    row, column = divmod(cells[2], 5)
+    row_move, column_move = {0: (-1, 0), 1: (1, 0), 2: (0, -1), 3: (0, 1)}[action]
+    row, column = min(max(row + row_move, 0), 4), min(max(column + column_move, 0), 4)
+    agent = 5 * row + column
+    return agent, {cells[0]: sign, cells[1]: -sign}.get(agent, -0.04)
+
+
+def discounting_chain_values(best, chain, time, discount):
+    """Add up the discounted rewards of the rest of an episode, step by step."""
+    value, weight = 0.0, 1.0
+    for step in range(time + 1, 101):
+        if step == (1, 3, 10, 30, 100)[chain]:
+            value += weight * (1.1 if chain == best else 1.0)
+        weight *= discount
+    return value

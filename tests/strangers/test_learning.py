@@ -85,6 +85,7 @@ RULES = {  # a rule, and settings
         frodo.make_rule("learned_loss", lstm=16, inputs=("reward", "discount", "next_value", "pi", "mu", "td_error")),
         META | dict(num_steps=4e4, num_updates=2, meta_optimizer=frodo.adam(3e-3, max_gradient_norm=1.0)),
     ),
+    "self_tuned": ("self_tuned", META),
     "disco": ("catch_disco", MODEL | dict(is_frozen=True, num_steps=1.2e4)),
 }
 

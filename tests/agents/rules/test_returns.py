@@ -1,6 +1,7 @@
 """Returns against loops in float64, their limits, what must not cross the end of an episode, and refused shapes."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -32,6 +33,22 @@ def test_vtrace_agrees_with_loops(seed, lambda_):
     actual = vtrace(trajectory, values, rho, GAMMA, lambda_)
     for x, y in zip(actual, reference.vtrace(trajectory, values, rho, GAMMA, lambda_), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_leaky_vtrace_agrees_with_loops(alpha):
+    trajectory, values, rho = drawn(0)
+    assert trajectory.is_successor_unknown.any()
+    actual = vtrace(trajectory, values, rho, GAMMA, 0.7, alpha=alpha)
+    for x, y in zip(actual, reference.vtrace(trajectory, values, rho, GAMMA, 0.7, alpha), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_leaky_vtrace_without_a_leak_is_vtrace():
+    trajectory, values, rho = drawn(1)
+    expected, found = (vtrace(trajectory, values, rho, GAMMA, 0.7, **own) for own in ({}, {"alpha": jnp.ones(())}))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
 def test_on_policy_lambda_1_is_monte_carlo_up_to_the_end_of_the_episode():

@@ -126,10 +126,13 @@ def test_a_number_of_actions_that_is_none_is_named():
     [
         ("disco", {"temperature": 2.0}, "discount, lambda_, entropy_cost, .*, value_hidden, .* "),
         ("disco", {"value_cost": 0.1}, ".* "),
-        ("frodo", {"value_hidden": (3,)}, ".*, value_cost, temperature "),
+        ("frodo", {"value_hidden": (3,)}, ".*, value_cost, temperature, critic "),
         ("frodo", {"prediction_entropy_cost": 0.0}, ".* "),
         ("value_based", {"entropy_cost": 0.0}, "discount, lambda_ "),
         ("value_based", {"is_advantage_normalised": True}, ".* "),
+        ("value_based", {"critic": "head"}, "discount, lambda_ "),
+        ("value_based", {"is_bootstrapped": True}, "discount, lambda_ "),
+        ("disco", {"critic": "head"}, ".*, value_optimizer, prediction_entropy_cost "),
         ("impala", {"discount": 0.9}, ""),
     ],
 )
@@ -159,6 +162,35 @@ def test_a_rule_that_predicts_does_not_act():
             ValueError, match=f"^rule '{rule.name}' is of the kind 'prediction', .*: there are 3 actions$"
         ):
             make_setup(AgentConfig(rule=rule), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "outer", "message"),
+    [
+        (
+            {},
+            {"target_updates": 0, "is_bootstrapped": True},
+            "outer.target_updates is 0, expected an integer of at least 1",
+        ),
+        ({}, {"target_updates": 2}, "outer.target_updates is 2, expected 1: is_bootstrapped is False"),
+        (
+            {"num_updates": 2},
+            {"target_updates": 3, "is_bootstrapped": True},
+            "outer.target_updates is 3, expected at most num_updates (2)",
+        ),
+        ({"stride": 1}, {"is_bootstrapped": True}, "stride is 1, expected 0 where outer.is_bootstrapped is True"),
+        (
+            {},
+            {"is_bootstrapped": True, "kl_cost": 1.0},
+            "outer.kl_cost is 1.0 and is_bootstrapped is True, expected one",
+        ),
+        ({}, {"critic": "heads"}, "outer.critic is 'heads', expected one of agent, head, network"),
+    ],
+)
+def test_a_bootstrapped_objective_that_cannot_be_is_named(settings, outer, message):
+    config = AgentConfig(network=NetworkConfig("mlp", (4,)), outer=OuterConfig(**outer), **settings)
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        config.validate()
 
 
 @pytest.mark.parametrize("rule", ["frodo", "q_learning", "disco"])
@@ -196,7 +228,7 @@ def test_settings_are_the_same_after_a_file(config):
     [
         (
             {"rule": RuleConfig("impala")},
-            "^rule is 'impala', expected one of frodo, learned_loss, disco, target_program, program$",
+            "^rule is 'impala', expected one of frodo, learned_loss, disco, self_tuned, target_program, program$",
         ),
         ({"budgets": ()}, r"^budgets are \(\), expected at least the 5400 steps of one meta-step$"),
         ({"budgets": (10_000, 5_399)}, r"^budgets are \(10000, 5399\), expected at least the 5400 steps"),

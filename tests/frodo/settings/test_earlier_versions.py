@@ -23,7 +23,17 @@ from tests.trajectories import random_trajectory
 
 RECORDS = json.loads((Path(__file__).parents[2] / "data" / "settings_0_1_0.json").read_text())
 T, B, A = 5, 3, 3
-LATER = {"muesli", "ppo", "target_program", "program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped"}  # than 0.1.0
+LATER = {
+    "muesli",
+    "ppo",
+    "self_tuned",
+    "target_program",
+    "program",
+    "dqn",
+    "double_dqn",
+    "dqn_reg",
+    "dqn_clipped",
+}  # than 0.1.0
 
 
 def converted(old) -> AgentConfig:
@@ -79,7 +89,8 @@ def test_a_rule_and_its_objective_compute_what_they_did(name):
     config = converted(record["config"])
     rule = make_update_rule(config.rule)
     if not config.rule.entry.is_learned:  # the records have an outer objective of hand-made rules, too
-        old = {name: record["config"]["rule"][name] for name in settings_of(rule.spec(3))}
+        names = record["config"]["rule"].keys() & settings_of(rule.spec(3), "agent")  # some came later
+        old = {name: record["config"]["rule"][name] for name in names}
         old |= {"value_cost": 2 * old["value_cost"]} if "value_cost" in old else {}
         config = config.replace(outer=OuterConfig(**old))
     with jax.enable_x64(True):

@@ -175,6 +175,7 @@ DIGESTS = {
     "frodo": "19c787ba9f9d",
     "learned_loss": "8c8ccee67f29",
     "disco": "5e5ed44775c7",
+    "self_tuned": "355d74b3e6a1",
     "impala": "61918d8832dd",
     "a2c": "9f7f103cf3c3",
     "a2c_no_bootstrap": "9b920f71d9d9",

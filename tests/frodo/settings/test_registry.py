@@ -21,6 +21,7 @@ from meta.programs.rule import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, 
 from meta.programs.targets import TargetProgramConfig
 from meta.targets.disco import DiscoConfig
 from meta.targets.scalar import FrodoConfig, LearnedLossConfig
+from meta.targets.self_tuned import SelfTunedConfig
 from tests.trajectories import random_trajectory
 
 T, B, A = 6, 4, 3
@@ -29,7 +30,8 @@ SETTINGS = {  # none at its default
     "frodo": FrodoConfig(discount=0.9, lstm=4, consistency_cost=0.1, inputs=("reward", "pi"), value_cost=0.3),
     "learned_loss": LearnedLossConfig(discount=0.9, lstm=4, is_next_value_differentiated=True, entropy_cost=0.2),
     "disco": SMALL_DISCO,
-    "impala": ImpalaConfig(0.9, 0.4, 0.2, "mean", lambda_=0.8),
+    "self_tuned": SelfTunedConfig(0.9, 0.4, 0.2, "mean", 0.8, ("discount",), 0.7, 0.6, (0.5, 1.0), (0.1, 2.0), heads=1),
+    "impala": ImpalaConfig(0.9, 0.4, 0.2, "mean", 0.8),
     "a2c": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "a2c_no_bootstrap": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "ppo": PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False),
@@ -99,7 +101,7 @@ def test_a_hand_made_rule_gets_its_settings(name):
     predictions = {x: jnp.asarray(rng.normal(size=(T + 1, B, *one.axes(A)))) for x, one in rule.spec(A).items()}
 
     def results(rule):
-        targets, _ = rule.apply({}, (), trajectory, predictions, predictions)
+        targets, _ = rule.apply({}, rule.init(), trajectory, predictions, predictions)
         return targets, rule.loss(targets, predictions, trajectory), rule.policy(predictions)
 
     with jax.enable_x64(True):

@@ -112,7 +112,7 @@ def test_a_meta_value_function_judges_and_learns_beside(is_normalised):
     losses, after, gradient = losses_and_gradient(outer, state, predictions)
 
     values = np.asarray(value_agent.unroll(state.params, TRAJECTORY)["value"])
-    rho = reference.importance_ratios(predictions["policy"], TRAJECTORY)
+    rho = reference.importance_ratios(predictions["policy"], TRAJECTORY, config.temperature)
     targets, advantages = reference.vtrace(TRAJECTORY, values, rho, config.discount, config.lambda_)
     average = averages.average((0.0, 0.0, 1.0), advantages[VALID])
     np.testing.assert_allclose(after.advantage, average, rtol=1e-9)
@@ -120,7 +120,7 @@ def test_a_meta_value_function_judges_and_learns_beside(is_normalised):
         advantages = averages.normalise(average, advantages)
     with_values = predictions | {"value": values}
     expected = reference.actor_critic_loss(
-        targets, advantages, with_values, TRAJECTORY.action, 0.0, config.entropy_cost
+        targets, advantages, with_values, TRAJECTORY.action, 0.0, config.entropy_cost, config.temperature
     )
     entropy = lambda x: -np.sum(reference.probabilities(x) * np.log(reference.probabilities(x)), axis=-1)
     taken_z = reference.taken(predictions["z"][:-1], TRAJECTORY.action)

@@ -1,0 +1,102 @@
+"""Two colours: what is compared, and its figures, over the whole run and by the time since the rewards changed."""
+
+import dataclasses
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.results import plots, reading
+from frodo.settings.config import OnlineConfig
+from frodo.settings.registry import RuleConfig
+from toy_envs.two_colours import TwoColours
+
+SCHEDULES = {f"a2c_{start:g}_to_{end:g}": (start, end) for start in (0.3, 0.5) for end in (0.05, 0.11)}
+CONSTANTS = (0.05, 0.11, 0.2, 0.3, 0.5)
+A2C, SCHEDULE = 0.3, "a2c_0.5_to_0.11"  # the best of --rule=a2c
+SCHEDULE_STEPS = 2_000_000
+ROWS = 10  # parts of a cycle
+
+
+def a2c(config: OnlineConfig, entropy_cost: float, entropy_end: float | None = None) -> OnlineConfig:
+    """Return A2C, an iteration of which is one update, with a weight of the entropy that stays or falls."""
+    rule = RuleConfig("impala").with_known(**vars(config.rule.settings)).replace(entropy_cost=entropy_cost)
+    if entropy_end is not None:
+        rule = rule.replace(entropy_end=entropy_end, entropy_updates=SCHEDULE_STEPS // config.unroll)
+    plain = OnlineConfig()
+    same: dict[str, Any] = dict(outer=plain.outer, meta_optimizer=plain.meta_optimizer)
+    return config.replace(rule=rule, num_updates=1, is_acting_interleaved=False, **same)
+
+
+def with_frodo(config: OnlineConfig, **outer: Any) -> OnlineConfig:
+    """Return FRODO with a target that begins as V-trace's, and A2C's weight of the entropy."""
+    own = {name: getattr(config.rule.settings, name) for name in ("discount", "value_cost", "reduction")}
+    own |= dict(is_relative=True, base="vtrace", vtrace_lambda=0.0, lstm=32, entropy_cost=A2C)
+    rule = RuleConfig("frodo").replace(inputs=("td_error", "discount", "pi", "mu"), **own)
+    return config.replace(rule=rule, outer=dataclasses.replace(config.outer, **outer))
+
+
+def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
+    """Return what is run, by the name of its folder."""
+    direct: dict[str, Any] = dict(is_bootstrapped=False, target_updates=1)
+    if rule == "a2c":
+        constants = {f"a2c_{cost:g}": a2c(config, cost) for cost in CONSTANTS}
+        return constants | {name: a2c(config, *ends) for name, ends in SCHEDULES.items()}
+    if rule == "frodo":
+        of_direct = direct | {"entropy_cost": A2C}
+        return {
+            "a2c": a2c(config, A2C),
+            "frodo": with_frodo(config, **of_direct),
+            "frodo_outer_critic": with_frodo(config, **of_direct, critic="head"),
+            "frodo_bootstrapped": with_frodo(config),
+            "frodo_bootstrapped_outer_critic": with_frodo(config, critic="head"),
+        }
+    outer = dataclasses.replace(config.outer, entropy_cost=0.12, **direct)
+    return {
+        "a2c": a2c(config, A2C),
+        "a2c_at_the_end": a2c(config, 0.11),
+        "a2c_schedule": a2c(config, *SCHEDULES[SCHEDULE]),
+        "mg": config.replace(outer=outer),
+        "bmg": config,
+    }
+
+
+LABELS = {
+    "a2c": f"A2C, entropy {A2C:g}",
+    "a2c_at_the_end": "A2C, entropy 0.11, where η ends",
+    "a2c_schedule": "A2C, " + SCHEDULE.removeprefix("a2c_").replace("_", " "),
+    "mg": "self-tuned, meta-gradient",
+    "bmg": "self-tuned, bootstrapped",
+    "frodo": "FRODO",
+    "frodo_outer_critic": "FRODO, outer critic",
+    "frodo_bootstrapped": "FRODO, bootstrapped",
+    "frodo_bootstrapped_outer_critic": "FRODO, bootstrapped, outer critic",
+}
+
+
+def by_cycle(series: plots.Series, period: int) -> plots.Series:
+    """Return the means over parts of a cycle, by the steps since the rewards changed places."""
+    part = (series.x - np.diff(series.x, prepend=0) / 2) % period // (period // ROWS)
+    y = np.stack([np.nanmean(series.y[:, part == i], axis=1) for i in range(ROWS)], axis=1)
+    return series._replace(x=(np.arange(ROWS) + 0.5) * period / ROWS, y=y)
+
+
+def draw(folder: Path, names: Collection[str]) -> None:
+    """Write the figures of the runs of these names in a folder."""
+    curves = {name: reading.read(folder / name) for name in names}
+    labelled = {name: LABELS.get(name, name.replace("_", " ")) for name in names}
+    rewards = [reading.curve(curves[name], "reward")._replace(label=x) for name, x in labelled.items()]
+    tuned = [name for name in names if "eta_entropy_cost" in curves[name].columns]
+    weights = [reading.curve(curves[name], "eta_entropy_cost")._replace(label=labelled[name]) for name in tuned]
+    summed = [x._replace(y=np.cumsum(x.y * np.diff(x.x, prepend=0), axis=1)) for x in rewards]
+    steps, since = "environment steps", "environment steps since the rewards changed places"
+    period, weight = TwoColours().phase_length, "weight of the entropy"
+    for name, series, xlabel, ylabel in (
+        ("two_colours.png", summed, steps, "cumulative reward"),
+        ("cycle.png", [by_cycle(x, period) for x in rewards], since, "reward of a step"),
+        ("entropy.png", weights, steps, weight),
+        ("entropy_cycle.png", [by_cycle(x, period) for x in weights], since, weight),
+    ):
+        if series:
+            plots.curves(folder / name, series, title="Two colours", xlabel=xlabel, ylabel=ylabel)

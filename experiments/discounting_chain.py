@@ -1,0 +1,53 @@
+"""Discounting Chain: a self-tuned discount, with and without an outer critic. Figure 2 of Bonnet et al. 2022.
+
+    frodo discounting_chain --seeds=0-9 --steps=4e7
+
+Writes one run folder for each method and, above them, discounting_chain.png, discount.png and summary.json: for each
+method `sampled_return` (the exact expected return of the policy), `greedy_return` and `eta_discount` (γ), means over
+the last fifth of the run, as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second.
+"""
+
+import dataclasses
+
+from experiments.runs import command_line, sweep
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig
+from toy_envs.discounting_chain import BEST_RETURN
+
+METRICS = ("sampled_return", "greedy_return", "eta_discount")
+LABELS = {
+    "mg_outer_critic": "meta-gradient, outer critic",
+    "bmg_outer_critic": "bootstrapped, outer critic",
+    "mg": "meta-gradient",
+    "bmg": "bootstrapped",
+}
+
+
+def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
+    """Return what is run, by the name of its folder."""
+    configs = {}
+    for name in LABELS:
+        critic = config.outer.critic if name.endswith("critic") else "agent"
+        outer = dataclasses.replace(config.outer, is_bootstrapped=name.startswith("bmg"), critic=critic)
+        configs[name] = config.replace(outer=outer)
+    return configs
+
+
+def main(argv: list[str]) -> None:
+    config, options = command_line.parse_options(argv, presets.discounting_chain())
+    known = {"best_return": BEST_RETURN}
+    configs = make_configs(config)
+    folder, summary = sweep.run_all(configs, options, experiment="discounting_chain", metrics=METRICS, known=known)
+    for metric, name, ylabel in (
+        ("sampled_return", "discounting_chain.png", "expected return of the policy as it acts"),
+        ("eta_discount", "discount.png", "γ of the rule"),
+    ):
+        path = folder / name
+        sweep.draw(folder, LABELS, metric, path=path, title="Discounting Chain", ylabel=ylabel)
+    sweep.print_table(summary, METRICS)
+
+
+if __name__ == "__main__":
+    without = ("env", "rule.kind", "distillation")
+    command_line.define_flags(presets.discounting_chain(), seeds="0-9", steps="4e7", without=without)
+    command_line.start(main)

@@ -1,0 +1,187 @@
+"""Outer objectives by choice: the meta-gradient of each beside central differences of the updates, in float64."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from agents.networks.agent import NetworkConfig, make_agent
+from agents.rule import OUTER_VALUE, masked_reduce
+from meta.targets.disco import DiscoConfig, disco
+from meta.targets.scalar import FrodoConfig, frodo
+from meta.targets.self_tuned import TUNED, SelfTunedConfig, self_tuned
+from meta.updates.lifetime import Setup, init_agent_state, make_agent_step
+from meta.updates.outer import OuterConfig, make_outer, with_outer_head
+from tests.reference import agents as reference
+from tests.trajectories import random_trajectory
+
+A, M = 3, 3
+NETWORK = NetworkConfig("mlp", (5,), activation="tanh")
+OUTER = OuterConfig(discount=0.95, lambda_=0.8, entropy_cost=0.15, value_cost=0.4)
+HEADS = SelfTunedConfig(
+    tuned=TUNED, discount=0.8, lambda_=0.7, value_cost=0.4, policy_cost=0.7, entropy_cost=0.2, alpha=0.5, heads=1
+)
+RULES = {
+    "numbers": self_tuned(HEADS),
+    "network": self_tuned(dataclasses.replace(HEADS, heads=0, eta_inputs=("mean_rewards",), history=4, hidden=4)),
+    "frodo": frodo(FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)),
+    "disco": disco(
+        DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=4, action_embedding=(4, 4))
+    )._replace(regulariser=None),
+}
+OBJECTIVES = {
+    "actor_critic": OUTER,
+    "kl": dataclasses.replace(OUTER, kl_cost=0.7),
+    "head": dataclasses.replace(OUTER, critic="head"),
+    "network": dataclasses.replace(OUTER, critic="network", value_hidden=(4,)),
+    "bootstrapped_1": dataclasses.replace(OUTER, is_bootstrapped=True),
+    "bootstrapped_2": dataclasses.replace(OUTER, is_bootstrapped=True, target_updates=2),
+    "bootstrapped_head": dataclasses.replace(OUTER, is_bootstrapped=True, target_updates=2, critic="head"),
+}
+CASES = [*(("numbers", name) for name in OBJECTIVES), ("network", "actor_critic")]
+# Rules with constants in their updates, for which differences of the updates say another thing.
+OTHERS = [
+    ("frodo", "kl"),
+    ("frodo", "head"),
+    ("frodo", "network"),
+    ("frodo", "bootstrapped_head"),
+    ("disco", "bootstrapped_2"),
+]
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def check_close(actual, expected):
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-10 * np.abs(y).max() + 1e-14)
+
+
+@functools.cache
+def problem(rule_name, objective):
+    rule, config = RULES[rule_name], OBJECTIVES[objective]
+    if config.critic == "head":
+        rule = with_outer_head(rule, config)
+    network = dataclasses.replace(NETWORK, action_model=4) if rule_name == "disco" else NETWORK
+    agent = make_agent(network, rule.spec(A), A)
+    setup = Setup(agent, rule, optax.sgd(0.3), make_outer(config, rule, NETWORK, A))
+    trajectories = random_trajectory(1, M, 5, 3, num_actions=A)
+    validation = random_trajectory(2, 5, 3, num_actions=A)
+    state = init_agent_state(setup, jax.random.key(0), jnp.asarray(validation.observation[0]))
+    meta_params = rule.random_meta_params(jax.random.key(1), A)
+    return setup, config, meta_params, state, trajectories, validation
+
+
+@functools.cache
+def after(rule_name, objective, num):
+    """The function of η that takes `num` updates of θ, without an outer objective."""
+    setup, _, _, state, trajectories, _ = problem(rule_name, objective)
+    first, step = jax.tree.map(lambda x: x[:num], trajectories), make_agent_step(setup, "reverse")
+    return jax.jit(lambda meta_params: step(meta_params, state, first, None)[0])
+
+
+def direct(rule_name, objective, params, outer_state):
+    """∇θ of the actor-critic loss, KL included, at given parameters."""
+    setup, config, _, state, _, validation = problem(rule_name, objective)
+
+    def loss(params):
+        predictions = setup.agent.unroll(params, validation)
+        losses, _ = setup.outer.loss(outer_state, predictions, validation)
+        if config.kl_cost:
+            log_p = jax.nn.log_softmax(setup.agent.unroll(state.params, validation)["policy"][:-1])
+            log_q = jax.nn.log_softmax(predictions["policy"][:-1])
+            losses += config.kl_cost * jnp.sum(jnp.exp(log_q) * (log_q - log_p), axis=-1)
+        return masked_reduce(losses, validation.valid, setup.rule.reduction)
+
+    return jax.grad(loss)(params)
+
+
+def of_objective(rule_name, objective):
+    """∇θ of the outer objective at the θ that the meta-gradient goes through, and the number of its updates."""
+    setup, config, meta_params, _, _, validation = problem(rule_name, objective)
+    if not config.is_bootstrapped:
+        state = after(rule_name, objective, M)(meta_params)
+        return direct(rule_name, objective, state.params, state.outer_state), M
+    last = after(rule_name, objective, M)(meta_params)
+    grads = direct(rule_name, objective, last.params, last.outer_state)
+    target = jax.tree.map(lambda x, g: x - 0.3 * g, last.params, grads)
+    log_p = jax.nn.log_softmax(setup.agent.unroll(target, validation)["policy"][:-1])
+
+    def divergence(params):
+        log_q = jax.nn.log_softmax(setup.agent.unroll(params, validation)["policy"][:-1])
+        kl = jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+        return masked_reduce(kl, validation.valid, setup.rule.reduction)
+
+    num = M - config.target_updates + 1
+    return jax.grad(divergence)(after(rule_name, objective, num)(meta_params).params), num
+
+
+def meta_gradient(rule_name, objective, mode="mixed"):
+    """The meta-gradient; learning goes on after all M updates by η."""
+    setup, _, meta_params, *arguments = problem(rule_name, objective)
+    state, gradient, _ = jax.jit(make_agent_step(setup, mode))(meta_params, *arguments)
+    check_close(state.params, after(rule_name, objective, M)(meta_params).params)
+    return meta_params, gradient
+
+
+def relative_error(rule_name, objective, mode="mixed"):
+    meta_params, gradient = meta_gradient(rule_name, objective, mode)
+    of_params, num = of_objective(rule_name, objective)
+    taken, h, errors = after(rule_name, objective, num), 1e-4, []
+    difference = lambda a, b, c, d: (8 * (a - b) - (c - d)) / (12 * h)  # the error is of fourth order
+    for seed in range(3):
+        direction = optax.tree.random_like(jax.random.key(seed), meta_params)
+        moved = [optax.tree.add_scale(meta_params, size, direction) for size in (h, -h, 2 * h, -2 * h)]
+        slope = jax.tree.map(difference, *(taken(one).params for one in moved))
+        errors.append(optax.tree.vdot(gradient, direction) - optax.tree.vdot(of_params, slope))
+    return float(max(map(abs, errors)) / optax.tree.norm(gradient))
+
+
+@pytest.mark.parametrize("rule_name, objective", CASES)
+def test_agrees_with_central_differences(rule_name, objective):
+    assert relative_error(rule_name, objective) < 1e-6
+
+
+@pytest.mark.parametrize("rule_name, objective", OTHERS)
+def test_other_rules_have_the_same_objectives(rule_name, objective):
+    meta_params, gradient = meta_gradient(rule_name, objective)
+    of_params, num = of_objective(rule_name, objective)
+    _, pull = jax.vjp(lambda meta_params: after(rule_name, objective, num)(meta_params).params, meta_params)
+    check_close(gradient, pull(of_params)[0])
+
+
+@pytest.mark.parametrize("mode", ["reverse", "remat"])
+def test_modes_agree(mode):
+    check_close(
+        meta_gradient("numbers", "bootstrapped_head", mode)[1], meta_gradient("numbers", "bootstrapped_head")[1]
+    )
+
+
+def test_a_gradient_into_the_target_is_caught(monkeypatch):
+    stop_gradient = jax.lax.stop_gradient
+    monkeypatch.setattr(jax.lax, "stop_gradient", lambda x: x if isinstance(x, tuple) else stop_gradient(x))
+    assert relative_error("numbers", "bootstrapped_2", "reverse") > 1e-3
+
+
+def test_an_outer_head_learns_v_trace_by_the_outer_discount():
+    setup, config, meta_params, _, trajectories, _ = problem("numbers", "head")
+    one, rng = jax.tree.map(lambda x: x[0], trajectories), np.random.default_rng(0)
+    predictions = {name: rng.normal(size=(6, 3, *x.axes(A))) for name, x in setup.rule.spec(A).items()}
+    without = RULES["numbers"]
+    targets, _ = setup.rule.apply(meta_params, (), one, predictions, predictions)
+    own, _ = without.apply(meta_params, (), one, predictions, predictions)
+    added = setup.rule.loss(targets, predictions, one) - without.loss(own, predictions, one)
+    rho = reference.importance_ratios(predictions["policy"], one)
+    expected, _ = reference.vtrace(one, predictions[OUTER_VALUE], rho, config.discount, config.lambda_)
+    error = 0.5 * (expected - predictions[OUTER_VALUE][:-1]) ** 2
+    np.testing.assert_allclose(added[one.valid], error[one.valid], rtol=1e-8)
+    # The outer objective's advantages are those of the head.
+    losses, _ = setup.outer.loss((), predictions, one)
+    of_head = {**predictions, "value": predictions[OUTER_VALUE]}
+    target, advantage = reference.vtrace(one, of_head["value"], rho, config.discount, config.lambda_)
+    costs = config.value_cost, config.entropy_cost
+    expected = reference.actor_critic_loss(target, advantage, predictions, one.action, *costs)
+    np.testing.assert_allclose(losses[one.valid], expected[one.valid], rtol=1e-8)
