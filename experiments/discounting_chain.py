@@ -1,6 +1,6 @@
 """Discounting Chain: a self-tuned discount, with and without an outer critic. Figure 2 of Bonnet et al. 2022.
 
-    frodo discounting_chain --seeds=0-9 --steps=4e7
+    frodo discounting_chain --seeds=0-9 --steps=1.28e8
 
 Writes one run folder for each method and, above them, discounting_chain.png, discount.png and summary.json: for each
 method `sampled_return` (the exact expected return of the policy), `greedy_return` and `eta_discount` (γ), means over
@@ -49,5 +49,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     without = ("env", "rule.kind", "distillation")
-    command_line.define_flags(presets.discounting_chain(), seeds="0-9", steps="4e7", without=without)
+    command_line.define_flags(presets.discounting_chain(), seeds="0-9", steps="1.28e8", without=without)
     command_line.start(main)

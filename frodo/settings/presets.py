@@ -113,7 +113,10 @@ def two_colours() -> OnlineConfig:
 
 
 def discounting_chain() -> OnlineConfig:
-    """A tuned γ on Discounting Chain, by an outer critic: Bonnet et al. 2022, section 5.1, and their public code."""
+    """A tuned γ on Discounting Chain, by an outer critic: Bonnet et al. 2022, section 5.1, and their public code.
+
+    The agent's step size is ten times theirs, for a tenth of their 50,000 iterations.
+    """
     settings = SelfTunedConfig(
         tuned=("discount",),
         discount=0.95,
@@ -136,7 +139,7 @@ def discounting_chain() -> OnlineConfig:
         rule=RuleConfig("self_tuned", settings),
         outer=OuterConfig(discount=1.0, lambda_=0.0, value_cost=0.0, entropy_cost=0.005, critic="head"),
         network=NetworkConfig("mlp", (), head_stddev=1e-4),
-        optimizer=sgd(0.5),
+        optimizer=sgd(5.0),
         meta_optimizer=adam(0.1),
     )
 
