@@ -190,10 +190,10 @@ def step_batch(
     def one_by_one(is_first: Array, new: State) -> State:
         return jax.lax.map(lambda one: where_ended(environment._begun, *one), (is_first, new))
 
-    mesh = jax.sharding.get_abstract_mesh()
-    cpu = functools.partial(where_ended, each) if mesh.empty else each
-    if environment.is_restart_slow and all(axis == jax.sharding.AxisType.Manual for axis in mesh.axis_types):
-        cpu = functools.partial(where_ended, one_by_one)  # of the whole batch, or of each device's own
+    axes = jax.sharding.get_abstract_mesh().axis_types
+    is_whole = all(axis == jax.sharding.AxisType.Manual for axis in axes)  # the batch, or each device's own
+    begun = one_by_one if environment.is_restart_slow else each
+    cpu = functools.partial(where_ended, begun) if is_whole else each
     new = jax.lax.platform_dependent(is_first, moved, cpu=cpu, default=each)
     return new, jax.vmap(environment._seen)(state, new, shown)
 

@@ -17,6 +17,7 @@ from agents.environments.dm_env import DmEnvBatch
 from agents.environments.envpool import make_envpool
 from agents.networks.agent import NetworkConfig, make_agent
 from agents.types import PredictionSpec, check_trajectory
+from frodo.devices import shared_out
 from tests.equations import equations
 from tests.reference.toy_envs import catch_episode
 from toy_envs.base import DmEnv
@@ -479,13 +480,24 @@ def test_iterations_do_not_share_memory():
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_step_that_ends_no_episode_draws_nothing():
-    """Actions are drawn for all steps at once, and what begins an episode only where one ends."""
+@pytest.mark.parametrize("is_shared_out", [False, True])
+def test_a_step_that_ends_no_episode_draws_nothing(is_shared_out):
+    """Actions are drawn for all steps at once, and what begins an episode only where one ends; in whole runs, too."""
     environment, agent = Catch(ROWS, COLUMNS), make()
+    actor = Actor(environment, agent, policy)
     state = init_actor(environment, agent, jax.random.key(0), 3)
     params = jax.eval_shape(agent.init, jax.random.key(1), state.time_step.observation)
-    act_all = jax.make_jaxpr(lambda *of: rollout(Actor(environment, agent, policy), *of, 7))(params, state)
-    (steps,) = (eqn for eqn in act_all.jaxpr.eqns if eqn.primitive.name == "scan")
-    names = lambda *but_of: {eqn.primitive.name for eqn in equations(steps.params["jaxpr"].jaxpr, but_of)}
-    draws = {"random_bits", "random_split"}
-    assert draws <= names() and not draws & names("cond")
+    if is_shared_out:  # as a run of several seeds
+        one = lambda x: jax.tree.map(lambda x: x[0], x)
+        act = shared_out(lambda both: jax.tree.map(lambda x: x[None], rollout(actor, *one(both), 7)), 1)
+        params, state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), (params, state))
+        act_all = jax.make_jaxpr(lambda *of: act(of))(params, state)
+    else:
+        act_all = jax.make_jaxpr(lambda *of: rollout(actor, *of, 7))(params, state)
+    (steps,) = (eqn for eqn in equations(act_all.jaxpr, ("scan",)) if eqn.primitive.name == "scan")
+    body, draws = steps.params["jaxpr"].jaxpr, {"random_bits", "random_split"}
+    names = lambda jaxpr, *but_of: {eqn.primitive.name for eqn in equations(jaxpr, but_of)}
+    assert draws <= names(body) and not draws & names(body, "cond")
+    of_platforms = [eqn for eqn in equations(body, ("cond",)) if eqn.primitive.name == "cond"]
+    drawing = [x.jaxpr for eqn in of_platforms for x in eqn.params["branches"] if draws & names(x.jaxpr)]
+    assert [bool(draws & names(jaxpr, "cond")) for jaxpr in drawing] == [False, True]  # that of CPUs, and the others'
