@@ -28,7 +28,8 @@ from setuptools.build_meta import (  # noqa: F401 - hooks; without one for a whe
     prepare_metadata_for_build_editable,
 )
 
-if sys.version_info < (3, 11):  # pip builds before it reads Requires-Python, and `moved` cannot parse newer syntax
+# pip builds before it reads Requires-Python, and an older Python cannot parse the packages in `moved`.
+if sys.version_info < (3, 11):  # noqa: UP036 - an older Python does come here
     sys.exit(f"error: frodo-rl needs Python 3.11 or later, this is {sys.version.split()[0]}")
 
 TOP = "frodo"
