@@ -12,6 +12,7 @@ import hashlib
 import io
 import re
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Collection
@@ -26,6 +27,10 @@ from setuptools.build_meta import (  # noqa: F401 - hooks; without one for a whe
     get_requires_for_build_wheel,
     prepare_metadata_for_build_editable,
 )
+
+# pip builds before it reads Requires-Python, and an older Python cannot parse the packages in `moved`.
+if sys.version_info < (3, 11):  # noqa: UP036 - an older Python does come here
+    sys.exit(f"error: frodo-rl needs Python 3.11 or later, this is {sys.version.split()[0]}")
 
 TOP = "frodo"
 INNER = ("agents", "experiments", "meta", "toy_envs")

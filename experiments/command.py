@@ -25,6 +25,8 @@ def main() -> None:
     known, name = programs(), sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in known:
         sys.argv[:2] = [f"frodo {name}"]
+        source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        sys.modules["__main__"].__doc__ = ast.get_docstring(ast.parse(source))  # --help prints it
         runpy.run_module(f"{__package__}.{name}", run_name="__main__")
     elif name in ("--help", "-h", "help"):
         width = max(map(len, known))

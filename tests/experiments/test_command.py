@@ -26,7 +26,9 @@ def test_a_program_is_started_as_by_its_module(monkeypatch):
     started = []
     monkeypatch.setattr(command.runpy, "run_module", lambda name, run_name: started.append((name, run_name, *sys.argv)))
     monkeypatch.setattr(sys, "argv", ["frodo", "online", "--env=toy/catch"])
+    monkeypatch.setattr(sys.modules["__main__"], "__doc__", None)
     command.main()
+    assert sys.modules["__main__"].__doc__.startswith("Online discovery")  # what --help prints
     assert started == [("experiments.online", "__main__", "frodo online", "--env=toy/catch")]
 
 
