@@ -33,7 +33,7 @@ def run(code, folder):
 def test_the_code_of_the_readme_runs_without_the_programs(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    done = run(WITHOUT_PROGRAMS + "".join(blocks).replace("1e6", "3e3").replace("1e5", "3e3"), tmp_path)
+    done = run(WITHOUT_PROGRAMS + "".join(blocks).replace("3e5", "3e3").replace("2e4", "3e3"), tmp_path)
     assert done.returncode == 0, done.stderr
 
 

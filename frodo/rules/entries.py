@@ -209,7 +209,7 @@ OWN: dict[str, RuleEntry] = {
         self_tuned,
         SelfTunedConfig,
         is_learned=True,
-        eta_settings=("tuned", "discount_range", "cost_range", "heads", "eta_inputs", "history", "hidden"),
+        eta_settings=("tuned", "discount_range", "cost_range", "heads", "eta_inputs", "history", "eta_hidden"),
     ),
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),

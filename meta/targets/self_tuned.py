@@ -48,7 +48,7 @@ class SelfTunedConfig(LambdaConfig):
       eta_inputs: What a small network makes the settings of: 'mean_rewards', those of the last trajectories (Flennerhag
         et al. 2022), or nothing, for settings that are numbers.
       history: Trajectories whose mean rewards the network sees, at least 1.
-      hidden: Units of the network's hidden layer, at least 1.
+      eta_hidden: Units of the network's hidden layer, at least 1.
       known_values: Environment whose true values take the place of learned ones in targets and outer objective,
         'discounting_chain', or '' for none (Bonnet et al. 2022).
     """
@@ -61,7 +61,7 @@ class SelfTunedConfig(LambdaConfig):
     heads: CountOrZero = 0
     eta_inputs: Annotated[tuple[str, ...], OneOf((REWARDS,))] = ()
     history: Count = 10
-    hidden: Count = 32
+    eta_hidden: Count = 32
     known_values: Annotated[str, OneOf(("", *KNOWN_VALUES))] = ""
 
     def validate(self) -> None:
@@ -100,7 +100,7 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
     """Actor-critic losses on leaky V-trace by settings that η holds, or that a small network makes."""
     num_heads = 1 + config.heads
     network: Any = hk.without_apply_rng(
-        hk.transform(lambda x: hk.nets.MLP((config.hidden, num_heads * len(config.tuned)))(x))
+        hk.transform(lambda x: hk.nets.MLP((config.eta_hidden, num_heads * len(config.tuned)))(x))
     )
     begun = np.array([_begun(config, name) for name in config.tuned])
 

@@ -19,6 +19,7 @@ def test_agrees_with_a_plain_loop_over_changes_of_the_rewards():
     actions = np.random.default_rng(0).integers(4, size=num_steps)
     state, first = environment.init(jax.random.key(1))
     begun, (state, steps, states) = state, stepping.run(environment, state, jnp.asarray(actions))
+    steps = jax.tree.map(np.asarray, steps)
     cells, reached = cells_of(first.observation), np.zeros((4, 2), int)
     assert len(set(cells)) == 3
     for t, action in enumerate(actions.tolist()):

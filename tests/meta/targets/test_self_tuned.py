@@ -82,7 +82,7 @@ def test_settings_begin_within_a_hundredth_of_their_ends():
 
 def test_a_network_sees_the_last_mean_rewards_the_newest_at_the_end():
     config = dataclasses.replace(
-        CONFIG, tuned=("entropy_cost", "alpha"), eta_inputs=("mean_rewards",), history=3, hidden=4
+        CONFIG, tuned=("entropy_cost", "alpha"), eta_inputs=("mean_rewards",), history=3, eta_hidden=4
     )
     rule = self_tuned(config)
     meta_params = rule.random_meta_params(jax.random.key(0), A)

@@ -27,7 +27,7 @@ HEADS = SelfTunedConfig(
 )
 RULES = {
     "numbers": self_tuned(HEADS),
-    "network": self_tuned(dataclasses.replace(HEADS, heads=0, eta_inputs=("mean_rewards",), history=4, hidden=4)),
+    "network": self_tuned(dataclasses.replace(HEADS, heads=0, eta_inputs=("mean_rewards",), history=4, eta_hidden=4)),
     "frodo": frodo(FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)),
     "disco": disco(
         DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=4, action_embedding=(4, 4))
