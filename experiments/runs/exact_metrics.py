@@ -83,6 +83,12 @@ def log_metrics(
     rule, key = learner.setup.rule, jax.random.key(0)
     spec = rule.spec(environment.num_actions)
 
+    def policies(state: OnlineState, observations: Array) -> dict[str, Array]:
+        """Return probabilities of the policy as it acts, and of its most probable actions: [B, A] each."""
+        logits = rule.policy(_predictions(learner, state, observations))
+        greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions)
+        return {"sampled_return": jax.nn.softmax(logits), "greedy_return": greedy}
+
     def metrics(state: OnlineState) -> dict[str, Any]:
         params = learner.setup.acting_params(state.learner.agent)
         found: dict[str, Any] = {}
@@ -100,16 +106,12 @@ def log_metrics(
         elif isinstance(environment, Catch):
             observations = environment.all_observations()
             shown = observations.reshape(-1, *environment.observation_shape)
-            logits = rule.policy(_predictions(learner, state, shown))
-            greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions)
-            for name, policy in (("sampled_return", jax.nn.softmax(logits)), ("greedy_return", greedy)):
+            for name, policy in policies(state, shown).items():
                 found[name] = environment.expected_return(policy.reshape(*observations.shape[:3], -1))
         elif isinstance(environment, DiscountingChain):
             first = environment.init(key)[1].observation
-            logits = rule.policy(_predictions(learner, state, first[None]))[0]
-            greedy = jax.nn.one_hot(logits.argmax(-1), environment.num_actions)
-            for name, policy in (("sampled_return", jax.nn.softmax(logits)), ("greedy_return", greedy)):
-                found[name] = environment.true_values(first, policy, 1.0)
+            for name, policy in policies(state, first[None]).items():
+                found[name] = environment.true_values(first, policy[0], 1.0)
         if spec.get("q") == PredictionSpec(is_per_action=True):
             starts = jax.vmap(environment.init)(jax.random.split(key, STARTS))[1].observation
             found["start_q"] = jnp.mean(_predictions(learner, state, starts)["q"][..., 0])

@@ -220,12 +220,14 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
     def divergence(logits: Array, other: Array, trajectory: Trajectory) -> Array:
         return masked_reduce(kl_divergence(logits, other), trajectory.valid, rule.reduction)
 
-    def outer_loss(params: Params, meta_params: Params, outer_state: Any, validation: Trajectory) -> tuple[Array, Any]:
+    def outer_loss(params: Params, meta_params: Params, outer_state: Any, validation: Trajectory):
+        """Return the loss, and the objective's new state and the predictions that were judged."""
         predictions, _ = gradients.predict(agent, rule, params, validation)
         if rule.with_known_values:
             predictions = rule.with_known_values(meta_params, predictions, validation, outer.config.discount)
         losses, outer_state = outer.loss(outer_state, predictions, validation)
-        return masked_reduce(losses, validation.valid, rule.reduction), jax.lax.stop_gradient(outer_state)
+        loss = masked_reduce(losses, validation.valid, rule.reduction)
+        return loss, (jax.lax.stop_gradient(outer_state), predictions)
 
     def bootstrapped(meta_params: Params, state: AgentState, rest: Trajectory | None, validation: Trajectory):
         """Return KL(target ‖ π), and the state after the other updates, from which learning goes on.
@@ -236,7 +238,7 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
         if rest is not None:
             later, _ = updated(meta_params, later, rest)
         of_params = jax.grad(outer_loss, has_aux=True)
-        grads, outer_state = of_params(later.params, meta_params, later.outer_state, validation)
+        grads, (outer_state, _) = of_params(later.params, meta_params, later.outer_state, validation)
         target = policy(moved(later, grads).params, validation)
         return divergence(target, policy(found, validation), validation), later._replace(outer_state=outer_state)
 
@@ -254,10 +256,10 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
         if outer.config.is_bootstrapped:
             loss, state = bootstrapped(meta_params, state, rest, validation)
         else:
-            loss, outer_state = outer_loss(state.params, meta_params, state.outer_state, validation)
+            loss, (outer_state, predictions) = outer_loss(state.params, meta_params, state.outer_state, validation)
             if outer.config.kl_cost:
                 logits = jax.lax.stop_gradient(policy(before, validation))
-                loss = loss + outer.config.kl_cost * divergence(policy(state.params, validation), logits, validation)
+                loss = loss + outer.config.kl_cost * divergence(predictions["policy"][:-1], logits, validation)
             state = state._replace(outer_state=outer_state)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
         return loss + over_updates(regulariser), (state, metrics)
