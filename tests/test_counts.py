@@ -39,9 +39,11 @@ META = {"validation_unroll": 6}
     "rule,settings,expected",
     [
         ("impala", {}, 1.3754),
+        ("impala", {"is_acting_interleaved": True}, 1.3754),
         ("ppo", {"num_updates": 1, "epochs": 2, "minibatches": 2}, 4.2113),
         ("frodo", META | {"gradient_mode": "mixed"}, 61.421),
         ("frodo", META | {"gradient_mode": "reverse"}, 40.385),
+        ("frodo", META | {"gradient_mode": "reverse", "is_acting_interleaved": True}, 40.385),  # none is taken twice
         ("learned_loss", META | {"gradient_mode": "mixed"}, 103.382),
         ("disco", META, 11283.6),
     ],

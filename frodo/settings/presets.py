@@ -89,6 +89,7 @@ def two_colours() -> OnlineConfig:
     """
     settings = SelfTunedConfig(
         tuned=("entropy_cost",),
+        is_corrected=False,
         entropy_cost=0.5,
         lambda_=0.0,
         value_cost=1.0,

@@ -40,6 +40,8 @@ class SelfTunedConfig(LambdaConfig):
       tuned: Settings that η holds, one or more of 'discount', 'lambda_', 'policy_cost', 'value_cost', 'entropy_cost'
         and 'alpha'. They begin as given, and at least a hundredth of their range from its ends.
       policy_cost: Weight of the policy's loss, at least 0.
+      is_corrected: Whether targets are corrected for data of another policy, as V-trace's are. False: those of A2C, for
+        an agent that acts what it learns from. No derivative then flows through ratios of probabilities, which are 1.
       alpha: α of leaky V-trace, from 0, importance sampling, to 1, V-trace (Zahavy et al. 2020).
       discount_range: Range of a tuned γ, within 0 to 1.
       cost_range: Range of tuned costs, at least 0.
@@ -55,6 +57,7 @@ class SelfTunedConfig(LambdaConfig):
 
     tuned: Annotated[tuple[str, ...], OneOf(TUNED)] = TUNED
     policy_cost: NotNegative = 1.0
+    is_corrected: bool = True
     alpha: Fraction = 1.0
     discount_range: Range = (0.0, 1.0)
     cost_range: Range = (0.0, 1.0)
@@ -132,7 +135,9 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
         each = []
         for i in range(num_heads):
             own = of_head(predictions, i)
-            rho = importance_ratios(own["policy"], trajectory)
+            rho = jnp.ones_like(trajectory.reward)
+            if config.is_corrected:
+                rho = importance_ratios(own["policy"], trajectory)
             alpha = settings["alpha"][i] if "alpha" in config.tuned else config.alpha
             discount, lambda_ = settings["discount"][i], settings["lambda_"][i]
             each.append(vtrace(trajectory, own["value"], rho, discount, lambda_, False, alpha))

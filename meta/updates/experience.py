@@ -19,6 +19,7 @@ from agents.acting import replay as replays
 from agents.acting.in_jax import Actor, ActorState, EpisodeStats
 from agents.acting.replay import Replay, ReplayConfig
 from agents.types import Array, Params, Trajectory
+from meta.updates.gradients import Source
 from meta.updates.lifetime import (
     AgentState,
     AgentStep,
@@ -27,6 +28,7 @@ from meta.updates.lifetime import (
     clip_rewards,
     init_agent_state,
     make_agent_step,
+    make_step_by_source,
 )
 
 
@@ -124,7 +126,8 @@ class Lifetime(NamedTuple):
         validation trajectory or None -> Learned. Without a validation trajectory, what is kept waits.
       act: η, state, actor, actor's state -> actor's state, trajectories and validation trajectory for `learn`,
         EpisodeStats: what an iteration needs.
-      iterate: η, state, actor, actor's state -> Learned, actor's state, EpisodeStats: `act`, and learn from it.
+      iterate: η, state, actor, actor's state -> Learned, actor's state, EpisodeStats: `act`, and learn from it. Where
+        acting is interleaved with updates, each is taken once, and η's gradient goes through those that acted.
     """
 
     init: Callable[[Array, Array, Array], LifetimeState]
@@ -138,6 +141,7 @@ class Lifetime(NamedTuple):
 def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_meta: bool) -> Lifetime:
     """Make the lifetime of an agent; `is_meta` says whether the gradient to η is wanted."""
     agent_step = make_agent_step(setup, config.gradient_mode)
+    step_by_source = make_step_by_source(setup, config.gradient_mode)
     schedule = config.schedule(is_meta)
     window_overlap = config.num_updates - config.num_new_updates(is_meta)
     is_kept = is_meta and config.is_validation_kept
@@ -180,8 +184,26 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
         return acting.rollouts(actor, schedule, first, setup.acting_params, update, actor_state)
 
     def iterate(meta_params: Params, state: LifetimeState, actor: Actor, actor_state: ActorState):
-        actor_state, trajectories, validation, stats = act(meta_params, state, actor, actor_state)
-        return learn(meta_params, state, trajectories, validation), actor_state, stats
+        if not config.is_acting_interleaved or window_overlap:
+            actor_state, trajectories, validation, stats = act(meta_params, state, actor, actor_state)
+            return learn(meta_params, state, trajectories, validation), actor_state, stats
+
+        def acted(of_source, agent: AgentState, num_steps: int = schedule.num_steps):
+            actor_state, stats, _ = of_source
+            actor_state, trajectory, new = acting.rollout(actor, setup.acting_params(agent), actor_state, num_steps)
+            return (actor_state, jax.tree.map(jnp.add, stats, new), ()), trajectory
+
+        def acted_last(of_source, agent: AgentState):
+            (actor_state, stats, _), trajectory = acted(of_source, agent, schedule.num_validation_steps)
+            return (actor_state, stats, trajectory if is_kept else ()), clip(trajectory)
+
+        source = Source(config.num_updates, acted, clip, acted_last if is_meta else None)
+        first = clip(state.kept) if isinstance(state.kept, Trajectory) else None
+        none = EpisodeStats(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32))
+        agent, meta_gradient, metrics, (actor_state, stats, kept) = step_by_source(
+            meta_params, state.agent, source, (actor_state, none, ()), first
+        )
+        return Learned(state._replace(agent=agent, kept=kept), meta_gradient, True, metrics), actor_state, stats
 
     return Lifetime(init, learn, act, iterate)
 

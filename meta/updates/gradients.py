@@ -40,24 +40,57 @@ class InnerOutput(NamedTuple):
     metrics: dict[str, Array]
 
 
-def through_updates(body: Callable, carry: Any, trajectories: Trajectory, mode: str) -> tuple[Any, Any]:
-    """Scan `body(carry, trajectory)` over trajectories [M, T, B, ...]; `mode` says what is kept for the backward pass.
+class Source(NamedTuple):
+    """Where the trajectories of an iteration come from: they are given, or θ acts each one that it then learns from.
 
-    The first update runs before the scan: nothing that it starts from depends on η, so the compiler can leave out the
+    Attributes:
+      num: M, the updates of the iteration.
+      take: own state, the agent's state -> own state, and what `read` makes a trajectory of.
+      read: -> trajectory [T, B, ...]; inside of what is computed anew where that saves memory.
+      validation: own state, the agent's state -> own state and the validation trajectory; None where there is none.
+    """
+
+    num: int
+    take: Callable[[Any, Any], tuple[Any, Any]]
+    read: Callable[[Any], Trajectory]
+    validation: Callable[[Any, Any], tuple[Any, Trajectory]] | None
+
+
+def given(trajectories: Trajectory, validation: Trajectory | None) -> tuple[Source, Array]:
+    """Return the source of trajectories [M, T, B, ...] that are there, and its state, the number of the next one."""
+    index = lambda i: jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), trajectories)
+    last = None if validation is None else lambda i, state: (i, validation)
+    return Source(len(trajectories.action), lambda i, state: (i + 1, i), index, last), jnp.zeros((), jnp.int32)
+
+
+def through_updates(
+    body: Callable, carry: Any, source: Source, of_source: Any, num: int, mode: str, first: Trajectory | None = None
+) -> tuple[Any, Any, Any]:
+    """Scan `body(carry, trajectory)` over `num` trajectories; return carry, the source's state, and what is stacked.
+
+    The carry is (η, state of the agent). `mode` says what is kept for the backward pass. The first update, on `first`
+    if that is given, runs before the scan: nothing that it starts from depends on η, so the compiler can leave out the
     derivatives with respect to that.
     """
     check_choice("gradient_mode", mode, MODES)
-
-    def indexed(carry, i):
-        # Indexed inside, so that rematerialisation keeps no copy of the trajectories.
-        return body(carry, jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), trajectories))
-
+    on_first, on_taken = body, lambda carry, taken: body(carry, source.read(taken))  # no copy of what is given is kept
     if mode != "reverse":
         policy = jax.checkpoint_policies.save_only_these_names("inner_gradient")
-        indexed = jax.checkpoint(indexed, policy=policy, prevent_cse=False)
-    carry, first = indexed(carry, 0)
-    carry, others = jax.lax.scan(indexed, carry, jnp.arange(1, len(trajectories.action)))
-    return carry, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, others)
+        on_first, on_taken = (jax.checkpoint(fn, policy=policy, prevent_cse=False) for fn in (on_first, on_taken))
+
+    def update(both, _):
+        carry, of_source = both
+        of_source, taken = source.take(of_source, jax.lax.stop_gradient(carry[1]))
+        carry, found = on_taken(carry, taken)
+        return (carry, of_source), found
+
+    if first is None:
+        both, one = update((carry, of_source), None)
+    else:
+        carry, one = on_first(carry, first)
+        both = carry, of_source
+    (carry, of_source), others = jax.lax.scan(update, both, None, length=num - 1)
+    return carry, of_source, jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), one, others)
 
 
 def predict(agent: Agent, rule: UpdateRule, params: Params, trajectory: Trajectory) -> tuple[Predictions, Predictions]:

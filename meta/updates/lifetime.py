@@ -20,6 +20,7 @@ from agents.settings import Bounds, Count, OneOf, PositiveOrInf, Settings
 from agents.types import Array, Params, Targets, Trajectory
 from meta.updates import gradients, passes
 from meta.updates.distillation import Teacher
+from meta.updates.gradients import Source
 from meta.updates.outer import Outer
 from meta.updates.passes import Passes
 
@@ -134,6 +135,7 @@ class AgentState(NamedTuple):
     num_updates: Array | tuple[()] = ()  # int32, of θ so far, where every so many a copy of it is made
 
 
+# η, state, trajectories [M, T, B, ...] and validation trajectory [T, B, ...] or None -> state, meta-gradient, metrics
 AgentStep = Callable[[Params, AgentState, Trajectory, Trajectory | None], tuple[AgentState, Params, dict[str, Array]]]
 
 
@@ -152,12 +154,26 @@ def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState
 def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
     """Make the function (η, agent state, trajectories, validation) -> new agent state, meta-gradient, metrics.
 
+    It takes trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]; for the rest see
+    `make_step_by_source`.
+    """
+    step_by = make_step_by_source(setup, mode)
+
+    def step(meta_params, state, trajectories, validation):
+        return step_by(meta_params, state, *gradients.given(trajectories, validation))[:3]
+
+    return step
+
+
+def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tuple[AgentState, Params, dict, Any]]:
+    """Make the function (η, agent state, source, its state) -> agent state, meta-gradient, metrics, source's state.
+
     Args:
       setup: the agent. Losses of the outer objective, and what the rule adds to them, are reduced as the rule says.
       mode: how to differentiate through the updates, one of `gradients.MODES`.
     Returns:
-      a function of trajectories stacked [M, T, B, ...] and one validation trajectory [T, B, ...]. Where there is no η
-      to learn there is nothing to validate (None), and the meta-gradient is 0, or empty.
+      a function that takes a `Source`, and the trajectory of the first update, where that is no new one. Where there is
+      no η to learn there is nothing to validate, and the meta-gradient is 0, or empty.
     """
     agent, rule, optimizer, outer, _ = setup
     gradient = gradients.inner_gradient(agent, rule, mode)
@@ -208,11 +224,13 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
 
     one_update = update if setup.passes == (1, 1) else update_in_passes
 
-    def updated(meta_params: Params, state: AgentState, trajectories: Trajectory):
-        """Take an update on each trajectory: return the state, and of each update regulariser and metrics."""
-        one_mode = mode if jax.tree.leaves(meta_params) else "reverse"
-        (_, state), found = gradients.through_updates(one_update, (meta_params, state), trajectories, one_mode)
-        return state, found
+    def updated(meta_params: Params, state: AgentState, source, of_source, num: int, first: Trajectory | None = None):
+        """Take updates: return states of the agent and the source, and of each update regulariser and metrics."""
+        own = mode if jax.tree.leaves(meta_params) else "reverse"
+        carry, of_source, found = gradients.through_updates(
+            one_update, (meta_params, state), source, of_source, num, own, first
+        )
+        return carry[1], of_source, found
 
     def policy(params: Params, trajectory: Trajectory) -> Array:
         return gradients.predict(agent, rule, params, trajectory)[0]["policy"][:-1]
@@ -229,49 +247,49 @@ def make_agent_step(setup: Setup, mode: str = "mixed") -> AgentStep:
         loss = masked_reduce(losses, validation.valid, rule.reduction)
         return loss, (jax.lax.stop_gradient(outer_state), predictions)
 
-    def bootstrapped(meta_params: Params, state: AgentState, rest: Trajectory | None, validation: Trajectory):
-        """Return KL(target ‖ π), and the state after the other updates, from which learning goes on.
+    def bootstrapped(meta_params: Params, found: Params, later: AgentState, validation: Trajectory):
+        """Return KL(target ‖ π of `found`), and the outer objective's new state; `later` is after further updates.
 
         Source: Flennerhag et al. 2022, Eq. 2 and 4: no gradient flows into the target.
         """
-        found, (meta_params, later) = state.params, jax.lax.stop_gradient((meta_params, state))
-        if rest is not None:
-            later, _ = updated(meta_params, later, rest)
+        meta_params, later = jax.lax.stop_gradient((meta_params, later))
         of_params = jax.grad(outer_loss, has_aux=True)
         grads, (outer_state, _) = of_params(later.params, meta_params, later.outer_state, validation)
         target = policy(moved(later, grads).params, validation)
-        return divergence(target, policy(found, validation), validation), later._replace(outer_state=outer_state)
+        return divergence(target, policy(found, validation), validation), outer_state
 
-    def objective(meta_params, state, trajectories, validation):
-        before, rest = state.params, None
-        if validation is not None and (num_more := outer.config.target_updates - 1):
-            trajectories, rest = (
-                jax.tree.map(lambda x, own=own: x[own], trajectories)
-                for own in (slice(-num_more), slice(-num_more, None))
-            )
-        state, (regulariser, metrics) = updated(meta_params, state, trajectories)
+    def objective(meta_params, state, source, of_source, first):
+        before, is_meta = state.params, source.validation is not None
+        num_more = outer.config.target_updates - 1 if is_meta else 0
+        state, of_source, (regulariser, metrics) = updated(
+            meta_params, state, source, of_source, source.num - num_more, first
+        )
         metrics = jax.tree.map(jnp.mean, metrics)
-        if validation is None:
-            return jnp.zeros(()), (state, metrics)
+        if not is_meta:
+            return jnp.zeros(()), (state, metrics, of_source)
+        found = state.params
+        if num_more:  # from which learning goes on
+            fixed = jax.lax.stop_gradient((meta_params, state))
+            state, of_source, _ = updated(*fixed, source, of_source, num_more)
+        of_source, validation = source.validation(of_source, jax.lax.stop_gradient(state))
         if outer.config.is_bootstrapped:
-            loss, state = bootstrapped(meta_params, state, rest, validation)
+            loss, outer_state = bootstrapped(meta_params, found, state, validation)
         else:
-            loss, (outer_state, predictions) = outer_loss(state.params, meta_params, state.outer_state, validation)
+            loss, (outer_state, predictions) = outer_loss(found, meta_params, state.outer_state, validation)
             if outer.config.kl_cost:
                 logits = jax.lax.stop_gradient(policy(before, validation))
                 loss = loss + outer.config.kl_cost * divergence(predictions["policy"][:-1], logits, validation)
-            state = state._replace(outer_state=outer_state)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
-        return loss + over_updates(regulariser), (state, metrics)
+        return loss + over_updates(regulariser), (state._replace(outer_state=outer_state), metrics, of_source)
 
-    def step(meta_params, state, trajectories, validation):
-        if validation is None:
-            _, (state, metrics) = objective(meta_params, state, trajectories, None)
-            return state, jax.tree.map(jnp.zeros_like, meta_params), metrics
-        meta_gradient, (state, metrics) = jax.grad(objective, has_aux=True)(
-            meta_params, state, trajectories, validation
+    def step(meta_params, state, source: Source, of_source, first: Trajectory | None = None):
+        if source.validation is None:
+            _, (state, metrics, of_source) = objective(meta_params, state, source, of_source, first)
+            return state, jax.tree.map(jnp.zeros_like, meta_params), metrics, of_source
+        meta_gradient, (state, metrics, of_source) = jax.grad(objective, has_aux=True)(
+            meta_params, state, source, of_source, first
         )
-        return state, meta_gradient, metrics
+        return state, meta_gradient, metrics, of_source
 
     return step
 

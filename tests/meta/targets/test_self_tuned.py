@@ -25,9 +25,11 @@ def predictions_of(rule, seed=1):
     return {name: rng.normal(size=(T + 1, B, *one.axes(A))) for name, one in rule.spec(A).items()}
 
 
-def expected_loss(predictions, suffix, *, discount, lambda_, policy_cost, value_cost, entropy_cost, alpha):
+def expected_loss(
+    predictions, suffix, *, discount, lambda_, policy_cost, value_cost, entropy_cost, alpha, is_corrected=True
+):
     own = {name: predictions[name + suffix] for name in ("policy", "value")}
-    rho = reference.importance_ratios(own["policy"], TRAJECTORY)
+    rho = reference.importance_ratios(own["policy"], TRAJECTORY) if is_corrected else np.ones((T, B))
     target, advantage = reference.vtrace(TRAJECTORY, own["value"], rho, discount, lambda_, alpha)
     costs = value_cost, entropy_cost
     return reference.actor_critic_loss(target, policy_cost * advantage, own, TRAJECTORY.action, *costs)
@@ -63,13 +65,14 @@ def test_the_loss_agrees_with_loops_at_any_eta(heads):
     np.testing.assert_allclose(losses[VALID], expected[VALID], rtol=1e-10)
 
 
-def test_what_is_not_tuned_stays_and_the_others_begin_as_given():
-    rule = self_tuned(dataclasses.replace(CONFIG, tuned=("entropy_cost",)))
+@pytest.mark.parametrize("is_corrected", [True, False])
+def test_what_is_not_tuned_stays_and_the_others_begin_as_given(is_corrected):
+    rule = self_tuned(dataclasses.replace(CONFIG, tuned=("entropy_cost",), is_corrected=is_corrected))
     meta_params = rule.random_meta_params(jax.random.key(0), A)
     assert list(meta_params) == ["entropy_cost"]
     predictions = predictions_of(rule)
     losses, _, _ = loss_of(rule, meta_params, predictions)
-    settings = {name: getattr(CONFIG, name) for name in TUNED}
+    settings = {name: getattr(CONFIG, name) for name in TUNED} | {"is_corrected": is_corrected}
     np.testing.assert_allclose(losses[VALID], expected_loss(predictions, "", **settings)[VALID], rtol=1e-10)
 
 

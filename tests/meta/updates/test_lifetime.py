@@ -128,8 +128,9 @@ def test_modes_agree_in_float32_and_with_the_outer_loss_after_the_updates():
 
 
 def test_an_unknown_mode_is_named():
+    setup, *arguments = problem(frodo(CONFIG), optax.sgd(0.1), MLP, dtype=np.float32)
     with pytest.raises(ValueError, match="gradient_mode is 'revers', expected one of reverse, remat, mixed"):
-        gradients.through_updates(lambda carry, x: (carry, x), (), (), "revers")
+        make_agent_step(setup, "revers")(*arguments)
 
 
 # Losses without meta-gradient
