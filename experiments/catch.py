@@ -4,6 +4,7 @@
     frodo catch --rule=q               the value-based variant and Q-learning
     frodo catch --rule=learned_loss    learned loss and learned target, three meta learning rates
     frodo catch --rule=consistency     FRODO with three weights c of the consistency loss
+    frodo catch --rule=outer           FRODO with other critics and objectives of the outer loss
     frodo catch --animate --seeds=1 --steps=1e6    FRODO's objective as it forms, an animated picture
 
 Writes one run folder for each method and, above them, catch.png and summary.json: for each method `sampled_return` and
@@ -15,6 +16,7 @@ value_<k>: how much the target of a step depends on the reward and the value k s
 """
 
 import dataclasses
+from typing import Any
 
 from absl import flags
 
@@ -33,6 +35,17 @@ LABELS = {
     "a2c": "A2C with bootstrapping",
     "frodo_q": "FRODO, value-based",
     "q_learning": "Q-learning",
+    "frodo_outer_head": "FRODO, outer critic a second head",
+    "frodo_outer_network": "FRODO, outer critic a network",
+    "frodo_bootstrapped": "FRODO, bootstrapped",
+    "frodo_bootstrapped_head": "FRODO, bootstrapped, outer critic a second head",
+}
+OUTER: dict[str, dict[str, Any]] = {  # L = 3 of M = 5: the gradient goes through three updates
+    "frodo": {},
+    "frodo_outer_head": {"critic": "head"},
+    "frodo_outer_network": {"critic": "network"},
+    "frodo_bootstrapped": {"is_bootstrapped": True, "target_updates": 3},
+    "frodo_bootstrapped_head": {"critic": "head", "is_bootstrapped": True, "target_updates": 3},
 }
 
 
@@ -40,6 +53,8 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder."""
     if rule == "frodo":
         return {name: presets.with_rule(config, name) for name in ("frodo", "a2c_no_bootstrap", "a2c")}
+    if rule == "outer":
+        return {name: config.replace(outer=dataclasses.replace(config.outer, **own)) for name, own in OUTER.items()}
     if rule == "q":
         return {"frodo_q": config, "q_learning": presets.with_rule(config, "q_learning")}
     if rule == "consistency":
@@ -86,7 +101,8 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_enum("rule", "frodo", ["frodo", "q", "learned_loss", "consistency"], "What is compared with what.")
+    kinds = ["frodo", "q", "learned_loss", "consistency", "outer"]
+    flags.DEFINE_enum("rule", "frodo", kinds, "What is compared with what.")
     flags.DEFINE_boolean("animate", False, "Draw FRODO's objective as it forms, of the first seed, and nothing else.")
     without = ("env", "rule.kind", "distillation")
     command_line.define_flags(presets.catch(), seeds="0-9", steps="2e6", without=without, preset=preset)

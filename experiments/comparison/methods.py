@@ -126,6 +126,16 @@ def _corrected(agent: OnlineConfig, rule: str) -> OnlineConfig:
     return config.replace(rule=config.rule.replace(base="vtrace"), init_meta_params="")
 
 
+def _with_outer(configure: Configure, **settings: Any) -> Configure:
+    """The same, with other settings of the outer objective."""
+
+    def configure_outer(agent: OnlineConfig, rule: str) -> OnlineConfig:
+        config = configure(agent, rule)
+        return config.replace(outer=dataclasses.replace(config.outer, **settings))
+
+    return configure_outer
+
+
 def _frozen(configure: Configure) -> Configure:
     """The same, with η as it is."""
     return lambda agent, rule: configure(agent, rule).replace(is_frozen=True, num_updates=1)
@@ -161,6 +171,17 @@ METHODS = {
     "fitted_online": Method("FRODO from V-trace", SCALAR, FITTED_ONLINE, "", _fitted, "fitted_frozen"),
     "fitted_fast": Method("FRODO from V-trace, faster η", SCALAR, FITTED_ONLINE, "", _fitted_fast, "fitted_frozen"),
     "corrected": Method("FRODO on top of V-trace", SCALAR, CORRECTED, "", _corrected, "impala"),
+    "corrected_outer_critic": Method(
+        "FRODO on top of V-trace, outer critic", SCALAR, CORRECTED, "", _with_outer(_corrected, critic="head"), "impala"
+    ),
+    "corrected_bootstrapped": Method(
+        "FRODO on top of V-trace, bootstrapped",
+        SCALAR,
+        CORRECTED,
+        "",
+        _with_outer(_corrected, is_bootstrapped=True, target_updates=3),
+        "impala",
+    ),
     "scalar_frozen": Method("discovered scalar rule, frozen", SCALAR, FROZEN, "scalar_rule", _frozen(_adapted)),
     "scalar_adapted": Method(
         "discovered scalar rule, online", SCALAR, ADAPTED, "scalar_rule", _adapted, "scalar_frozen"

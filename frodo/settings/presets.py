@@ -145,6 +145,22 @@ def discounting_chain() -> OnlineConfig:
     )
 
 
+def tuned_discount(env: str) -> OnlineConfig:
+    """The common agent, whose γ begins at .8 and is tuned online by an outer γ of .99 (Xu et al. 2018).
+
+    Batches are a quarter, so that there are as many updates in a short run; η's step size is Bonnet et al.'s (2022).
+    """
+    agent, cost = common_agent(env), OuterConfig.value_cost
+    rule = SelfTunedConfig(tuned=("discount",), discount=0.8, lambda_=0.95, value_cost=cost, reduction="mean")
+    return agent.replace(
+        batch_size=16,
+        is_validation_kept=True,
+        rule=RuleConfig("self_tuned", rule),
+        outer=OuterConfig(lambda_=0.95),
+        meta_optimizer=adam(3e-3, max_gradient_norm=0.1),
+    )
+
+
 def atari(env: str) -> OnlineConfig:
     """Table 1 of Xu et al. 2020, the consistency loss of section 5.2, and clipped rewards."""
     return OnlineConfig(env=env, max_abs_reward=1.0, rule=RuleConfig("frodo", FrodoConfig(consistency_cost=0.1)))

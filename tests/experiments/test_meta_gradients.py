@@ -1,13 +1,14 @@
-"""The comparisons on two colours and on Discounting Chain."""
+"""The comparisons of online meta-gradients: two colours, Discounting Chain, a tuned discount, FRODO on Catch."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from experiments import discounting_chain
+from experiments import catch, discount, discounting_chain
 from experiments.analyses import two_colours
 from experiments.results.plots import Series
+from frodo.runs.errors import UsageError
 from frodo.settings import presets
 
 
@@ -46,3 +47,30 @@ def test_a_cycle_is_the_mean_over_the_times_since_the_rewards_changed():
     np.testing.assert_allclose(found.x, np.arange(50, 1000, 100))
     rows = np.arange(20).reshape(10, 2).mean(axis=1)
     np.testing.assert_allclose(found.y, [rows + 10.0])
+
+
+@pytest.mark.parametrize("env", ["gymnax/Breakout-MinAtar", "toy/catch/5x5"])
+def test_a_tuned_discount_is_compared_with_constants_of_the_same_agent_at_as_many_steps(env):
+    preset = presets.tuned_discount(env)
+    configs = discount.make_configs(preset, discount.constants(["0.8", "0.99"]))
+    assert list(configs) == ["tuned", "tuned_outer_critic", "constant_0.8", "constant_0.99"]
+    for name, config in configs.items():
+        config.validate()
+        is_meta, own = name in discount.TUNED, config.rule.settings
+        steps, trajectories = config.num_env_steps(is_meta), config.num_trajectories(10_000, is_meta)
+        assert (steps, trajectories) == (256, 10_000 / 256)  # one update each
+        assert config.network == preset.network and config.optimizer == preset.optimizer
+        same = ("lambda_", "value_cost", "entropy_cost", "reduction")
+        assert all(getattr(own, x) == getattr(preset.rule.settings, x) for x in same)
+        assert own.discount == (float(name.partition("_")[2]) if "constant" in name else 0.8)
+    with pytest.raises(UsageError, match="--discounts=0.9,high: 'high' is no number"):
+        discount.constants(["0.9", "high"])
+
+
+def test_catch_compares_outer_objectives_of_the_same_frodo():
+    configs = catch.make_configs(presets.catch(), "outer")
+    for name, config in configs.items():
+        config.validate()
+        assert config.replace(outer=presets.catch().outer) == presets.catch() and catch.LABELS[name]
+    kinds = {(config.outer.critic, config.outer.is_bootstrapped) for config in configs.values()}
+    assert len(kinds) == len(configs) == 5
