@@ -58,10 +58,12 @@ class PredictionSpec(NamedTuple):
     Attributes:
       shape: its trailing axes, () for a scalar.
       is_per_action: whether there is one for each of A actions; the trailing axes are then (A, *shape).
+      is_apart: whether its head alone learns by its loss: no gradient flows on into the layers before.
     """
 
     shape: tuple[int, ...] = ()
     is_per_action: bool = False
+    is_apart: bool = False
 
     def axes(self, num_actions: int) -> tuple[int, ...]:
         """The trailing axes for that many actions."""

@@ -25,7 +25,13 @@ def main(argv: list[str]) -> None:
     rule = flags.FLAGS.rule
     config, options = command_line.parse_options(argv, presets.two_colours())
     configs = two_colours.make_configs(config, rule)
-    folder, summary = sweep.run_all(configs, options, experiment=f"two_colours_{rule}", metrics=METRICS)
+    folder, summary = sweep.run_all(
+        configs,
+        options,
+        experiment=f"two_colours_{rule}",
+        metrics=METRICS,
+        row_steps=two_colours.PERIOD / two_colours.ROWS,
+    )
     if plots.can_draw():
         two_colours.draw(folder, configs)
     sweep.print_table(summary, (*METRICS, "reward_over_run"))

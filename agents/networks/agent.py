@@ -173,8 +173,9 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     config.validate()
     if config.is_critic_separate and "value" in spec and len(spec) > 1:
         shared = dataclasses.replace(config, is_critic_separate=False)
-        others = {name: prediction for name, prediction in spec.items() if name != "value"}
-        return _side_by_side(*(make_agent(shared, part, num_actions) for part in (others, {"value": spec["value"]})))
+        of_critic = {name: prediction for name, prediction in spec.items() if name == "value" or prediction.is_apart}
+        others = {name: prediction for name, prediction in spec.items() if name not in of_critic}
+        return _side_by_side(*(make_agent(shared, part, num_actions) for part in (others, of_critic)))
     activation = getattr(jax.nn, config.activation)
     is_image = config.torso in IMAGE_TORSOS
     of_channels = functools.partial(resnet, channels=config.channels)
@@ -224,7 +225,8 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
                 shape = prediction.shape
             else:
                 shape = (num_actions, *prediction.shape) if prediction.is_per_action else prediction.shape
-                outs = [linear(math.prod(shape), name)(embedding)] * len(actions)
+                features = jax.lax.stop_gradient(embedding) if prediction.is_apart else embedding
+                outs = [linear(math.prod(shape), name)(features)] * len(actions)
             for predictions, out in zip(found, outs, strict=True):
                 predictions[name] = jnp.reshape(out, (*out.shape[:-1], *shape))
         return found, core_state

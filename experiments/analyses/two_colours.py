@@ -12,10 +12,11 @@ from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import RuleConfig
 from toy_envs.two_colours import TwoColours
 
-SCHEDULES = {f"a2c_{start:g}_to_{end:g}": (start, end) for start in (0.3, 0.5) for end in (0.05, 0.11)}
-CONSTANTS = (0.05, 0.11, 0.2, 0.3, 0.5)
+SCHEDULES = {f"a2c_{start:g}_to_{end:g}": (start, end) for start in (0.3, 0.5) for end in (0.11, 0.2)}
+CONSTANTS = (0.05, 0.11, 0.15, 0.2, 0.3, 0.5)
 A2C, SCHEDULE = 0.3, "a2c_0.5_to_0.11"  # of the public re-implementation, and to where η ends; --rule=a2c tunes them
 SCHEDULE_STEPS = 2_000_000
+PERIOD = TwoColours().phase_length
 ROWS = 10  # parts of a cycle
 
 
@@ -53,11 +54,12 @@ def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
             "frodo_bootstrapped_outer_critic": with_frodo(config, critic="head"),
         }
     outer = dataclasses.replace(config.outer, entropy_cost=0.12, **direct)
+    meta_optimizer = dataclasses.replace(config.meta_optimizer, epsilon=1e-4)
     return {
         "a2c": a2c(config, A2C),
         "a2c_at_the_end": a2c(config, 0.11),
         "a2c_schedule": a2c(config, *SCHEDULES[SCHEDULE]),
-        "mg": config.replace(outer=outer),
+        "mg": config.replace(outer=outer, meta_optimizer=meta_optimizer, is_validation_kept=True),
         "bmg": config,
     }
 
@@ -91,12 +93,12 @@ def draw(folder: Path, names: Collection[str]) -> None:
     weights = [reading.curve(curves[name], "eta_entropy_cost")._replace(label=labelled[name]) for name in tuned]
     summed = [x._replace(y=np.cumsum(x.y * np.diff(x.x, prepend=0), axis=1)) for x in rewards]
     steps, since = "environment steps", "environment steps since the rewards changed places"
-    period, weight = TwoColours().phase_length, "weight of the entropy"
+    weight = "weight of the entropy"
     for name, series, xlabel, ylabel in (
         ("two_colours.png", summed, steps, "cumulative reward"),
-        ("cycle.png", [by_cycle(x, period) for x in rewards], since, "reward of a step"),
+        ("cycle.png", [by_cycle(x, PERIOD) for x in rewards], since, "reward of a step"),
         ("entropy.png", weights, steps, weight),
-        ("entropy_cycle.png", [by_cycle(x, period) for x in weights], since, weight),
+        ("entropy_cycle.png", [by_cycle(x, PERIOD) for x in weights], since, weight),
     ):
         if series:
             plots.curves(folder / name, series, title="Two colours", xlabel=xlabel, ylabel=ylabel)

@@ -1,6 +1,7 @@
 """Several configurations side by side in one experiment: a run folder for each, a table and a summary above them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ def run_all(
     experiment: str,
     metrics: Sequence[str],
     known: Mapping[str, float] | None = None,
+    row_steps: float = math.inf,
 ) -> tuple[Path, dict[str, Any]]:
     """Run every configuration in <out>/<its name> and summarise the metrics in a file of <out>.
 
-    `known` are numbers to compare with, by name: the summary has them too. With options.resume, runs that are complete
-    are left as they are, and those without a checkpoint are begun.
+    `known` are numbers to compare with, by name: the summary has them too. `row_steps` is
+    `training.train`'s. With options.resume, runs that are complete are left as they are, and those without a checkpoint
+    are begun.
 
     Returns:
       the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
@@ -68,7 +71,7 @@ def run_all(
             resume_out=str(folder),
         )
         logs.note(f"{experiment}: {name}")
-        result = training.train(config, own, experiment=experiment, name=name)
+        result = training.train(config, own, experiment=experiment, name=name, row_steps=row_steps)
         summary[name] = {key: result[key] for key in ("env_steps", "steps_per_cpu_second")}
         of_seeds = {metric: result[metric] for metric in metrics}
         for metric in metrics[:1]:

@@ -11,6 +11,7 @@ written, too: the metrics of every iteration since the last but one row, [seeds,
 import contextlib
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ def train(
     name: str,
     make: Callable[[str, int, int], Environment | HostEnvironment] = make_environment,
     callbacks: Sequence[Any] = (),
+    row_steps: float = math.inf,
 ) -> dict[str, Any]:
     """Run one configuration for all seeds and write its results folder.
 
@@ -59,6 +61,7 @@ def train(
       config, options, experiment, name: what is run, how, and in which folder (`folder_of`).
       make: makes the environment from its name, the size of the batch and a seed.
       callbacks: see each row, before `options.log_to` does.
+      row_steps: environment steps from one row to the next, at most; of pure environments.
     Returns:
       the summary, which is also in summary.json: env_steps of a seed; steps_per_cpu_second, compilation left out; and
       for each metric of metrics.csv `<metric>`, its mean over the last fifth of the run, a number for each seed.
@@ -85,7 +88,7 @@ def train(
         learner = make_learner()
         env_steps = config.num_env_steps(learner.is_meta)
         iterations = max(1, options.steps // env_steps)
-        chunk = chunk_of(iterations, env_steps)  # of which a run has a whole number
+        chunk = chunk_of(iterations, env_steps, row_steps)  # of which a run has a whole number
         how["of_iterations"] = exact_metrics.iteration_metrics(environment, learner)
         how["of_rows"] = exact_metrics.log_metrics(environment, learner, chunk * env_steps)
         how |= dict(chunk=chunk, is_quick=_is_quick(config, options))

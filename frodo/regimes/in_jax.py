@@ -1,6 +1,7 @@
 """Lifetimes in a pure environment as a regime: one program for all seeds, what they differ in is data."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -189,9 +190,13 @@ def _run(program: OnlineProgram, size: int, state: OnlineState, num_iterations: 
     return jax.lax.fori_loop(0, num_iterations, iteration, (state, outputs))
 
 
-def chunk_of(iterations: int, env_steps: int) -> int:
-    """Return the iterations between log points: a run is a whole number of chunks, and leaves out few iterations."""
-    largest = max(1, min(max(CHUNK, CHUNK_STEPS // env_steps), iterations // CHUNKS))
+def chunk_of(iterations: int, env_steps: int, max_steps: float = math.inf) -> int:
+    """Return the iterations between log points: a run is a whole number of chunks, and leaves out few iterations.
+
+    Args:
+      max_steps: environment steps from one log point to the next, at most, or one iteration.
+    """
+    largest = int(max(1, min(max(CHUNK, CHUNK_STEPS // env_steps), iterations // CHUNKS, max_steps // env_steps)))
     return min(range(largest, largest // 2, -1), key=lambda chunk: iterations % chunk)
 
 

@@ -152,6 +152,12 @@ class OnlineConfig(AgentConfig):
     is_frozen: bool = False
     init_meta_params: str = ""
 
+    def validate(self) -> None:
+        super().validate()
+        known = getattr(self.rule.settings, "known_values", "")
+        if known and known != self.env:
+            raise ValueError(f"rule.known_values is {known!r} and env {self.env!r}, expected the same")
+
 
 @dataclasses.dataclass
 class PopulationConfig(AgentConfig):

@@ -109,7 +109,7 @@ def two_colours() -> OnlineConfig:
         outer=OuterConfig(lambda_=0.0, value_cost=0.0, entropy_cost=0.0, is_bootstrapped=True, target_updates=9),
         network=NetworkConfig("mlp", (256, 256), is_critic_separate=True),
         optimizer=sgd(0.1),
-        meta_optimizer=OptimizerConfig(1e-4, 0.999, 1e-4, float("inf"), "adam"),
+        meta_optimizer=OptimizerConfig(1e-4, 0.999, 1e-4 / 16, float("inf"), "adam"),  # KL is a mean here, a sum there
     )
 
 
@@ -126,7 +126,7 @@ def discounting_chain() -> OnlineConfig:
         value_cost=0.0,
         entropy_cost=0.005,
         reduction="mean",
-        known_values="discounting_chain",
+        known_values="toy/discounting_chain/3",
     )
     return OnlineConfig(
         env="toy/discounting_chain/3",
@@ -139,7 +139,7 @@ def discounting_chain() -> OnlineConfig:
         vmap_seeds=True,
         rule=RuleConfig("self_tuned", settings),
         outer=OuterConfig(discount=1.0, lambda_=0.0, value_cost=0.0, entropy_cost=0.005, critic="head"),
-        network=NetworkConfig("mlp", (), head_stddev=1e-4),
+        network=NetworkConfig("mlp", (), head_stddev=7e-3),
         optimizer=sgd(5.0),
         meta_optimizer=adam(0.1),
     )

@@ -7,6 +7,7 @@ from typing import Any
 from agents.networks.agent import IMAGE_TORSOS
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import RuleConfig, make_update_rule
+from meta.targets.self_tuned import SelfTunedConfig
 from meta.updates.curriculum import UNIFORM
 
 
@@ -48,6 +49,10 @@ def unused(config: AgentConfig, is_in_jax: bool = True) -> dict[str, str]:
         none_of(f"curriculum.kind is {UNIFORM!r}", "curriculum.num_train")
     if not config.distillation.steps:
         none_of("distillation.steps is 0", "distillation.cost")
+    if rule.entry.is_learned and config.outer.critic != "agent":
+        none_of(f"outer.critic is {config.outer.critic!r}, which learns by itself", "outer.value_cost")
+    if isinstance(rule.settings, SelfTunedConfig) and not rule.settings.eta_inputs:
+        none_of("rule.eta_inputs is ()", "rule.history", "rule.eta_hidden")
     if not is_in_jax:
         none_of("the environment is stepped on the host", "vmap_seeds", "is_acting_interleaved")
     return found
@@ -65,7 +70,7 @@ def refuse_unused(config: AgentConfig, given: Collection[str], is_in_jax: bool =
         if name:
             value: Any = config
             for part in path.split("."):
-                value = getattr(value, part)
+                value = getattr(value.settings if isinstance(value, RuleConfig) else value, part)
             raise ValueError(f"{path} is {value!r}, but changes nothing: {reasons[name]}")
 
 

@@ -6,6 +6,8 @@ section 5.1. Values that are known: Bonnet et al. 2022.
 """
 
 import dataclasses
+import math
+import numbers
 from typing import Annotated, Any, NamedTuple
 
 import haiku as hk
@@ -23,13 +25,17 @@ from toy_envs.discounting_chain import DiscountingChain
 COSTS = ("policy_cost", "value_cost", "entropy_cost")
 TUNED = ("discount", "lambda_", *COSTS, "alpha")
 REWARDS = "mean_rewards"
-KNOWN_VALUES = {"discounting_chain": DiscountingChain().true_values}  # observation, probabilities, γ -> v(S)
+KNOWN_VALUES = {  # environment: (observation, probabilities, γ) -> v(S)
+    f"toy/discounting_chain/{best}": DiscountingChain(best).true_values for best in range(DiscountingChain.num_actions)
+}
 NEAREST = 0.01  # to the ends of its range, as a share of it, that a setting begins
 
-Range = Annotated[
-    tuple[float, ...],
-    Bounds("two finite numbers, the smaller one first", lambda x: len(x) == 2 and np.isfinite(x).all() and x[0] < x[1]),
-]
+
+def _is_range(x: tuple[float, ...]) -> bool:
+    return len(x) == 2 and all(isinstance(y, numbers.Real) and math.isfinite(y) for y in x) and x[0] < x[1]
+
+
+Range = Annotated[tuple[float, ...], Bounds("two finite numbers, the smaller one first", _is_range)]
 
 
 @dataclasses.dataclass
@@ -52,7 +58,7 @@ class SelfTunedConfig(LambdaConfig):
       history: Trajectories whose mean rewards the network sees, at least 1.
       eta_hidden: Units of the network's hidden layer, at least 1.
       known_values: Environment whose true values take the place of learned ones in targets and outer objective,
-        'discounting_chain', or '' for none (Bonnet et al. 2022).
+        'toy/discounting_chain/0' to '.../4', or '' for none (Bonnet et al. 2022).
     """
 
     tuned: Annotated[tuple[str, ...], OneOf(TUNED)] = TUNED
@@ -79,6 +85,8 @@ class SelfTunedConfig(LambdaConfig):
             (low, high), value = self.range_of(name), getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}, expected one of its range, from {low} to {high}: it is tuned")
+        if "alpha" in self.tuned and not self.is_corrected:
+            raise ValueError(f"tuned is {self.tuned} and is_corrected False, expected no alpha: there are no ratios")
         if self.known_values and (self.heads or self.eta_inputs):
             raise ValueError(
                 f"known_values is {self.known_values!r}, heads {self.heads} and eta_inputs {self.eta_inputs}, expected "
@@ -155,7 +163,10 @@ def self_tuned(config: SelfTunedConfig) -> UpdateRule:
         return sum(losses[1:], start=losses[0])
 
     def metrics(targets: SelfTunedTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
-        found = {f"eta_{name.rstrip('_')}": targets.settings[name][..., 0] for name in config.tuned}
+        found = {}
+        for name in config.tuned:
+            for i in range(num_heads):
+                found[f"eta_{name.rstrip('_')}{f'_{i}' if i else ''}"] = targets.settings[name][..., i]
         return masked_means(found, trajectory.valid)
 
     def with_known_values(

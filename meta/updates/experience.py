@@ -191,7 +191,8 @@ def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_met
         def acted(of_source, agent: AgentState, num_steps: int = schedule.num_steps):
             actor_state, stats, _ = of_source
             actor_state, trajectory, new = acting.rollout(actor, setup.acting_params(agent), actor_state, num_steps)
-            return (actor_state, jax.tree.map(jnp.add, stats, new), ()), trajectory
+            stats = jax.tree.map(lambda x, y: x + y.astype(x.dtype), stats, new)
+            return (actor_state, stats, ()), trajectory
 
         def acted_last(of_source, agent: AgentState):
             (actor_state, stats, _), trajectory = acted(of_source, agent, schedule.num_validation_steps)

@@ -38,7 +38,8 @@ class OuterConfig(Settings):
     Attributes:
       discount: γ of the return, from 0 to 1.
       lambda_: λ of the return, from 0 to 1.
-      value_cost: Weight of the value's loss, at least 0 (Xu et al. 2020, Table 1).
+      value_cost: Weight of the value's loss, at least 0, where the agent's own values are the critic (Xu et al. 2020,
+        Table 1). An outer critic learns by itself, and has no loss here.
       entropy_cost: Weight of the policy's entropy, at least 0 (Xu et al. 2020, Table 1).
       prediction_entropy_cost: Weight of the entropy of y and z, at least 0 (the public code of Oh et al. 2025).
       temperature: What the policy's logits are divided by, positive.
@@ -46,8 +47,8 @@ class OuterConfig(Settings):
       value_hidden: Units of the layers of the meta-value function, of agents without values, at least 1 each.
       value_optimizer: The optimiser of the meta-value function (Oh et al. 2025, Methods, and their public code).
       critic: Whose values advantages are made of, of agents with policy and values: 'agent', the agent's own, which
-        learn by the rule; 'head', those of a second head on its torso, or 'network', those of a meta-value function,
-        which learn by the outer discount and λ (Bonnet et al. 2022). Agents without values have 'network'.
+        learn by the rule; 'head', those of a second head, whose loss stops at it, or 'network', those of a meta-value
+        function, which learn by the outer discount and λ (Bonnet et al. 2022). Agents without values have 'network'.
       kl_cost: Weight of KL(π after ‖ π before the updates), of policies, at least 0 (Zahavy et al. 2020).
       is_bootstrapped: Whether η is moved by KL(target ‖ π) alone: π is that of K updates, the target, a constant, that
         of L more, the last of them by this objective (Flennerhag et al. 2022). K + L − 1 is num_updates.
@@ -153,15 +154,14 @@ def actor_critic(config: OuterConfig) -> Outer:
     """
 
     def loss(average: MovingAverage | tuple[()], predictions: Predictions, trajectory: Trajectory):
-        known = predictions if config.critic == "agent" else {**predictions, "value": predictions[OUTER_VALUE]}
+        is_own = config.critic == "agent"
+        known = predictions if is_own else {**predictions, "value": predictions[OUTER_VALUE]}
         targets = vtrace_targets(known, trajectory, config.discount, config.lambda_, config.temperature)
         if isinstance(average, MovingAverage):
             average = update_average(average, targets.advantage, trajectory.valid)
             targets = targets._replace(advantage=normalise(average, targets.advantage))
-        losses = actor_critic_loss(
-            targets, predictions, trajectory, config.value_cost, config.entropy_cost, config.temperature
-        )
-        return losses, average
+        costs = config.value_cost if is_own else 0.0, config.entropy_cost
+        return actor_critic_loss(targets, predictions, trajectory, *costs, config.temperature), average
 
     return Outer(lambda key, observation: initial_average() if config.is_advantage_normalised else (), loss, config)
 
@@ -176,7 +176,8 @@ class OuterHeadTargets(NamedTuple):
 def with_outer_head(rule: UpdateRule, config: OuterConfig) -> UpdateRule:
     """Add a second value head to a rule's agents, which learns V-trace targets by the outer discount and λ.
 
-    ½ (G′ − v′(S))² is added to the rule's loss; G′ depends on η through the agent alone. Source: Bonnet et al. 2022.
+    It is on the critic's torso, where that is separate, and its loss, ½ (G′ − v′(S))², stops at it: policy and values
+    learn as they do without it. G′ depends on η through the agent alone. Source: Bonnet et al. 2022.
 
     Args:
       rule: of agents with a policy and values.
@@ -195,7 +196,7 @@ def with_outer_head(rule: UpdateRule, config: OuterConfig) -> UpdateRule:
         return rule.loss(targets.own, predictions, trajectory) + 0.5 * jnp.square(error)
 
     return rule._replace(
-        spec=lambda num_actions: {**rule.spec(num_actions), OUTER_VALUE: PredictionSpec()},
+        spec=lambda num_actions: {**rule.spec(num_actions), OUTER_VALUE: PredictionSpec(is_apart=True)},
         apply=apply,
         loss=loss,
         **of_own_targets(rule),
@@ -214,7 +215,7 @@ def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
     """The outer objective of an agent without values, or with others: a separate meta-value function learns them.
 
     −advantage · log π(A|S) − entropy_cost H(π(·|S)) − prediction_entropy_cost (H(y) + H(z_A)), where the agent has y
-    and z; + value_cost · ½ (G − v(S))² where it has values. The value function moves to V-trace targets on the same
+    and z. The value function moves to V-trace targets on the same
     trajectory, after it was used. Source: Oh et al. 2025, Methods, "Meta-optimization".
     """
     value_agent, optimizer = make_value_agent(config, network), config.value_optimizer.make()
@@ -235,10 +236,8 @@ def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
 
         if config.is_advantage_normalised:
             targets = targets._replace(advantage=normalise(average, targets.advantage))
-        has_values = "value" in predictions
-        predictions = predictions if has_values else {**predictions, "value": jax.lax.stop_gradient(values)}
-        costs = config.value_cost if has_values else 0.0, config.entropy_cost
-        losses = actor_critic_loss(targets, predictions, trajectory, *costs, config.temperature)
+        predictions = {**predictions, "value": jax.lax.stop_gradient(values)}
+        losses = actor_critic_loss(targets, predictions, trajectory, 0.0, config.entropy_cost, config.temperature)
         if "y" in predictions:
             entropies = entropy(predictions["y"][:-1]) + entropy(taken_vectors(predictions["z"], trajectory))
             losses = losses - config.prediction_entropy_cost * entropies

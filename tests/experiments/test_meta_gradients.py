@@ -23,9 +23,16 @@ def test_two_colours_compares_what_differs_in_the_rule_and_its_objective_alone(r
         settings = config.rule.settings
         assert (settings.discount, settings.value_cost, settings.reduction) == (0.99, 1.0, "mean")
         assert getattr(settings, "lambda_", getattr(settings, "vtrace_lambda", None)) == 0.0
+    if rule == "self_tuned":
+        mg, bmg = configs["mg"], configs["bmg"]
+        assert mg.num_updates == bmg.num_updates == 15 and bmg.outer.target_updates == 9  # K = 7, L = 9
+        assert (mg.outer.entropy_cost, bmg.outer.entropy_cost) == (0.12, 0.0)
+        assert (mg.meta_optimizer.epsilon, bmg.meta_optimizer.epsilon * 16) == (1e-4, 1e-4)  # there KL is a sum
+        schedule = configs["a2c_schedule"].rule.settings
+        assert schedule.entropy_updates * 16 == 2_000_000
     assert set(two_colours.LABELS) >= (set(configs) if rule != "a2c" else set())
     constants = [config.rule.settings.entropy_cost for config in configs.values() if not config.rule.entry.is_learned]
-    assert rule != "a2c" or len(constants) == len(configs) == 9
+    assert rule != "a2c" or len(constants) == len(configs) == 10
 
 
 def test_discounting_chain_compares_critics_and_objectives_alone():

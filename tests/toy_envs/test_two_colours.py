@@ -22,6 +22,7 @@ def test_agrees_with_a_plain_loop_over_changes_of_the_rewards():
     steps = jax.tree.map(np.asarray, steps)
     cells, reached = cells_of(first.observation), np.zeros((4, 2), int)
     assert len(set(cells)) == 3
+    moved_to = set()
     for t, action in enumerate(actions.tolist()):
         agent, reward = reference.two_colours_step(cells, action, 1.0 if t // period % 2 == 0 else -1.0)
         np.testing.assert_allclose(steps.reward[t], reward, rtol=1e-6)
@@ -31,10 +32,12 @@ def test_agrees_with_a_plain_loop_over_changes_of_the_rewards():
         for i in range(2):
             if cells[i] == agent:
                 reached[t // period, i] += 1
+                moved_to.add(new[i])
             else:
                 assert new[i] == cells[i]
         cells = new
     assert reached.min() >= 5  # each colour in each phase
+    assert len(moved_to) == 25  # a reached object may go anywhere
     assert np.all(steps.valid) and np.all(steps.discount == 1) and not np.any(steps.truncated | steps.is_first)
     assert int(state.num_steps) == num_steps
     np.testing.assert_allclose(environment.mean_reward(begun, state), np.mean(steps.reward), rtol=1e-5)

@@ -59,9 +59,9 @@ def test_the_loss_agrees_with_loops_at_any_eta(heads):
             low, high = ({"discount": (0.5, 1.0)} | dict.fromkeys(COSTS, (0.1, 2.0))).get(name, (0.0, 1.0))
             settings[name] = low + (high - low) * sigmoid(x[head])
         expected += expected_loss(predictions, f"_{head}" if head else "", **settings)
-        if not head:
-            for name, value in settings.items():
-                np.testing.assert_allclose(metrics[f"eta_{name.rstrip('_')}"], value, rtol=1e-12)
+        for name, value in settings.items():
+            of_head = f"_{head}" if head else ""
+            np.testing.assert_allclose(metrics[f"eta_{name.rstrip('_')}{of_head}"], value, rtol=1e-12)
     np.testing.assert_allclose(losses[VALID], expected[VALID], rtol=1e-10)
 
 
@@ -102,7 +102,7 @@ def test_a_network_sees_the_last_mean_rewards_the_newest_at_the_end():
 
 def test_known_values_take_the_place_of_learned_ones():
     config = SelfTunedConfig(tuned=("discount",), discount=0.95, discount_range=(0.9, 1.0), lambda_=0.0)
-    known, rng = dataclasses.replace(config, known_values="discounting_chain"), np.random.default_rng(0)
+    known, rng = dataclasses.replace(config, known_values="toy/discounting_chain/3"), np.random.default_rng(0)
     chain = np.array([[-1, 0, 3, 4], [2, 0, 3, 4], [2, 0, 3, -1], [2, -1, 3, 1], [1, 2, 3, 1], [1, 2, 3, 1]])
     time = rng.integers(1, 100, size=chain.shape) * (chain >= 0)
     trajectory = random_trajectory(0, T, B, num_actions=5)._replace(observation=np.stack([chain, time / 100], axis=-1))
@@ -138,7 +138,9 @@ def test_known_values_take_the_place_of_learned_ones():
         ({"tuned": ("gamma",)}, "tuned is 'gamma'"),
         ({"eta_inputs": ("reward",)}, "eta_inputs is 'reward'"),
         ({"history": 0}, "history is 0"),
-        ({"known_values": "discounting_chain", "heads": 1}, "known_values is 'discounting_chain', heads 1"),
+        ({"known_values": "toy/discounting_chain/3", "heads": 1}, "known_values is 'toy/discounting_chain/3', heads 1"),
+        ({"is_corrected": False}, f"tuned is {TUNED} and is_corrected False, expected no alpha"),
+        ({"cost_range": ("0", "1")}, "cost_range is ('0', '1'), expected"),
     ],
 )
 def test_bad_settings_are_refused_by_name(settings, message):

@@ -153,15 +153,16 @@ CONFIG = LifetimeConfig(batch_size=2, unroll=3, validation_unroll=4, num_updates
 
 
 @functools.cache
-def setup_of(is_learned: bool) -> Setup:
+def setup_of(is_learned: bool, target_updates: int = 0) -> Setup:
     rule = frodo(FrodoConfig(lstm=4)) if is_learned else impala(ImpalaConfig())
     network = NetworkConfig("mlp", (4,))
     agent = make_agent(network, rule.spec(3), 3)
-    return Setup(agent, rule, optax.sgd(0.1), make_outer(OuterConfig(), rule, network, 3))
+    outer = OuterConfig(is_bootstrapped=True, target_updates=target_updates) if target_updates else OuterConfig()
+    return Setup(agent, rule, optax.sgd(0.1), make_outer(outer, rule, network, 3))
 
 
-def begin(config: LifetimeConfig, is_learned: bool):
-    setup = setup_of(is_learned)
+def begin(config: LifetimeConfig, is_learned: bool, target_updates: int = 0):
+    setup = setup_of(is_learned, target_updates)
     lifetime = make_lifetime(config, setup, 3, is_meta=is_learned)
     actor = Actor(ENVIRONMENT, setup.agent, setup.rule.policy)
 
@@ -231,6 +232,26 @@ def test_interleaved_acting_is_by_the_parameters_that_the_update_before_led_to()
 
     learned, after, _ = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
     check_close((learned.state.agent, after.env_state), by_hand(actor_state))
+
+
+@pytest.mark.parametrize("target_updates", [0, 2])
+@pytest.mark.parametrize("mode", ["reverse", "mixed"])
+def test_interleaved_updates_act_and_are_differentiated_as_if_their_trajectories_were_given(mode, target_updates):
+    own = dict(num_updates=3, is_acting_interleaved=True, max_abs_reward=0.5, gradient_mode=mode)
+    config = dataclasses.replace(CONFIG, **own)
+    lifetime, actor, meta_params, state, actor_state = begin(config, True, target_updates)
+
+    @jax.jit
+    def apart(actor_state):
+        after, trajectories, validation, stats = lifetime.act(meta_params, state, actor, actor_state)
+        return lifetime.learn(meta_params, state, trajectories, validation), after, stats, validation
+
+    found = jax.jit(lambda *x: lifetime.iterate(*x[:2], actor, x[2]))(meta_params, state, actor_state)
+    *expected, validation = apart(actor_state)
+    check_close(found, tuple(expected))
+    by_last = setup_of(True, target_updates).agent.unroll(found[0].state.agent.params, validation)["policy"][:-1]
+    np.testing.assert_allclose(validation.behaviour_logits, by_last, atol=1e-5)
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(found[0].meta_gradient)) > 1e-5
 
 
 @pytest.mark.parametrize(("num_updates", "stride"), [(2, 0), (1, 0), (3, 1)])

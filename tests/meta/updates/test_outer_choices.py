@@ -25,9 +25,11 @@ OUTER = OuterConfig(discount=0.95, lambda_=0.8, entropy_cost=0.15, value_cost=0.
 HEADS = SelfTunedConfig(
     tuned=TUNED, discount=0.8, lambda_=0.7, value_cost=0.4, policy_cost=0.7, entropy_cost=0.2, alpha=0.5, heads=1
 )
+OF_NETWORK = dataclasses.replace(HEADS, heads=0, eta_inputs=("mean_rewards",), history=4, eta_hidden=4)
 RULES = {
     "numbers": self_tuned(HEADS),
-    "network": self_tuned(dataclasses.replace(HEADS, heads=0, eta_inputs=("mean_rewards",), history=4, eta_hidden=4)),
+    "network": self_tuned(OF_NETWORK),
+    "a2c": self_tuned(dataclasses.replace(OF_NETWORK, tuned=("entropy_cost", "discount"), is_corrected=False)),
     "frodo": frodo(FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1)),
     "disco": disco(
         DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=4, action_embedding=(4, 4))
@@ -42,7 +44,7 @@ OBJECTIVES = {
     "bootstrapped_2": dataclasses.replace(OUTER, is_bootstrapped=True, target_updates=2),
     "bootstrapped_head": dataclasses.replace(OUTER, is_bootstrapped=True, target_updates=2, critic="head"),
 }
-CASES = [*(("numbers", name) for name in OBJECTIVES), ("network", "actor_critic")]
+CASES = [*(("numbers", name) for name in OBJECTIVES), ("network", "actor_critic"), ("a2c", "bootstrapped_2")]
 # Rules with constants in their updates, for which differences of the updates say another thing.
 OTHERS = [
     ("frodo", "kl"),
@@ -100,11 +102,11 @@ def direct(rule_name, objective, params, outer_state):
 
 
 def of_objective(rule_name, objective):
-    """∇θ of the outer objective at the θ that the meta-gradient goes through, and the number of its updates."""
+    """The outer objective and ∇θ of it at the θ that the meta-gradient goes through, and the number of its updates."""
     setup, config, meta_params, _, _, validation = problem(rule_name, objective)
     if not config.is_bootstrapped:
         state = after(rule_name, objective, M)(meta_params)
-        return direct(rule_name, objective, state.params, state.outer_state), M
+        return None, direct(rule_name, objective, state.params, state.outer_state), M
     last = after(rule_name, objective, M)(meta_params)
     grads = direct(rule_name, objective, last.params, last.outer_state)
     target = jax.tree.map(lambda x, g: x - 0.3 * g, last.params, grads)
@@ -116,20 +118,22 @@ def of_objective(rule_name, objective):
         return masked_reduce(kl, validation.valid, setup.rule.reduction)
 
     num = M - config.target_updates + 1
-    return jax.grad(divergence)(after(rule_name, objective, num)(meta_params).params), num
+    return *jax.value_and_grad(divergence)(after(rule_name, objective, num)(meta_params).params), num
 
 
 def meta_gradient(rule_name, objective, mode="mixed"):
-    """The meta-gradient; learning goes on after all M updates by η."""
+    """The meta-gradient and the outer loss; learning goes on after all M updates by η."""
     setup, _, meta_params, *arguments = problem(rule_name, objective)
-    state, gradient, _ = jax.jit(make_agent_step(setup, mode))(meta_params, *arguments)
+    state, gradient, metrics = jax.jit(make_agent_step(setup, mode))(meta_params, *arguments)
     check_close(state.params, after(rule_name, objective, M)(meta_params).params)
-    return meta_params, gradient
+    return meta_params, gradient, metrics["outer_loss"]
 
 
 def relative_error(rule_name, objective, mode="mixed"):
-    meta_params, gradient = meta_gradient(rule_name, objective, mode)
-    of_params, num = of_objective(rule_name, objective)
+    meta_params, gradient, found = meta_gradient(rule_name, objective, mode)
+    loss, of_params, num = of_objective(rule_name, objective)
+    if loss is not None:
+        np.testing.assert_allclose(found, loss, rtol=1e-8)
     taken, h, errors = after(rule_name, objective, num), 1e-4, []
     difference = lambda a, b, c, d: (8 * (a - b) - (c - d)) / (12 * h)  # the error is of fourth order
     for seed in range(3):
@@ -147,8 +151,8 @@ def test_agrees_with_central_differences(rule_name, objective):
 
 @pytest.mark.parametrize("rule_name, objective", OTHERS)
 def test_other_rules_have_the_same_objectives(rule_name, objective):
-    meta_params, gradient = meta_gradient(rule_name, objective)
-    of_params, num = of_objective(rule_name, objective)
+    meta_params, gradient, _ = meta_gradient(rule_name, objective)
+    _, of_params, num = of_objective(rule_name, objective)
     _, pull = jax.vjp(lambda meta_params: after(rule_name, objective, num)(meta_params).params, meta_params)
     check_close(gradient, pull(of_params)[0])
 
@@ -182,6 +186,26 @@ def test_an_outer_head_learns_v_trace_by_the_outer_discount():
     losses, _ = setup.outer.loss((), predictions, one)
     of_head = {**predictions, "value": predictions[OUTER_VALUE]}
     target, advantage = reference.vtrace(one, of_head["value"], rho, config.discount, config.lambda_)
-    costs = config.value_cost, config.entropy_cost
+    costs = 0.0, config.entropy_cost  # the head learns by itself
     expected = reference.actor_critic_loss(target, advantage, predictions, one.action, *costs)
     np.testing.assert_allclose(losses[one.valid], expected[one.valid], rtol=1e-8)
+
+
+@pytest.mark.parametrize("is_critic_separate", [False, True])
+def test_an_outer_head_leaves_policy_and_values_as_they_are_without_it(is_critic_separate):
+    network = dataclasses.replace(NETWORK, is_critic_separate=is_critic_separate)
+    trajectories, config = random_trajectory(1, M, 5, 3, num_actions=A), OBJECTIVES["head"]
+    found, states = {}, {}
+    for name, rule in {"agent": RULES["numbers"], "head": with_outer_head(RULES["numbers"], config)}.items():
+        setup = Setup(make_agent(network, rule.spec(A), A), rule, optax.sgd(0.3), make_outer(config, rule, network, A))
+        state = init_agent_state(setup, jax.random.key(0), jnp.asarray(trajectories.observation[0, 0]))
+        meta_params = rule.random_meta_params(jax.random.key(1), A)
+        states[name], _, _ = jax.jit(make_agent_step(setup))(meta_params, state, trajectories, None)
+        one = jax.tree.map(lambda x: x[0], trajectories)
+        found[name] = setup.agent.unroll(states[name].params, one)
+    outer = found["head"].pop(OUTER_VALUE)
+    check_close(found["head"], found["agent"])
+    assert np.abs(outer - found["head"]["value"]).max() > 0.01
+    if is_critic_separate:  # it reads what the critic reads
+        layers = {name: len(own["heads"]) for name, own in states["head"].params.items()}
+        assert layers == {"actor": 4, "critic": 3}  # one hidden layer each; heads of two policies and a value
