@@ -5,10 +5,10 @@
     frodo two_colours --rule=a2c        A2C with weights of the entropy, and schedules of it, for tuning
 
 Writes one run folder for each method and, above them, two_colours.png (cumulative reward), cycle.png (reward by the
-steps since the last change), of self-tuned methods entropy.png and entropy_cycle.png (the weight of the entropy), and
-summary.json: for each method `reward`, the mean reward of a step over the last fifth of the run, and `reward_over_run`,
-as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second. `reward_over_run` times the steps is
-the cumulative reward.
+steps since the last change, in the second half of the run), of self-tuned methods entropy.png and entropy_cycle.png
+(the weight of the entropy), and summary.json: for each method `reward`, the mean reward of a step over the last fifth
+of the run, and `reward_over_run`, as mean, std, min and max over seeds and for each seed, and steps_per_cpu_second.
+`reward_over_run` times the steps is the cumulative reward.
 """
 
 from absl import flags

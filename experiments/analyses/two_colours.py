@@ -1,7 +1,7 @@
 """Two colours: what is compared, and its figures, over the whole run and by the time since the rewards changed."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from toy_envs.two_colours import TwoColours
 
 SCHEDULES = {f"a2c_{start:g}_to_{end:g}": (start, end) for start in (0.3, 0.5) for end in (0.11, 0.2)}
 CONSTANTS = (0.05, 0.11, 0.15, 0.2, 0.3, 0.5)
-A2C, SCHEDULE = 0.2, "a2c_0.5_to_0.11"  # chosen by --rule=a2c --seeds=100,101
+A2C, SCHEDULE = 0.2, "a2c_0.3_to_0.2"  # chosen by --rule=a2c --seeds=100,101
 SCHEDULE_STEPS = 2_000_000
 PERIOD = TwoColours().phase_length
 ROWS = 10  # parts of a cycle
@@ -78,27 +78,40 @@ LABELS = {
 
 
 def by_cycle(series: plots.Series, period: int) -> plots.Series:
-    """Return the means over parts of a cycle, by the steps since the rewards changed places."""
+    """Return the means over parts of a cycle, by the steps since the rewards changed places; of a run's second half."""
+    series = series._replace(y=np.where(series.x > series.x[-1] / 2, series.y, np.nan))
     part = (series.x - np.diff(series.x, prepend=0) / 2) % period // (period // ROWS)
     y = np.stack([np.nanmean(series.y[:, part == i], axis=1) for i in range(ROWS)], axis=1)
     return series._replace(x=(np.arange(ROWS) + 0.5) * period / ROWS, y=y)
 
 
-def draw(folder: Path, names: Collection[str]) -> None:
-    """Write the figures of the runs of these names in a folder."""
-    curves = {name: reading.read(folder / name) for name in names}
-    labelled = {name: LABELS.get(name, name.replace("_", " ")) for name in names}
-    rewards = [reading.curve(curves[name], "reward")._replace(label=x) for name, x in labelled.items()]
-    tuned = [name for name in names if "eta_entropy_cost" in curves[name].columns]
-    weights = [reading.curve(curves[name], "eta_entropy_cost")._replace(label=labelled[name]) for name in tuned]
-    summed = [x._replace(y=np.cumsum(x.y * np.diff(x.x, prepend=0), axis=1)) for x in rewards]
+def known_weight(config: OnlineConfig, env_steps: np.ndarray) -> np.ndarray:
+    """Return the weight of the entropy that A2C has after so many environment steps, [N] -> [1, N]."""
+    rule = config.rule.settings
+    share = np.minimum(1.0, env_steps / config.unroll / max(1, rule.entropy_updates))
+    change = rule.entropy_end - rule.entropy_cost if rule.entropy_updates else 0.0
+    return (rule.entropy_cost + share * change)[None]
+
+
+def draw(folder: Path, configs: Mapping[str, OnlineConfig]) -> None:
+    """Write the figures of the runs of these configurations, by their names, in a folder."""
+    rewards, weights, is_tuned = [], [], False
+    for name, config in configs.items():
+        curves, label = reading.read(folder / name), LABELS.get(name, name.replace("_", " "))
+        rewards.append(reading.curve(curves, "reward")._replace(label=label))
+        if "eta_entropy_cost" in curves.columns:
+            is_tuned = True
+            weights.append(reading.curve(curves, "eta_entropy_cost")._replace(label=label))
+        elif not config.rule.entry.is_learned:
+            weights.append(rewards[-1]._replace(y=known_weight(config, rewards[-1].x)))
+    summed = [x._replace(y=np.cumsum(x.y * np.diff(x.x, prepend=0), axis=1) / 1000) for x in rewards]
     steps, since = "environment steps", "environment steps since the rewards changed places"
     weight = "weight of the entropy"
     for name, series, xlabel, ylabel in (
-        ("two_colours.png", summed, steps, "cumulative reward"),
+        ("two_colours.png", summed, steps, "cumulative reward, thousands"),
         ("cycle.png", [by_cycle(x, PERIOD) for x in rewards], since, "reward of a step"),
         ("entropy.png", weights, steps, weight),
         ("entropy_cycle.png", [by_cycle(x, PERIOD) for x in weights], since, weight),
     ):
-        if series:
+        if is_tuned or not name.startswith("entropy"):
             plots.curves(folder / name, series, title="Two colours", xlabel=xlabel, ylabel=ylabel)

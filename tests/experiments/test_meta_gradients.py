@@ -53,7 +53,7 @@ def test_a_cycle_is_the_mean_over_the_times_since_the_rewards_changed():
     found = two_colours.by_cycle(Series("", x, np.arange(40.0)[None]), period=1000)
     np.testing.assert_allclose(found.x, np.arange(50, 1000, 100))
     rows = np.arange(20).reshape(10, 2).mean(axis=1)
-    np.testing.assert_allclose(found.y, [rows + 10.0])
+    np.testing.assert_allclose(found.y, [rows + 20.0])  # of the second half, from the 20th row on
 
 
 @pytest.mark.parametrize("env", ["gymnax/Breakout-MinAtar", "toy/catch/5x5"])
@@ -81,3 +81,11 @@ def test_catch_compares_outer_objectives_of_the_same_frodo():
         assert config.replace(outer=presets.catch().outer) == presets.catch() and catch.LABELS[name]
     kinds = {(config.outer.critic, config.outer.is_bootstrapped) for config in configs.values()}
     assert len(kinds) == len(configs) == 5
+
+
+def test_the_weight_of_a_schedule_falls_to_its_end():
+    config = presets.two_colours()
+    steps = np.array([0.0, 1e6, 2e6, 6e6])
+    scheduled = two_colours.known_weight(two_colours.a2c(config, 0.5, 0.1), steps)
+    np.testing.assert_allclose(scheduled, [[0.5, 0.3, 0.1, 0.1]])
+    np.testing.assert_allclose(two_colours.known_weight(two_colours.a2c(config, 0.2), steps), np.full((1, 4), 0.2))
