@@ -31,11 +31,12 @@ def a2c(config: OnlineConfig, entropy_cost: float, entropy_end: float | None = N
 
 
 def with_frodo(config: OnlineConfig, **outer: Any) -> OnlineConfig:
-    """Return FRODO with a target that begins as V-trace's, and A2C's weight of the entropy."""
+    """Return FRODO with a target that begins as V-trace's, A2C's weight of the entropy, and MG's or BMG's updates."""
     own = {name: getattr(config.rule.settings, name) for name in ("discount", "value_cost", "reduction")}
     own |= dict(is_relative=True, base="vtrace", vtrace_lambda=0.0, lstm=32, entropy_cost=A2C)
     rule = RuleConfig("frodo").replace(inputs=("td_error", "discount", "pi", "mu"), **own)
-    return config.replace(rule=rule, outer=dataclasses.replace(config.outer, **outer))
+    new = dataclasses.replace(config.outer, **outer)
+    return config.replace(rule=rule, outer=new, is_validation_kept=not new.is_bootstrapped)
 
 
 def make_configs(config: OnlineConfig, rule: str) -> dict[str, OnlineConfig]:
