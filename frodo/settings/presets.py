@@ -146,10 +146,7 @@ def discounting_chain() -> OnlineConfig:
 
 
 def tuned_discount(env: str) -> OnlineConfig:
-    """The common agent, whose γ begins at .8 and is tuned online by an outer γ of .99 (Xu et al. 2018).
-
-    Batches are a quarter, so that there are as many updates in a short run; η's step size is Bonnet et al.'s (2022).
-    """
+    """The common agent with a quarter of its batch, whose γ begins at .8; η moves as that of Bonnet et al. 2022."""
     agent, cost = common_agent(env), OuterConfig.value_cost
     rule = SelfTunedConfig(tuned=("discount",), discount=0.8, lambda_=0.95, value_cost=cost, reduction="mean")
     return agent.replace(

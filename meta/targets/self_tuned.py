@@ -46,8 +46,6 @@ class SelfTunedConfig(LambdaConfig):
       tuned: Settings that η holds, one or more of 'discount', 'lambda_', 'policy_cost', 'value_cost', 'entropy_cost'
         and 'alpha'. They begin as given, and at least a hundredth of their range from its ends.
       policy_cost: Weight of the policy's loss, at least 0.
-      is_corrected: Whether targets are corrected for data of another policy, as V-trace's are. False: those of A2C, for
-        an agent that acts what it learns from. No derivative then flows through ratios of probabilities, which are 1.
       alpha: α of leaky V-trace, from 0, importance sampling, to 1, V-trace (Zahavy et al. 2020).
       discount_range: Range of a tuned γ, within 0 to 1.
       cost_range: Range of tuned costs, at least 0.
@@ -59,11 +57,12 @@ class SelfTunedConfig(LambdaConfig):
       eta_hidden: Units of the network's hidden layer, at least 1.
       known_values: Environment whose true values take the place of learned ones in targets and outer objective,
         'toy/discounting_chain/0' to '.../4', or '' for none (Bonnet et al. 2022).
+      is_corrected: Whether targets are corrected for data of another policy, as V-trace's are. False: those of A2C, for
+        an agent that acts what it learns from. No derivative then flows through ratios of probabilities, which are 1.
     """
 
     tuned: Annotated[tuple[str, ...], OneOf(TUNED)] = TUNED
     policy_cost: NotNegative = 1.0
-    is_corrected: bool = True
     alpha: Fraction = 1.0
     discount_range: Range = (0.0, 1.0)
     cost_range: Range = (0.0, 1.0)
@@ -72,6 +71,7 @@ class SelfTunedConfig(LambdaConfig):
     history: Count = 10
     eta_hidden: Count = 32
     known_values: Annotated[str, OneOf(("", *KNOWN_VALUES))] = ""
+    is_corrected: bool = True
 
     def validate(self) -> None:
         super().validate()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import catch
+from experiments.analyses import catch
 from frodo.settings import presets
 
 

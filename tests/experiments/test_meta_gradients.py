@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments import catch, discount, discounting_chain
-from experiments.analyses import two_colours
+from experiments import discount, discounting_chain
+from experiments.analyses import catch, two_colours
 from experiments.results.plots import Series
 from frodo.runs.errors import UsageError
 from frodo.settings import presets
@@ -78,7 +78,7 @@ def test_catch_compares_outer_objectives_of_the_same_frodo():
     configs = catch.make_configs(presets.catch(), "outer")
     for name, config in configs.items():
         config.validate()
-        assert config.replace(outer=presets.catch().outer) == presets.catch() and catch.LABELS[name]
+        assert config.replace(outer=presets.catch().outer) == presets.catch() and catch.label(name)
     kinds = {(config.outer.critic, config.outer.is_bootstrapped) for config in configs.values()}
     assert len(kinds) == len(configs) == 5
 

@@ -31,6 +31,11 @@ OF_THE_RULE = {
     "epochs",
     "minibatches",
 }
+OF_OUTER = {
+    "fitted_fast": {"value_cost": 0.5},
+    "corrected_outer_critic": {"critic": "head"},
+    "corrected_bootstrapped": {"is_bootstrapped": True, "target_updates": 3},
+}
 NOT_PUBLISHED = [name for name in METHODS if METHODS[name].rule not in ("disco103", "program_rule", "target_rule")]
 PROGRAMS = ("dqn", "double_dqn", "dqn_reg", "dqn_reg_of_the_code", "dqn_clipped", "evolved")
 
@@ -61,7 +66,7 @@ def test_a_rule_differs_only_in_what_it_is(env):
         if config.rule.has_critic:  # of others the costs are part of the rule
             assert settings.value_cost == 0.5
         if config.rule.name == "frodo" and method != "frodo":  # those that begin with an η which is known to be good
-            own = {"value_cost": 0.5} if method == "fitted_fast" else {}
+            own = OF_OUTER.get(method, {})
             assert config.outer == dataclasses.replace(presets.fitted(env).outer, **own) and config.is_validation_kept
         assert config.num_updates == (5 if "learn" in kind(config) else 1)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import catch
+from experiments.analyses import catch
 from experiments.runs import sweep, training
 from frodo import files
 from frodo.runs.errors import UsageError
