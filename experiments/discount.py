@@ -1,7 +1,7 @@
 """A discount that is tuned online compared with constant ones, the same agent with each. After Xu et al. 2018.
 
     frodo discount --env=gymnax/Breakout-MinAtar --seeds=0-9 --steps=2e6
-    frodo discount --env=gymnax/Breakout-MinAtar --discounts=0.987 --resume    another constant, as where γ ended
+    frodo discount --discounts=0.8,0.9,0.95,0.99,0.995,0.987 --resume    one constant more, as where γ ended
 
 Self-tuned agents begin with γ = .8, and η is γ alone; `tuned` has the agent's own critic in the outer objective,
 `tuned_outer_critic` a second head that learns by the outer discount (Bonnet et al. 2022). The others are IMPALA with a
@@ -20,7 +20,6 @@ from experiments.runs import command_line, sweep
 from frodo.runs.errors import UsageError
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
-from frodo.settings.registry import RuleConfig
 
 TUNED = {"tuned": "agent", "tuned_outer_critic": "head"}
 METRICS = ("return",)
@@ -39,13 +38,12 @@ def constants(text: list[str]) -> dict[str, float]:
 
 def make_configs(config: OnlineConfig, discounts: dict[str, float]) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder: constants learn from as many steps, all of them for updates."""
-    plain, configs = OnlineConfig(), {}
+    configs = {}
     for name, critic in TUNED.items():
         configs[name] = config.replace(outer=dataclasses.replace(config.outer, critic=critic))
     for name, discount in discounts.items():
-        rule = RuleConfig("impala").with_known(**vars(config.rule.settings)).replace(discount=discount)
-        of_eta = dict(outer=plain.outer, meta_optimizer=plain.meta_optimizer, is_validation_kept=False)
-        configs[name] = config.replace(rule=rule, **of_eta)
+        plain = presets.with_rule(config, "impala")
+        configs[name] = plain.replace(rule=plain.rule.replace(discount=discount))
     return configs
 
 

@@ -15,14 +15,13 @@ LABELS = {
     "frodo_q": "FRODO, value-based",
     "q_learning": "Q-learning",
 }
-BOOTSTRAPPED: dict[str, Any] = {
-    "is_bootstrapped": True,
-    "target_updates": 3,
-}  # of M = 5: η's gradient goes through three
+BOOTSTRAPPED: dict[str, Any] = dict(is_bootstrapped=True, target_updates=3)  # of M = 5: η's gradient goes through 3
 OUTER: dict[str, dict[str, Any]] = {
     "frodo": {},
-    **{f"frodo_outer_{critic}": {"critic": critic} for critic in ("head", "network")},
-    **{"frodo_bootstrapped": BOOTSTRAPPED, "frodo_bootstrapped_outer_head": {"critic": "head"} | BOOTSTRAPPED},
+    "frodo_outer_head": {"critic": "head"},
+    "frodo_outer_network": {"critic": "network"},
+    "frodo_bootstrapped": BOOTSTRAPPED,
+    "frodo_bootstrapped_outer_head": BOOTSTRAPPED | {"critic": "head"},
 }
 
 

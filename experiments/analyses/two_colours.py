@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import plots, reading
+from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
 from frodo.settings.registry import RuleConfig
 from toy_envs.two_colours import TwoColours
@@ -22,12 +23,11 @@ ROWS = 10  # parts of a cycle
 
 def a2c(config: OnlineConfig, entropy_cost: float, entropy_end: float | None = None) -> OnlineConfig:
     """Return A2C, an iteration of which is one update, with a weight of the entropy that stays or falls."""
-    rule = RuleConfig("impala").with_known(**vars(config.rule.settings)).replace(entropy_cost=entropy_cost)
+    plain = presets.with_rule(config, "impala")
+    rule = plain.rule.replace(entropy_cost=entropy_cost)
     if entropy_end is not None:
         rule = rule.replace(entropy_end=entropy_end, entropy_updates=SCHEDULE_STEPS // config.unroll)
-    plain = OnlineConfig()
-    same: dict[str, Any] = dict(outer=plain.outer, meta_optimizer=plain.meta_optimizer)
-    return config.replace(rule=rule, num_updates=1, is_acting_interleaved=False, **same)
+    return plain.replace(rule=rule, num_updates=1, is_acting_interleaved=False)
 
 
 def with_frodo(config: OnlineConfig, **outer: Any) -> OnlineConfig:

@@ -29,9 +29,8 @@ def run_all(
 ) -> tuple[Path, dict[str, Any]]:
     """Run every configuration in <out>/<its name> and summarise the metrics in a file of <out>.
 
-    `known` are numbers to compare with, by name: the summary has them too. `row_steps` is
-    `training.train`'s. With options.resume, runs that are complete are left as they are, and those without a checkpoint
-    are begun.
+    `known` are numbers to compare with, by name: the summary has them too. `row_steps` is that of `training.train`.
+    With options.resume, runs that are complete are left as they are, and those without a checkpoint are begun.
 
     Returns:
       the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each

@@ -250,9 +250,8 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
     def bootstrapped(meta_params: Params, found: Params, later: AgentState, validation: Trajectory):
         """Return KL(target ‖ π of `found`), and the outer objective's new state; `later` is after further updates.
 
-        Source: Flennerhag et al. 2022, Eq. 2 and 4: no gradient flows into the target.
+        Source: Flennerhag et al. 2022, Eq. 2 and 4: no gradient flows into the target, so η and `later` are constants.
         """
-        meta_params, later = jax.lax.stop_gradient((meta_params, later))
         of_params = jax.grad(outer_loss, has_aux=True)
         grads, (outer_state, _) = of_params(later.params, meta_params, later.outer_state, validation)
         target = policy(moved(later, grads).params, validation)
@@ -267,20 +266,19 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
         metrics = jax.tree.map(jnp.mean, metrics)
         if not is_meta:
             return jnp.zeros(()), (state, metrics, of_source)
-        found = state.params
-        if num_more:  # from which learning goes on
-            fixed = jax.lax.stop_gradient((meta_params, state))
-            state, of_source, _ = updated(*fixed, source, of_source, num_more)
-        of_source, validation = source.validation(of_source, jax.lax.stop_gradient(state))
+        fixed_params, later = jax.lax.stop_gradient((meta_params, state))
+        if num_more:
+            later, of_source, _ = updated(fixed_params, later, source, of_source, num_more)
+        of_source, validation = source.validation(of_source, later)
         if outer.config.is_bootstrapped:
-            loss, outer_state = bootstrapped(meta_params, found, state, validation)
+            loss, outer_state = bootstrapped(fixed_params, state.params, later, validation)
         else:
-            loss, (outer_state, predictions) = outer_loss(found, meta_params, state.outer_state, validation)
+            loss, (outer_state, predictions) = outer_loss(state.params, meta_params, state.outer_state, validation)
             if outer.config.kl_cost:
                 logits = jax.lax.stop_gradient(policy(before, validation))
                 loss = loss + outer.config.kl_cost * divergence(predictions["policy"][:-1], logits, validation)
         metrics |= {"outer_loss": loss, "regulariser": over_updates(regulariser)}
-        return loss + over_updates(regulariser), (state._replace(outer_state=outer_state), metrics, of_source)
+        return loss + over_updates(regulariser), (later._replace(outer_state=outer_state), metrics, of_source)
 
     def step(meta_params, state, source: Source, of_source, first: Trajectory | None = None):
         if source.validation is None:

@@ -215,8 +215,8 @@ def with_value_function(config: OuterConfig, network: NetworkConfig) -> Outer:
     """The outer objective of an agent without values, or with others: a separate meta-value function learns them.
 
     −advantage · log π(A|S) − entropy_cost H(π(·|S)) − prediction_entropy_cost (H(y) + H(z_A)), where the agent has y
-    and z. The value function moves to V-trace targets on the same
-    trajectory, after it was used. Source: Oh et al. 2025, Methods, "Meta-optimization".
+    and z. The value function moves to V-trace targets on the same trajectory, after it was used. Source: Oh et al.
+    2025, Methods, "Meta-optimization".
     """
     value_agent, optimizer = make_value_agent(config, network), config.value_optimizer.make()
 

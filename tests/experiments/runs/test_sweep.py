@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.analyses import catch
+from experiments.catch import METRICS
 from experiments.runs import sweep, training
 from frodo import files
 from frodo.runs.errors import UsageError
@@ -30,7 +31,7 @@ def test_an_experiment_of_several_methods_goes_on_where_it_was_stopped(tmp_path,
     config = small_catch()
     steps = 100 * 4 * 20
     run_all = lambda configs, **others: sweep.run_all(
-        configs, options(tmp_path, steps, **others), experiment="e", metrics=catch.METRICS
+        configs, options(tmp_path, steps, **others), experiment="e", metrics=METRICS
     )
     configs = catch.make_configs(config, "frodo")
     run_all({"frodo": configs["frodo"]})
