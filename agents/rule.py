@@ -30,6 +30,8 @@ class UpdateRule(NamedTuple):
       policy: predictions -> logits of the distribution that the agent acts by, [..., A].
       random_meta_params: key, num_actions -> meta-parameters η at random; {} for a hand-designed rule.
       init: () -> rule state at the start of a lifetime.
+      meta_loss: η, targets, predictions, trajectory -> [T, B], which is added to `loss`, of rules whose loss depends on η
+        besides the targets; or None.
       loss_without_meta: as `loss`, for losses through which no meta-gradient may flow, or None.
       regulariser: targets, target predictions, trajectory -> [T, B], a part of the *outer* loss for each update, or
         None.
@@ -73,6 +75,7 @@ class UpdateRule(NamedTuple):
     is_last_constant: bool = False
     is_target_acting: bool = False
     with_known_values: Callable[[Params, Predictions, Trajectory, float], Predictions] | None = None
+    meta_loss: Callable[[Params, Targets, Predictions, Trajectory], Array] | None = None
 
     @property
     def is_copy_hard(self) -> bool:
@@ -96,9 +99,10 @@ def of_own_targets(rule: UpdateRule) -> dict[str, Any]:
     """
 
     def of_own(fn: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        return fn and (lambda targets, predictions, trajectory: fn(targets.own, predictions, trajectory))
+        return fn and (lambda *of: fn(*of[:-3], of[-3].own, *of[-2:]))
 
-    return {name: of_own(getattr(rule, name)) for name in ("loss_without_meta", "regulariser", "metrics")}
+    names = "meta_loss", "loss_without_meta", "regulariser", "metrics"
+    return {name: of_own(getattr(rule, name)) for name in names}
 
 
 def with_checked_predictions(rule: UpdateRule) -> UpdateRule:

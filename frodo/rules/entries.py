@@ -9,7 +9,7 @@ from agents.acting.replay import ReplayConfig
 from agents.networks.agent import NetworkConfig
 from agents.rules.impala import A2CConfig, ImpalaConfig, a2c, impala
 from agents.rules.muesli import MuesliConfig, muesli
-from agents.rules.ppo import PPOConfig, ppo
+from agents.rules.ppo import DPOConfig, PPOConfig, dpo, ppo
 from agents.rules.q_learning import QLearningConfig, q_learning
 from agents.rules.td import TDLambdaConfig, td_lambda
 from frodo.rules import disco103_weights
@@ -23,11 +23,13 @@ from meta.programs.targets import TargetProgramConfig, target_program
 from meta.targets import disco103, fitting, policy_fitting
 from meta.targets.disco import DiscoConfig, disco
 from meta.targets.hand_made import TARGETS
+from meta.targets.proximal import CorrectedPPOConfig, LPOConfig, corrected_ppo, lpo
 from meta.targets.scalar import FrodoConfig, LearnedLossConfig, frodo, learned_loss
 from meta.targets.self_tuned import SelfTunedConfig, self_tuned
 from meta.updates.optimizers import OptimizerConfig, adam
 from meta.updates.outer import OuterConfig
 
+LIFE = 1_000_000  # environment steps of the agents of learned proximal rules
 TRAINING_OF_DISCO103 = "206 agents on 2,048 TPUv3 cores for 60 hours (Oh et al. 2025)"
 
 
@@ -57,13 +59,25 @@ def with_disco(of_env: OnlineConfig) -> OnlineConfig:
 
 def with_ppo(of_env: OnlineConfig) -> OnlineConfig:
     """PPO's usual settings for many environments at once (Lu et al. 2022; DiscoBench, Goldie et al. 2026)."""
-    config = of_env.replace(rule=RuleConfig("ppo").replace(discount=of_env.rule.settings.discount))
-    config = config.replace(batch_size=64, unroll=128, num_updates=1, epochs=4, minibatches=8)
+    rule = RuleConfig(of_env.rule.name).replace(discount=of_env.rule.settings.discount)
+    config = of_env.replace(rule=rule, batch_size=64, unroll=128, num_updates=1, epochs=4, minibatches=8)
     optimizer = OptimizerConfig(1e-3, 0.999, 1e-5, max_gradient_norm=0.5, name="adam")
     if is_image_torso(config.network):
         return config.replace(optimizer=optimizer)
     network = NetworkConfig("mlp", (64, 64), is_orthogonal=True, is_critic_separate=True)
     return with_memory(config.replace(optimizer=optimizer, network=network), of_env)
+
+
+def with_learned_ppo(of_env: OnlineConfig) -> OnlineConfig:
+    """PPO's agent; the trajectory that judges η is the next that trains, and η's gradient goes through its last pass."""
+    config = with_ppo(of_env)
+    return config.replace(
+        validation_unroll=config.unroll,
+        is_validation_kept=True,
+        truncation=config.minibatches,
+        outer=OuterConfig(config.rule.settings.discount, lambda_=0.95, is_advantage_normalised=True),
+        meta_optimizer=adam(1e-3, max_gradient_norm=1.0),
+    )
 
 
 def with_muesli(of_env: OnlineConfig) -> OnlineConfig:
@@ -125,6 +139,12 @@ def small_with_disco(config: PopulationConfig) -> PopulationConfig:
     )
 
 
+def with_proximal(config: PopulationConfig) -> PopulationConfig:
+    """PPO's agent, and lives of a million steps, over which its learning rate falls."""
+    agent = for_rule("toy/", config.rule.name).agent_only().replace(annealing=LIFE)
+    return PopulationConfig(**vars(agent), budgets=(LIFE,), is_optimizer_per_agent=config.is_optimizer_per_agent)
+
+
 def with_programs(config: PopulationConfig) -> PopulationConfig:
     """DQN's agent, made small; of the preset are the lifetimes and how η moves."""
     agent = for_rule("toy/", config.rule.name).agent_only()
@@ -184,6 +204,12 @@ _program = functools.partial(
     tuning={"batches": ((1, 1),)},  # an update for each step of one environment
     eta_settings=("formula", "ends"),
 )
+_proximal = functools.partial(
+    RuleEntry,
+    is_learned=True,
+    preset=with_learned_ppo,
+    population=dict.fromkeys(population_presets.PRESETS, with_proximal),
+)
 _hand_made_program = functools.partial(program, is_learned=False)
 OWN: dict[str, RuleEntry] = {
     "frodo": RuleEntry(
@@ -214,7 +240,10 @@ OWN: dict[str, RuleEntry] = {
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),
     "a2c_no_bootstrap": RuleEntry(functools.partial(a2c, is_bootstrapped=False), A2CConfig),
+    "lpo": _proximal(lpo, LPOConfig, eta_settings=("drift_units",)),
+    "corrected_ppo": _proximal(corrected_ppo, CorrectedPPOConfig, eta_settings=("drift_units", "parts", "lstm")),
     "ppo": RuleEntry(ppo, PPOConfig, preset=with_ppo),
+    "dpo": RuleEntry(dpo, DPOConfig, preset=with_ppo),
     "muesli": RuleEntry(muesli, MuesliConfig, preset=with_muesli),
     "q_learning": RuleEntry(q_learning, QLearningConfig, ("value_based",)),
     "td_lambda": RuleEntry(td_lambda, TDLambdaConfig, ("prediction",)),

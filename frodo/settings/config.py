@@ -79,7 +79,7 @@ class AgentConfig(LifetimeConfig):
         if (self.epochs, self.minibatches) == (1, 1):
             return
         rule = make_update_rule(self.rule)
-        if self.rule.entry.is_learned or not rule.is_target_constant:
+        if not rule.is_target_constant:
             raise ValueError(
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} makes its targets anew for every update"
@@ -214,14 +214,17 @@ def make_setup(
             f"rule {config.rule.name!r} is of the kind 'prediction', expected one that acts: there are {num_actions} "
             "actions"
         )
-    rule = make_update_rule(config.rule)
+    num_annealed = config.num_annealed_updates(is_meta)
+    of_rule = config.rule
+    if getattr(of_rule.settings, "life", None) == 0:
+        of_rule = of_rule.replace(life=num_annealed // (config.epochs * config.minibatches))
+    rule = make_update_rule(of_rule)
     found = jax.tree.leaves(rule.meta_param_shapes(num_actions))
     is_differentiable = found and all(jnp.issubdtype(x.dtype, jnp.floating) for x in found)
     if is_meta and config.rule.entry.is_learned and not is_differentiable:
         raise ValueError(
             f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, frozen"
         )
-    num_annealed = config.num_annealed_updates(is_meta)
     num_taught = max(1, round(config.num_trajectories(config.distillation.steps, is_meta)))
     for name, steps, num in (
         ("annealing", config.annealing, num_annealed),
@@ -239,4 +242,4 @@ def make_setup(
     if learning_rate is not None:
         of_agent = dataclasses.replace(of_agent, learning_rate=learning_rate)
     optimizer = of_agent.make(num_annealed)
-    return Setup(agent, rule, optimizer, outer, Passes(config.epochs, config.minibatches))
+    return Setup(agent, rule, optimizer, outer, Passes(config.epochs, config.minibatches, config.truncation))

@@ -18,6 +18,7 @@ NEW = (
     "outer",
     "epochs",
     "minibatches",
+    "truncation",
     "annealing",
     "is_validation_kept",
     "exploration",

@@ -8,6 +8,7 @@ One update's gradient is g = N′(θ)ᵀ ∂L/∂P: P = N(θ) are the network's 
 Where targets are constants for θ, ∂/∂P does not reach the P inside of T; the derivative of g itself always does.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
-from agents.types import Array, Params, Predictions, Trajectory
+from agents.types import Array, Params, Predictions, Targets, Trajectory
 from agents.validation import check_choice
 from meta.updates.mixed_mode import held, with_mixed_derivative
 
@@ -127,32 +128,59 @@ def is_transition(rule: UpdateRule, trajectory: Trajectory) -> bool:
     return rule.is_of_transitions and len(trajectory.action) == 1 and not jax.tree.leaves(trajectory.core_state)
 
 
-def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
-    """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss, InnerOutput.
+def make_targets(agent: Agent, rule: UpdateRule) -> Callable[..., tuple[Targets, InnerOutput]]:
+    """Make the function (predictions, context, trajectory) -> the rule's targets, InnerOutput."""
 
-    It is differentiable with respect to θ and the context. Losses of `rule.loss_without_meta` are in the gradient,
-    but not in its derivative.
-    """
-
-    def reduced(loss: Array, trajectory: Trajectory) -> Array:
-        return masked_reduce(loss, trajectory.valid, rule.reduction)
-
-    def losses(predictions, known, context: UpdateContext, trajectory: Trajectory):
-        """Return the loss of `predictions` with targets computed from `known`, and the other outputs."""
+    def targets_of(known: Predictions, context: UpdateContext, trajectory: Trajectory) -> tuple[Targets, InnerOutput]:
         target_params = context.target_params
         target_predictions = known if target_params == () else unroll(agent, rule, target_params, trajectory)
         targets, rule_state = rule.apply(context.meta_params, context.rule_state, trajectory, known, target_predictions)
         regulariser = jnp.zeros(())
         if rule.regulariser:
-            regulariser = reduced(rule.regulariser(targets, target_predictions, trajectory), trajectory)
+            losses = rule.regulariser(targets, target_predictions, trajectory)
+            regulariser = masked_reduce(losses, trajectory.valid, rule.reduction)
         metrics = jax.lax.stop_gradient(rule.metrics(targets, known, trajectory))
-        loss = reduced(rule.loss(targets, predictions, trajectory), trajectory)
-        return loss, (InnerOutput(rule_state, regulariser, metrics), targets)
+        return targets, InnerOutput(rule_state, regulariser, metrics)
 
-    def gradient(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
-        predictions, pull, known = jax.vjp(
-            lambda params: predict(agent, rule, params, trajectory), params, has_aux=True
-        )
+    return targets_of
+
+
+def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, InnerOutput]]:
+    """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss, InnerOutput, for `UpdateContext`s."""
+    of_known = loss_gradient(rule, mode, functools.partial(predict, agent, rule), make_targets(agent, rule))
+    known = lambda trajectory: trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
+    return lambda params, context, trajectory: of_known(params, context, known(trajectory))
+
+
+def loss_gradient(
+    rule: UpdateRule, mode: str, predict: Callable[..., tuple[Predictions, Predictions]], targets_of: Callable[..., Any]
+) -> Callable[..., tuple[Params, InnerOutput]]:
+    """Make the function (θ, context, trajectory) -> ∇θ of the rule's loss, InnerOutput.
+
+    It is differentiable with respect to θ and the context. Losses of `rule.loss_without_meta` are in the gradient,
+    but not in its derivative.
+
+    Args:
+      rule: whose loss it is.
+      mode: how to differentiate it, one of `MODES`.
+      predict: θ, trajectory -> predictions that the losses take, and those that the targets are made from.
+      targets_of: the latter, context, trajectory -> targets, InnerOutput. Of the context it needs `meta_params` alone
+        where the targets are in there.
+    """
+
+    def reduced(loss: Array, trajectory: Trajectory) -> Array:
+        return masked_reduce(loss, trajectory.valid, rule.reduction)
+
+    def losses(predictions, known, context, trajectory: Trajectory):
+        """Return the loss of `predictions` with targets computed from `known`, and the other outputs."""
+        targets, output = targets_of(known, context, trajectory)
+        loss = rule.loss(targets, predictions, trajectory)
+        if rule.meta_loss:
+            loss = loss + rule.meta_loss(context.meta_params, targets, predictions, trajectory)
+        return reduced(loss, trajectory), (output, targets)
+
+    def gradient(params: Params, context, trajectory: Trajectory) -> tuple[Params, InnerOutput]:
+        predictions, pull, known = jax.vjp(lambda params: predict(params, trajectory), params, has_aux=True)
         if rule.is_target_constant:
             of_loss = jax.grad(lambda p: losses(p, known, context, trajectory), has_aux=True)
         else:
@@ -165,15 +193,13 @@ def inner_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., t
             grads = _with_derivative_of(pull(jax.tree.map(jnp.add, cotangent, fixed))[0], grads)
         return grads, output
 
-    def objective(params: Params, context: UpdateContext, trajectory: Trajectory) -> tuple[Array, InnerOutput]:
-        predictions, known = predict(agent, rule, params, trajectory)
+    def objective(params: Params, context, trajectory: Trajectory) -> tuple[Array, InnerOutput]:
+        predictions, known = predict(params, trajectory)
         known = held(known) if rule.is_target_constant else known
         loss, (output, _) = losses(predictions, known, context, trajectory)
         return loss, output._replace(metrics={})
 
-    of_known = with_mixed_derivative(gradient, objective) if mode == "mixed" else gradient
-    known = lambda trajectory: trajectory.known_transitions if is_transition(rule, trajectory) else trajectory
-    return lambda params, context, trajectory: of_known(params, context, known(trajectory))
+    return with_mixed_derivative(gradient, objective) if mode == "mixed" else gradient
 
 
 @jax.custom_jvp

@@ -16,7 +16,7 @@ from agents.acting.replay import ReplayConfig
 from agents.networks.agent import Agent
 from agents.rule import RuleState, UpdateRule, masked_reduce
 from agents.rules.categorical import kl_divergence
-from agents.settings import Bounds, Count, OneOf, PositiveOrInf, Settings
+from agents.settings import Bounds, Count, CountOrZero, OneOf, PositiveOrInf, Settings
 from agents.types import Array, Params, Targets, Trajectory
 from meta.updates import gradients, passes
 from meta.updates.distillation import Teacher
@@ -38,9 +38,11 @@ class LifetimeConfig(Settings):
       num_updates: M, the updates of an iteration, through which η's gradient goes, at least 1.
       is_validation_kept: Whether the trajectory of the outer loss is the next iteration's first one of updates.
       stride: Updates from one window of M to the next, at most M; 0 for M.
-      epochs: Passes over each trajectory, by targets that are made once, before, at least 1; of hand-designed rules.
+      epochs: Passes over each trajectory, by targets that are made once, before, at least 1.
       minibatches: Updates of a pass, each on steps of its own (with an LSTM core, on environments of its own), a
-        divisor of their number; of hand-designed rules.
+        divisor of their number.
+      truncation: K, the minibatches that η's gradient goes through, the last ones of an iteration, whose num_updates is
+        then 1; 0 for all.
       annealing: Environment steps over which the learning rate falls to 0; 0 where it stays.
       is_acting_interleaved: Whether the θ of each update acts its trajectory, in JAX; else the first θ acts all.
       exploration: Environment steps over which the share of random actions falls from 1 to 0; 0 for none.
@@ -58,6 +60,7 @@ class LifetimeConfig(Settings):
     stride: int = 0
     epochs: Count = 1
     minibatches: Count = 1
+    truncation: CountOrZero = 0
     annealing: Annotated[int, _STEPS] = 0
     is_acting_interleaved: bool = False
     exploration: Annotated[int, _STEPS] = 0
@@ -71,6 +74,12 @@ class LifetimeConfig(Settings):
             raise ValueError(
                 f"stride is {self.stride}, expected at most num_updates ({self.num_updates}), or 0 for as many"
             )
+        if self.truncation > (num := self.epochs * self.minibatches):
+            raise ValueError(
+                f"truncation is {self.truncation}, expected at most epochs × minibatches ({num}), or 0 for as many"
+            )
+        if self.truncation and self.num_updates > 1:
+            raise ValueError(f"truncation is {self.truncation}, expected 0 where num_updates is {self.num_updates}")
         if self.is_validation_kept and self.validation_unroll != self.unroll:
             raise ValueError(
                 f"validation_unroll is {self.validation_unroll} and unroll {self.unroll}, expected the same where "
@@ -112,7 +121,7 @@ class Setup(NamedTuple):
     rule: UpdateRule
     optimizer: optax.GradientTransformation
     outer: Outer
-    passes: Passes = Passes(1, 1)
+    passes: Passes = Passes()
 
     def acting_params(self, state: "AgentState") -> Params:
         """Return the parameters that act: θ, or its slowly moving copy where the rule says so."""
@@ -145,7 +154,7 @@ def init_agent_state(setup: Setup, key: Array, observation: Array) -> AgentState
     target_params = params if setup.rule.has_copy else ()
     outer_key = jax.random.fold_in(key, 2)  # the agent's network takes split(key), which is fold_in(key, 0 and 1)
     outer_state = setup.outer.init(outer_key, observation)
-    draw_key = () if setup.passes == (1, 1) else jax.random.fold_in(key, 3)
+    draw_key = () if setup.passes.is_one else jax.random.fold_in(key, 3)
     num_updates = jnp.zeros((), jnp.int32) if setup.rule.is_copy_hard else ()
     opt_state = setup.optimizer.init(params)
     return AgentState(params, opt_state, setup.rule.init(), target_params, outer_state, draw_key, num_updates)
@@ -176,7 +185,8 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
       no η to learn there is nothing to validate, and the meta-gradient is 0, or empty.
     """
     agent, rule, optimizer, outer, _ = setup
-    gradient = gradients.inner_gradient(agent, rule, mode)
+    gradient, targets_of = gradients.inner_gradient(agent, rule, mode), gradients.make_targets(agent, rule)
+    minibatch_gradient = passes.minibatch_gradient(agent, rule, mode)
     over_updates = {"sum": jnp.sum, "mean": jnp.mean}[rule.reduction]
 
     def update(carry, trajectory):
@@ -202,27 +212,28 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
     def update_in_passes(carry, trajectory):
         meta_params, state = carry
         _, known = gradients.predict(agent, rule, state.params, trajectory)
-        target_known = known if state.target_params == () else agent.unroll(state.target_params, trajectory)
-        targets, rule_state = rule.apply(meta_params, state.rule_state, trajectory, known, target_known)
+        context = gradients.UpdateContext(meta_params, state.rule_state, state.target_params)
+        targets, output = targets_of(known, context, trajectory)
 
-        def on_minibatch(state: AgentState, taken: tuple[Trajectory, Targets]) -> tuple[AgentState, None]:
-            part, of_part = taken
+        def in_passes(meta_params: Params, state: AgentState, targets: Targets, indices: Array) -> AgentState:
+            def on_minibatch(state: AgentState, taken: tuple[Trajectory, Targets]) -> tuple[AgentState, None]:
+                part, of_part = taken
+                grads, _ = minibatch_gradient(state.params, passes.Context(meta_params, of_part), part)
+                return moved(state, gradients.named_gradient(grads)), None
 
-            def loss(params: Params) -> Array:
-                predictions, whole = passes.predict(agent, rule, params, part)
-                return masked_reduce(rule.loss(of_part, predictions, whole), part.valid, rule.reduction)
-
-            return moved(state, jax.grad(loss)(state.params)), None
-
-        def on_pass(state: AgentState, indices: Array) -> tuple[AgentState, None]:
-            return jax.lax.scan(on_minibatch, state, passes.take(trajectory, targets, indices))
+            on_pass = lambda state, own: jax.lax.scan(on_minibatch, state, passes.take(trajectory, targets, own))
+            return jax.lax.scan(on_pass, state, indices)[0]
 
         key, draw_key = jax.random.split(state.key)
-        state = state._replace(rule_state=rule_state, key=key)
-        state, _ = jax.lax.scan(on_pass, state, passes.draw(draw_key, trajectory, setup.passes))
-        return (meta_params, state), (jnp.zeros(()), rule.metrics(targets, known, trajectory))
+        state = state._replace(rule_state=output.rule_state, key=key)
+        indices = passes.draw(draw_key, trajectory, setup.passes)
+        before, indices = passes.parted(indices, setup.passes.truncation)
+        if len(before):
+            fixed_params, fixed_targets = jax.lax.stop_gradient((meta_params, targets))
+            state = jax.lax.stop_gradient(in_passes(fixed_params, jax.lax.stop_gradient(state), fixed_targets, before))
+        return (meta_params, in_passes(meta_params, state, targets, indices)), (output.regulariser, output.metrics)
 
-    one_update = update if setup.passes == (1, 1) else update_in_passes
+    one_update = update if setup.passes.is_one else update_in_passes
 
     def updated(meta_params: Params, state: AgentState, source, of_source, num: int, first: Trajectory | None = None):
         """Take updates: return states of the agent and the source, and of each update regulariser and metrics."""

@@ -1,6 +1,7 @@
 """Passes over a trajectory in minibatches, by targets that are made once: how PPO uses experience."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,10 +17,23 @@ DOUBLE_ROUNDS = 4  # of `permutations`
 
 
 class Passes(NamedTuple):
-    """How an update uses its trajectory; (1, 1) is once, as a whole."""
+    """How an update uses its trajectory, and how far back η's gradient goes; the default is once, as a whole."""
 
-    epochs: int
-    minibatches: int
+    epochs: int = 1
+    minibatches: int = 1
+    truncation: int = 0  # minibatches that η's gradient goes through, the last ones; 0 for all
+
+    @property
+    def is_one(self) -> bool:
+        """Whether a trajectory is used once, as a whole."""
+        return self.epochs == self.minibatches == 1
+
+
+class Context(NamedTuple):
+    """What a minibatch's gradient depends on besides θ and the minibatch."""
+
+    meta_params: Params
+    targets: Targets
 
 
 def draw(key: Array, trajectory: Trajectory, passes: Passes) -> Array:
@@ -31,6 +45,20 @@ def draw(key: Array, trajectory: Trajectory, passes: Passes) -> Array:
     num_steps, batch_size = trajectory.action.shape
     num = batch_size if jax.tree.leaves(trajectory.core_state) else num_steps * batch_size
     return jnp.reshape(permutations(key, passes.epochs, num), (passes.epochs, passes.minibatches, -1))
+
+
+def parted(indices: Array, truncation: int) -> tuple[Array, Array]:
+    """Split minibatches [epochs, minibatches, n] into those before, and those that η's gradient goes through.
+
+    Returns:
+      both as [parts, minibatches of a part, n]: a part is what one gather takes, a whole pass if possible.
+    """
+    epochs, minibatches, size = indices.shape
+    num = truncation or epochs * minibatches
+    of_part = math.gcd(num, minibatches)
+    parts = jnp.reshape(indices, (-1, of_part, size))
+    first = len(parts) - num // of_part
+    return parts[:first], parts[first:]
 
 
 def permutations(key: Array, num: int, size: int) -> Array:
@@ -69,7 +97,7 @@ def take(trajectory: Trajectory, targets: Targets, indices: Array) -> tuple[Traj
     Returns:
       both of the environments, [minibatches, T, n, ...], or of steps out of their order, [minibatches, n, 1, ...], or
       [minibatches, n / devices, devices, ...] where the batch is split over these: good for losses of single steps.
-      There is then no observation after the last step (`predict`).
+      There is then no observation after the last step (`minibatch_gradient`).
     """
     num, size = indices.shape
     if jax.tree.leaves(trajectory.core_state):
@@ -88,17 +116,29 @@ def take(trajectory: Trajectory, targets: Targets, indices: Array) -> tuple[Traj
     return splitting.split(jax.tree.map(steps, (trajectory, targets)), 2)
 
 
-def predict(agent: Agent, rule: UpdateRule, params: Params, part: Trajectory) -> tuple[Predictions, Trajectory]:
-    """Return what the rule's loss takes of a minibatch, predictions [T + 1, B, ...] and the trajectory.
+def minibatch_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, gradients.InnerOutput]]:
+    """Make the function (θ, `Context`, minibatch as `take` makes it) -> ∇θ of the rule's loss, an empty InnerOutput.
 
     Where steps are out of their order, the last observation, which no loss of single steps sees, is one of its own
     again, and nothing is predicted of it.
     """
-    if len(part.observation) > len(part.action):
-        return gradients.predict(agent, rule, params, part)[0], part
     again = lambda x: jnp.concatenate([x, x[-1:]])
-    whole = part._replace(observation=again(part.observation), is_first=again(part.is_first))
-    if rule.model_steps or rule.is_loss_of_taken:
-        return gradients.predict(agent, rule, params, whole)[0], whole
     with_nothing = lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])])
-    return jax.tree.map(with_nothing, agent.unroll(params, part)), whole
+    is_of_rows = not (rule.model_steps or rule.is_loss_of_taken)
+
+    def predict(params: Params, whole: Trajectory) -> tuple[Predictions, Predictions]:
+        if jax.tree.leaves(whole.core_state) or not is_of_rows:
+            return gradients.predict(agent, rule, params, whole)
+        part = whole._replace(observation=whole.observation[:-1], is_first=whole.is_first[:-1])
+        predictions = jax.tree.map(with_nothing, agent.unroll(params, part))
+        return predictions, predictions
+
+    given = lambda known, context, whole: (context.targets, gradients.InnerOutput((), jnp.zeros(()), {}))
+    of_whole = gradients.loss_gradient(rule, mode, predict, given)
+
+    def gradient(params: Params, context: Context, part: Trajectory):
+        if not jax.tree.leaves(part.core_state):
+            part = part._replace(observation=again(part.observation), is_first=again(part.is_first))
+        return of_whole(params, context, part)
+
+    return gradient

@@ -60,6 +60,7 @@ def test_an_adapter(name):
 
 
 META = dict(validation_unroll=8, gradient_mode="reverse", meta_optimizer=frodo.adam(1e-4, max_gradient_norm=1.0))
+PASSES = dict(epochs=2, minibatches=2, truncation=2, annealing=8000)
 MODEL = dict(network=frodo.NetworkConfig("mlp", (32,), action_model=16, head_stddev=0.01))
 REPLAY = frodo.ReplayConfig(capacity=2000, batch_size=32, fresh=0.0)
 DQN = dict(exploration=3000, unroll=1, batch_size=4, replay=REPLAY, optimizer=frodo.adam(3e-3))
@@ -71,6 +72,9 @@ RULES = {  # a rule, and settings
     "a2c": ("a2c", {}),
     "a2c_no_bootstrap": ("a2c_no_bootstrap", {}),
     "ppo": ("ppo", {}),
+    "dpo": ("dpo", {}),
+    "lpo": ("lpo", META | PASSES),
+    "corrected_ppo": ("corrected_ppo", META | PASSES),
     "muesli": ("muesli", MODEL),
     "q_learning": ("q_learning", {}),
     "dqn": ("dqn", DQN),

@@ -26,6 +26,9 @@ T, B, A = 5, 3, 3
 LATER = {
     "muesli",
     "ppo",
+    "dpo",
+    "lpo",
+    "corrected_ppo",
     "self_tuned",
     "target_program",
     "program",

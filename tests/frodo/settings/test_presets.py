@@ -26,7 +26,7 @@ ENVS = (
 
 
 PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
-WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", *PROGRAMS)
+WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", "dpo", "lpo", "corrected_ppo", *PROGRAMS)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -180,6 +180,9 @@ DIGESTS = {
     "a2c": "9f7f103cf3c3",
     "a2c_no_bootstrap": "9b920f71d9d9",
     "ppo": "c1e55293565f",
+    "dpo": "3e38a4ad7fcc",
+    "lpo": "657c60013477",
+    "corrected_ppo": "5c7f855bd2d5",
     "muesli": "7ff29f1bc250",
     "q_learning": "60cdce87a5e4",
     "td_lambda": "6573b8c5a09f",

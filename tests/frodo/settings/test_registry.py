@@ -12,7 +12,7 @@ import pytest
 
 from agents.rules.impala import A2CConfig, ImpalaConfig, a2c, impala
 from agents.rules.muesli import MuesliConfig
-from agents.rules.ppo import PPOConfig, ppo
+from agents.rules.ppo import DPOConfig, PPOConfig, dpo, ppo
 from agents.rules.q_learning import QLearningConfig, q_learning
 from agents.rules.td import TDLambdaConfig, td_lambda
 from frodo import files
@@ -20,6 +20,7 @@ from frodo.settings.registry import RULES, RuleConfig, make_update_rule, replace
 from meta.programs.rule import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig
 from meta.programs.targets import TargetProgramConfig
 from meta.targets.disco import DiscoConfig
+from meta.targets.proximal import CorrectedPPOConfig, LPOConfig
 from meta.targets.scalar import FrodoConfig, LearnedLossConfig
 from meta.targets.self_tuned import SelfTunedConfig
 from tests.trajectories import random_trajectory
@@ -35,6 +36,9 @@ SETTINGS = {  # none at its default
     "a2c": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "a2c_no_bootstrap": A2CConfig(0.9, 0.4, 0.2, "mean"),
     "ppo": PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False),
+    "dpo": DPOConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, drift_alpha=1.5, drift_beta=0.7),
+    "lpo": LPOConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, drift_units=3, life=5),
+    "corrected_ppo": CorrectedPPOConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, 3, 5, ("drift",), 3, 0.5),
     "muesli": MuesliConfig(0.9, 0.8, 0.5, 2, 3, 0.9, 0.8, 0.7, 0.6, 0.5),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
@@ -91,6 +95,7 @@ HAND_MADE = {
     "a2c": a2c(A2CConfig(0.9, 0.4, 0.2, "mean")),
     "a2c_no_bootstrap": a2c(A2CConfig(0.9, 0.4, 0.2, "mean"), is_bootstrapped=False),
     "ppo": ppo(PPOConfig(0.9, 0.4, 0.2, "sum", 0.8, clip=0.1, is_value_clipped=False, is_advantage_normalised=False)),
+    "dpo": dpo(SETTINGS["dpo"]),
 }
 
 
