@@ -30,8 +30,8 @@ class UpdateRule(NamedTuple):
       policy: predictions -> logits of the distribution that the agent acts by, [..., A].
       random_meta_params: key, num_actions -> meta-parameters η at random; {} for a hand-designed rule.
       init: () -> rule state at the start of a lifetime.
-      meta_loss: η, targets, predictions, trajectory -> [T, B], which is added to `loss`, of rules whose loss depends on η
-        besides the targets; or None.
+      meta_loss: η, targets, predictions, trajectory -> [T, B], added to `loss`, of rules whose loss has η in it and not
+        in its targets alone; or None.
       loss_without_meta: as `loss`, for losses through which no meta-gradient may flow, or None.
       regulariser: targets, target predictions, trajectory -> [T, B], a part of the *outer* loss for each update, or
         None.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from frodo.settings import presets
     from frodo.settings.config import AgentConfig, PopulationConfig
     from frodo.settings.registry import RULES, RuleConfig, RuleEntry
+    from frodo.settings.strategies import StrategyConfig
     from meta.targets.inputs import INPUTS, InputContext
     from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetworkConfig
     from meta.updates.curriculum import CurriculumConfig
@@ -81,6 +82,7 @@ __all__ = [
     "RuleConfig",
     "RuleEntry",
     "Settings",
+    "StrategyConfig",
     "TargetInputs",
     "TargetNetwork",
     "TargetNetworkConfig",

@@ -1,4 +1,4 @@
-"""PPO and DPO: proximal objectives as hand-designed rules, on targets and advantages that are made once for a trajectory.
+"""PPO and DPO as hand-designed rules: proximal objectives, on targets that are made once for a trajectory.
 
 How often its steps are used is a setting of the agent: `epochs` and `minibatches` of
 `meta.updates.lifetime.LifetimeConfig`.

@@ -38,7 +38,7 @@ from frodo.runs import cores, errors, workers
 from frodo.runs.callbacks import WATCHERS, by_name
 from frodo.runs.errors import RunError, UsageError
 from frodo.runs.folders import RunOptions, check_out
-from frodo.settings.config import AgentConfig
+from frodo.settings.config import AgentConfig, PopulationConfig
 from frodo.settings.registry import with_prefix
 from frodo.settings.unused import refuse_unused
 
@@ -75,7 +75,9 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
         raise UsageError("--resume and --overwrite: give one of them, to go on with the run or to replace it")
     check_out(Path(FLAGS.out))
     config = parse_settings(argv, config)
-    seeds, steps, log_to = parse_seeds(FLAGS.seeds), parse_steps(FLAGS.steps), tuple(FLAGS.log_to)
+    has_more = isinstance(config, PopulationConfig) and config.strategy.generations > 0
+    steps = 0 if has_more and FLAGS.steps == "0" else parse_steps(FLAGS.steps)
+    seeds, log_to = parse_seeds(FLAGS.seeds), tuple(FLAGS.log_to)
     by_name(log_to)
     return config, RunOptions(seeds, steps, FLAGS.out, FLAGS.resume, FLAGS.overwrite, log_to=log_to)
 

@@ -10,7 +10,7 @@ import numpy as np
 from agents.environments.names import make_environment
 from experiments.results import plots, reading
 from experiments.runs import settings
-from frodo.regimes.discovery import Populations
+from frodo.regimes.discovery import Populations, regime_of
 from frodo.rules.files import config_for, load_settings
 from frodo.runs.callbacks import Callback, by_name
 from frodo.runs.driver import Driven, drive, end_program
@@ -61,27 +61,29 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     every = min(max(1, options.steps // NUM_ROWS), MAX_STEPS_OF_A_ROW)
     how: dict[str, Any] = dict(meta_params=settings.initial_meta_params(config), every=every, seed=seed, make=make)
     with caused_by("--envs"):
-        regime = Populations(config, environments, jax.random.key(seed), config.envs, options.steps, **how)
+        regime = regime_of(config, environments, jax.random.key(seed), config.envs, options.steps, **how)
     with contextlib.closing(regime), Run(options, experiment="discover", name=config.rule.name, config=config) as run:
         on_the_way = RulesOnTheWay(run, regime, max(1, options.steps // NUM_RULES))
         stopped = drive(regime, run, [*by_name(options.log_to), on_the_way])
         end_program(stopped, run)
         cpu_seconds = run.clock.cpu_seconds()
-        regime.rule(stopped.state, options.steps, cpu_seconds).save(run.folder / "rule.npz")
+        regime.rule(stopped.state, stopped.step, cpu_seconds).save(run.folder / "rule.npz")
         logged = reading.read(run.folder)
         names = [name for name in logged.columns if name.startswith(("return/", "end_return/"))]
         summary: dict[str, Any] = {name: float(reading.final_values(logged, name)[0]) for name in names}
         summary |= {name: int(logged.columns[name][-1]) for name in ("lifetimes", "resets")}
-        summary |= {"meta_steps": options.steps, "cpu_seconds_per_meta_step": cpu_seconds / options.steps}
+        summary |= {"meta_steps": options.steps, "generations": config.strategy.generations}
+        num = options.steps + config.strategy.generations
+        summary |= {"cpu_seconds_per_meta_step": cpu_seconds / num}
         run.finish(summary)
-    figure = draw(logged, config, regime.population.env_steps)
+    figure = draw(logged, config, regime.population.env_steps if isinstance(regime, Populations) else 0)
     return summary | {"rule": str(run.folder / "rule.npz")} | ({"figure": figure} if figure else {})
 
 
 class RulesOnTheWay(Callback):
     """What the rule was at the first row after each so many meta-steps, in rules/<meta-step>.npz."""
 
-    def __init__(self, run: Run, regime: Populations, every: int):
+    def __init__(self, run: Run, regime: Any, every: int):
         self._folder, self._regime, self._every = run.folder / "rules", regime, every
 
     def begin(self, driven: Driven) -> None:
@@ -89,7 +91,7 @@ class RulesOnTheWay(Callback):
 
     def see(self, row: dict[str, Any]) -> None:
         state, step = self._driven.latest.state, self._driven.latest.step
-        if step // self._every > self._last // self._every or step == self._regime.total:
+        if step // self._every > self._last // self._every or self._regime.is_over(state, step):
             self._regime.rule(state, step).save(self._folder / f"{step:06d}.npz")
         self._last = step
 
@@ -102,7 +104,7 @@ def environment_seed(seed: int, agent: int, meta_step: int) -> int:
 def draw(results: reading.Results, config: DiscoverConfig, env_steps: int) -> str:
     """Draw the returns into the run's folder; returns the figure's path, "" where there is none.
 
-    `env_steps` are those of one meta-step.
+    `env_steps` are those of one meta-step; 0 where there are generations besides, and the axis has environment steps.
     """
     path, title = results.folder / "discovery.png", f"Discovery of the rule {config.rule.name}"
     for prefix, ylabel in (("end_return", "mean return at the end of lifetimes"), ("return", "mean return")):
@@ -111,7 +113,9 @@ def draw(results: reading.Results, config: DiscoverConfig, env_steps: int) -> st
         if found and not plots.can_draw():
             return ""
         if found:
-            curves = [curve._replace(label=env, x=curve.x / env_steps) for env, curve in found.items()]
-            plots.curves(path, curves, title=title, xlabel="meta-steps", ylabel=ylabel)
+            curves = [curve._replace(label=env, x=curve.x / (env_steps or 1)) for env, curve in found.items()]
+            plots.curves(
+                path, curves, title=title, xlabel="meta-steps" if env_steps else "environment steps", ylabel=ylabel
+            )
             return str(path)
     return ""

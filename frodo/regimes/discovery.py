@@ -16,13 +16,14 @@ from frodo import devices
 from frodo.logs import note
 from frodo.regimes.online import host_seeds
 from frodo.regimes.population import AgentResults, Population, PopulationState
+from frodo.regimes.strategies import Generations
 from frodo.rules.files import Origin, Rule, get_rule, population_config
 from frodo.runs.driver import Advanced, Driven, Regime, drive, go_on_or_end
 from frodo.runs.run import opened
 from frodo.settings import population_presets, presets
 from frodo.settings.config import PopulationConfig
 from frodo.settings.observations import note_layout
-from frodo.settings.registry import RULES
+from frodo.settings.registry import RULES, make_update_rule
 from frodo.settings.unused import paths, refuse_unused
 
 
@@ -191,10 +192,48 @@ class Populations(Regime):
         origin = Origin(self._names, self._env_steps_before + step * self.population.env_steps, cpu_seconds)
         return Rule(self._config.rule.name, self._config.agent_only(), jax.device_get(state.meta_params), origin)
 
-    def result(self, state: PopulationState, step: int) -> Discovery:
-        """Return what was discovered so far."""
-        metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
-        return Discovery(self.rule(state, step), metrics, jax.tree.map(jnp.copy, state))
+
+def regime_of(
+    config: PopulationConfig,
+    environments: Sequence[Any],
+    key: Array,
+    names: Sequence[str],
+    num_steps: int,
+    *,
+    meta_params: Params | None = None,
+    start: PopulationState | None = None,
+    is_kept: bool = False,
+    env_steps_before: int = 0,
+    **of_meta_steps: Any,
+) -> Populations | Generations:
+    """Return the meta-steps of a population, and the generations after them, if there are any; arguments as of both.
+
+    Raises:
+      ValueError: where there is something to go on from, which generations cannot, or nothing to do.
+    """
+    population = lambda is_kept: Populations(
+        config,
+        environments,
+        key,
+        names,
+        num_steps,
+        meta_params=meta_params,
+        start=start,
+        is_kept=is_kept,
+        env_steps_before=env_steps_before,
+        **of_meta_steps,
+    )
+    if not config.strategy.generations:
+        return population(is_kept)
+    if start is not None:
+        raise ValueError(f"start is given, expected none with strategy.generations ({config.strategy.generations})")
+    initial = meta_params
+    if initial is None:
+        initial = make_update_rule(config.rule).random_meta_params(jax.random.fold_in(key, 1), 2)
+    seed = of_meta_steps.get("seed", 0)
+    how: dict[str, Any] = dict(seed=seed, env_steps_before=env_steps_before, is_kept=is_kept)
+    first = population(False) if num_steps else None
+    return Generations(first, config, environments, jax.random.fold_in(key, 2), names, initial, **how)
 
 
 def discover(
@@ -214,7 +253,7 @@ def discover(
       environments: one for each agent, of the kinds that `discover_online` takes; with names, or numbered from 0.
       rule: a learned `Rule`, a name that `load_rule` takes, or a learned one in `RULES`, such as 'frodo' or 'disco'.
         With a name in `RULES`, η is random initially and agents are those of `population_presets.small`.
-      num_meta_steps: each is M updates of every agent and one step of η; at least 1.
+      num_meta_steps: each is M updates of every agent and one step of η; at least 1, or with `strategy.generations` 0.
       key: of all randomness in JAX.
       start: an earlier discovery in the same environments, whose agents and η go on.
       folder: as that of `discover_online`.
@@ -228,7 +267,7 @@ def discover(
       TypeError: if an environment is of no kind that is known.
     """
     key = checked_key(key)
-    check_count("num_meta_steps", num_meta_steps)
+    check_count("num_meta_steps", num_meta_steps, 0)
     if start is not None:
         check_type("start", start, Discovery, "what `discover` returned")
     if isinstance(environments, str):
@@ -254,7 +293,8 @@ def discover(
     for shape in {agent.observation_shape for agent in agents}:
         note_layout(config.network, shape)
     earlier = start.rule.origin.env_steps if start and start.rule.origin else 0
-    regime = Populations(
+    check_count("num_meta_steps", num_meta_steps, 0 if config.strategy.generations else 1)
+    regime = regime_of(
         config,
         agents,
         key,
@@ -268,7 +308,12 @@ def discover(
     refuse_unused(config, paths(settings), is_in_jax=not all(isinstance(agent, HostEnvironment) for agent in agents))
     about = {"key": str(jax.random.key_data(key).tolist()), "environments": ", ".join(names)}
     about["start"] = str(earlier)
+
+    def result(state: Any, step: int) -> Discovery:
+        metrics = {name: np.array([row[name] for row in regime.rows]) for name in (regime.rows or [{}])[0]}
+        return Discovery(regime.rule(state, step), metrics, jax.tree.map(jnp.copy, state))
+
     with opened(folder, "discover", config.rule.name, config, num_meta_steps, about, "num_meta_steps") as run:
-        stopped = drive(regime, run, callbacks, regime.result)
+        stopped = drive(regime, run, callbacks, result)
         go_on_or_end(stopped, run)
-    return regime.result(stopped.state, stopped.step)
+    return result(stopped.state, stopped.step)

@@ -69,7 +69,7 @@ def with_ppo(of_env: OnlineConfig) -> OnlineConfig:
 
 
 def with_learned_ppo(of_env: OnlineConfig) -> OnlineConfig:
-    """PPO's agent; the trajectory that judges η is the next that trains, and η's gradient goes through its last pass."""
+    """PPO's agent; what judges η is the next trajectory to learn from, and η's gradient goes through the last pass."""
     config = with_ppo(of_env)
     return config.replace(
         validation_unroll=config.unroll,
@@ -140,7 +140,7 @@ def small_with_disco(config: PopulationConfig) -> PopulationConfig:
 
 
 def with_proximal(config: PopulationConfig) -> PopulationConfig:
-    """PPO's agent, and lives of a million steps, over which its learning rate falls."""
+    """PPO's agent, and lifetimes of a million steps, over which its learning rate falls."""
     agent = for_rule("toy/", config.rule.name).agent_only().replace(annealing=LIFE)
     return PopulationConfig(**vars(agent), budgets=(LIFE,), is_optimizer_per_agent=config.is_optimizer_per_agent)
 
@@ -240,8 +240,10 @@ OWN: dict[str, RuleEntry] = {
     "impala": RuleEntry(impala, ImpalaConfig),
     "a2c": RuleEntry(a2c, A2CConfig),
     "a2c_no_bootstrap": RuleEntry(functools.partial(a2c, is_bootstrapped=False), A2CConfig),
-    "lpo": _proximal(lpo, LPOConfig, eta_settings=("drift_units",)),
-    "corrected_ppo": _proximal(corrected_ppo, CorrectedPPOConfig, eta_settings=("drift_units", "parts", "lstm")),
+    "lpo": _proximal(lpo, LPOConfig, eta_settings=("drift_units", "is_temporal")),
+    "corrected_ppo": _proximal(
+        corrected_ppo, CorrectedPPOConfig, eta_settings=("drift_units", "is_temporal", "parts", "lstm")
+    ),
     "ppo": RuleEntry(ppo, PPOConfig, preset=with_ppo),
     "dpo": RuleEntry(dpo, DPOConfig, preset=with_ppo),
     "muesli": RuleEntry(muesli, MuesliConfig, preset=with_muesli),

@@ -11,6 +11,7 @@ from agents.networks.agent import NetworkConfig, make_agent
 from agents.types import Array
 from agents.validation import check_choice, check_numbers
 from frodo.settings.registry import RULES, RuleConfig, make_update_rule, replace, with_prefix
+from frodo.settings.strategies import StrategyConfig
 from meta.updates.curriculum import UNIFORM, CurriculumConfig
 from meta.updates.distillation import DistillationConfig, Teacher, distilled
 from meta.updates.lifetime import LifetimeConfig, Setup
@@ -170,12 +171,14 @@ class PopulationConfig(AgentConfig):
         Methods); else there is one for the mean of the meta-gradients, as in their public code.
       vmap_agents: Whether agents of a group, on one device, run side by side, rather than one after another.
       num_devices: Devices that agents are spread over; 0 for all there are.
+      strategy: Generations of an evolution strategy, after the meta-steps.
     """
 
     budgets: tuple[int, ...] = (70_000, 210_000)
     is_optimizer_per_agent: bool = True
     vmap_agents: bool = False
     num_devices: int = 0
+    strategy: StrategyConfig = dataclasses.field(default_factory=StrategyConfig)
 
     def validate(self) -> None:
         check_choice("rule", self.rule.name, [name for name, entry in RULES.items() if entry.is_learned])
@@ -184,6 +187,9 @@ class PopulationConfig(AgentConfig):
             raise ValueError(f"curriculum.kind is {self.curriculum.kind!r}, expected {UNIFORM!r} in a population")
         if self.distillation.steps:
             raise ValueError(f"distillation.steps is {self.distillation.steps}, expected 0 in a population")
+        with_prefix("strategy", self.strategy.validate)
+        if self.strategy.generations and len(self.budgets) != 1:
+            raise ValueError(f"budgets are {self.budgets}, expected a single one with strategy.generations")
         steps = self.num_env_steps(is_meta=True)
         if not self.budgets or min(self.budgets) < steps:
             raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")

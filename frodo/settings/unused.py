@@ -26,7 +26,9 @@ def unused(config: AgentConfig, is_in_jax: bool = True) -> dict[str, str]:
     if not rule.entry.is_learned:
         none_of(f"the rule {rule.name!r} has no η", "is_frozen")
         reason = f"the rule {rule.name!r} learns no objective"
-        none_of(reason, "validation_unroll", "stride", "is_validation_kept", "gradient_mode", "meta_optimizer", "truncation")
+        none_of(
+            reason, "validation_unroll", "stride", "is_validation_kept", "gradient_mode", "meta_optimizer", "truncation"
+        )
     if "value" not in make_update_rule(rule).spec(1):
         none_of(f"the rule {rule.name!r} predicts no values", "network.is_critic_separate")
     if network.torso == "tabular":

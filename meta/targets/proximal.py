@@ -33,11 +33,12 @@ class LPOConfig(PPOConfig):
 
     Attributes:
       drift_units: Units of the network that makes the drift, at least 1 (Lu et al. 2022, appendix).
-      life: N, the trajectories of a life, which n / N and log N are inputs of; 0 for those of the agent's annealing.
-        Without either there is no such input (Lu et al. 2022; Jackson et al. 2024).
+      is_temporal: Whether n / N and log N are inputs, n trajectories of N so far (Jackson et al. 2024, TA-LPO).
+      life: N, the trajectories of a life; 0 for those of the agent's annealing. Without either both inputs are 0.
     """
 
     drift_units: Count = 128
+    is_temporal: bool = False
     life: CountOrZero = 0
 
 
@@ -53,6 +54,7 @@ class CorrectedPPOConfig(LPOConfig):
     """
 
     drift_units: Count = 32
+    is_temporal: bool = True
     parts: Annotated[tuple[str, ...], OneOf(PARTS)] = PARTS
     lstm: Count = 32
     largest_correction: Positive = 1.0
@@ -104,14 +106,14 @@ def drift_inputs(ratio: Array, advantage: Array) -> Array:
     return jnp.concatenate([of_ratio, of_ratio * advantage[..., None]], axis=-1)
 
 
-def drift_network(units: int, life: int, is_zero_at_first: bool) -> Any:
+def drift_network(config: LPOConfig, is_zero_at_first: bool) -> Any:
     """Make the network r, A, n / N, [T, B] each -> [T, B]: tanh without biases, so that it is 0 where r is 1."""
 
     def forward(ratio: Array, advantage: Array, progress: Array) -> Array:
         x = drift_inputs(ratio, advantage)
-        if life:
-            x = jnp.concatenate([x, progress[..., None] * x, _log_life(life) * x], axis=-1)
-        x = jnp.tanh(hk.Linear(units, with_bias=False)(x))
+        if config.is_temporal:
+            x = jnp.concatenate([x, progress[..., None] * x, _log_life(config.life) * x], axis=-1)
+        x = jnp.tanh(hk.Linear(config.drift_units, with_bias=False)(x))
         w_init = jnp.zeros if is_zero_at_first else None
         return hk.Linear(1, with_bias=False, w_init=w_init)(x)[..., 0]
 
@@ -120,7 +122,7 @@ def drift_network(units: int, life: int, is_zero_at_first: bool) -> Any:
 
 def lpo(config: LPOConfig) -> UpdateRule:
     """Learned policy optimisation: −(r A − relu(f_η(r, A) − ξ)). Source: Lu et al. 2022, section 5."""
-    network = drift_network(config.drift_units, config.life, is_zero_at_first=False)
+    network = drift_network(config, is_zero_at_first=False)
 
     def apply(meta_params, state: LifeState, trajectory, predictions, target_predictions):
         own = ppo_targets(config, trajectory, predictions)
@@ -146,7 +148,7 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
     the size of TD errors as the unit; the loss of the ratio gets f_η(r, A), with LPO's inputs; a network of n / N, log
     N, the mean entropy of π and the mean |A| multiplies the weight of the entropy, the clipping of the ratio and 1 − λ.
     """
-    drift = drift_network(config.drift_units, config.life, is_zero_at_first=True)
+    drift = drift_network(config, is_zero_at_first=True)
 
     def of_targets(features: Array, is_last: Array) -> dict[str, Array]:
         sizes = TargetNetworkConfig(lstm=config.lstm, head_stddev=0.0)

@@ -116,7 +116,9 @@ def take(trajectory: Trajectory, targets: Targets, indices: Array) -> tuple[Traj
     return splitting.split(jax.tree.map(steps, (trajectory, targets)), 2)
 
 
-def minibatch_gradient(agent: Agent, rule: UpdateRule, mode: str) -> Callable[..., tuple[Params, gradients.InnerOutput]]:
+def minibatch_gradient(
+    agent: Agent, rule: UpdateRule, mode: str
+) -> Callable[..., tuple[Params, gradients.InnerOutput]]:
     """Make the function (θ, `Context`, minibatch as `take` makes it) -> ∇θ of the rule's loss, an empty InnerOutput.
 
     Where steps are out of their order, the last observation, which no loss of single steps sees, is one of its own

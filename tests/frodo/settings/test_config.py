@@ -41,8 +41,14 @@ from meta.updates.outer import OuterConfig
         ({"minibatches": 3, "truncation": 3}, "^truncation is 3, expected 0 where num_updates is 5$"),
         ({"truncation": -1}, "^truncation is -1, expected an integer of at least 0$"),
         ({"rule": RuleConfig("dpo").replace(drift_alpha=0.0)}, "^rule.drift_alpha is 0.0, expected a positive number$"),
-        ({"rule": RuleConfig("lpo").replace(drift_units=0)}, "^rule.drift_units is 0, expected an integer of at least 1"),
-        ({"rule": RuleConfig("corrected_ppo").replace(parts=())}, r"^rule.parts is \(\), expected one or more different"),
+        (
+            {"rule": RuleConfig("lpo").replace(drift_units=0)},
+            "^rule.drift_units is 0, expected an integer of at least 1",
+        ),
+        (
+            {"rule": RuleConfig("corrected_ppo").replace(parts=())},
+            r"^rule.parts is \(\), expected one or more different",
+        ),
         (
             {"rule": RuleConfig("corrected_ppo").replace(parts=("drift", "rate"))},
             "^rule.parts is 'rate', expected one of targets, drift, settings$",
@@ -242,7 +248,8 @@ def test_settings_are_the_same_after_a_file(config):
     [
         (
             {"rule": RuleConfig("impala")},
-            "^rule is 'impala', expected one of frodo, learned_loss, disco, self_tuned, lpo, corrected_ppo, target_program, program$",
+            "^rule is 'impala', expected one of frodo, learned_loss, disco, self_tuned, lpo, corrected_ppo, "
+            "target_program, program$",
         ),
         ({"budgets": ()}, r"^budgets are \(\), expected at least the 5400 steps of one meta-step$"),
         ({"budgets": (10_000, 5_399)}, r"^budgets are \(10000, 5399\), expected at least the 5400 steps"),

@@ -24,6 +24,7 @@ from meta.updates.passes import Passes
 from tests.trajectories import random_trajectory
 
 T, B, A = 4, 3, 3
+SMALL = NetworkConfig("mlp", (4,), activation="tanh")
 EPOCHS, MINIBATCHES = 2, 2
 TOTAL = EPOCHS * MINIBATCHES
 SHARED = dict(discount=0.9, value_cost=0.4, entropy_cost=0.1, lambda_=0.8, clip=0.3)
@@ -31,7 +32,7 @@ CORRECTED = CorrectedPPOConfig(**SHARED, drift_units=5, lstm=4, life=7)
 DISCO = DiscoConfig(prediction_size=5, max_value=3, lstm=4, lifetime_lstm=3, action_embedding=(4, 3))
 RULES = {
     "corrected_ppo": corrected_ppo(CORRECTED),
-    "lpo": lpo(LPOConfig(**SHARED, drift_units=5, life=7)),
+    "lpo": lpo(LPOConfig(**SHARED, drift_units=5, is_temporal=True, life=7)),
     "frodo": frodo(FrodoConfig(lstm=4, discount=0.9, entropy_cost=0.1, inputs=("reward", "next_value", "pi", "mu"))),
 }
 
@@ -44,7 +45,7 @@ def of_predictions(state, predictions, trajectory):
     return losses, state
 
 
-def problem(rule, truncation=0, optimizer=None, network=NetworkConfig("mlp", (4,), activation="tanh")):
+def problem(rule, truncation=0, optimizer=None, network=SMALL):
     agent = make_agent(network, rule.spec(A), A)
     outer = Outer(lambda key, observation: (), of_predictions)
     setup = Setup(agent, rule, optimizer or adam(0.05).make(), outer, Passes(EPOCHS, MINIBATCHES, truncation))
@@ -217,7 +218,7 @@ def test_dpo_is_its_formula():
 
 @pytest.mark.usefixtures("float64")
 def test_lpo_is_its_formula():
-    config = LPOConfig(entropy_cost=0.0, is_advantage_normalised=False, drift_units=5, life=10)
+    config = LPOConfig(entropy_cost=0.0, is_advantage_normalised=False, drift_units=5, is_temporal=True, life=10)
     rule, own, predictions, trajectory = single_step_loss(lpo(config), config)
     eta = rule.random_meta_params(jax.random.key(0), A)
     progress = np.random.default_rng(2).uniform(size=(T, B))
@@ -233,7 +234,7 @@ def test_lpo_is_its_formula():
 
 
 def test_a_drift_is_nothing_where_the_policy_is_the_one_that_acted():
-    network = proximal.drift_network(6, 5, is_zero_at_first=False)
+    network = proximal.drift_network(LPOConfig(drift_units=6, is_temporal=True, life=5), is_zero_at_first=False)
     one = jnp.ones((2, 2))
     params = network.init(jax.random.key(0), one, one, one)
     assert not np.any(network.apply(params, one, 3 * one, 0.3 * one))
