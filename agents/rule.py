@@ -32,6 +32,7 @@ class UpdateRule(NamedTuple):
       init: () -> rule state at the start of a lifetime.
       meta_loss: η, targets, predictions, trajectory -> [T, B], added to `loss`, of rules whose loss has η in it and not
         in its targets alone; or None.
+      update_scale: η -> what the optimiser's updates of θ are multiplied by; None for nothing.
       loss_without_meta: as `loss`, for losses through which no meta-gradient may flow, or None.
       regulariser: targets, target predictions, trajectory -> [T, B], a part of the *outer* loss for each update, or
         None.
@@ -75,6 +76,7 @@ class UpdateRule(NamedTuple):
     is_last_constant: bool = False
     is_target_acting: bool = False
     with_known_values: Callable[[Params, Predictions, Trajectory, float], Predictions] | None = None
+    update_scale: Callable[[Params], Array] | None = None
     meta_loss: Callable[[Params, Targets, Predictions, Trajectory], Array] | None = None
 
     @property

@@ -23,8 +23,10 @@ from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetwo
 
 SLACK = 1e-6  # ξ of LPO
 SEEN = ("reward", "discount", "next_value", "value", "td_error", "pi", "mu")  # by the network that corrects targets
-PARTS = ("targets", "drift", "settings")
-LARGEST = {"entropy_cost": 3.0, "clip": 1.0, "lambda_": 2.0}  # logarithms of what settings are multiplied by, at most
+PARTS = ("targets", "drift", "settings", "constants")
+# Logarithms of what settings, and 1 − λ, are multiplied by, at most; those that change in a life, and constants.
+LARGEST = {"entropy_cost": 3.0, "clip": 1.0, "lambda_": 2.0}
+LARGEST_CONSTANTS = LARGEST | {"value_cost": 2.0, "learning_rate": 2.0}
 
 
 @dataclasses.dataclass
@@ -48,14 +50,15 @@ class CorrectedPPOConfig(LPOConfig):
 
     Attributes:
       parts: What is corrected, one or more of 'targets', advantages and targets of the value; 'drift', the loss of the
-        ratio; and 'settings', the weight of the entropy, the clipping of the ratio and λ.
+        ratio; 'settings', the weight of the entropy, the clipping of the ratio and λ, by where the life is; and
+        'constants', the same for the whole life, with the weight of the value's loss and the learning rate.
       lstm: Units of the network that corrects targets, at least 1.
       largest_correction: The most that targets are changed by, in units of the size of TD errors, positive.
     """
 
     drift_units: Count = 32
     is_temporal: bool = True
-    parts: Annotated[tuple[str, ...], OneOf(PARTS)] = PARTS
+    parts: Annotated[tuple[str, ...], OneOf(PARTS)] = ("targets", "drift", "settings")
     lstm: Count = 32
     largest_correction: Positive = 1.0
 
@@ -75,7 +78,7 @@ class CorrectedTargets(NamedTuple):
 
     own: PPOTargets
     progress: Array  # n / N
-    settings: dict[str, Array]  # entropy_cost, clip and lambda_, less those of PPO
+    settings: dict[str, Array]  # entropy_cost, clip, lambda_ and value_cost, less those of PPO
     unit: Array  # the size of TD errors, which corrections are measured in
 
 
@@ -168,24 +171,34 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
             "settings": (jnp.zeros(4),),
         }
         keys = dict(zip(PARTS, jax.random.split(key, len(PARTS)), strict=True))
-        return {part: networks[part].init(keys[part], *seen[part]) for part in config.parts}
+        found = {part: networks[part].init(keys[part], *own) for part, own in seen.items() if part in config.parts}
+        constants = {name: jnp.zeros(()) for name in LARGEST_CONSTANTS}
+        return found | ({"constants": constants} if "constants" in config.parts else {})
 
-    def changes(meta_params: Params, trajectory: Trajectory, predictions: Predictions, progress: Array):
+    def factors(meta_params: Params, trajectory: Trajectory, predictions: Predictions, progress: Array):
+        """Return the logarithms of what settings are multiplied by, by name, 0 at first."""
+        found = {name: jnp.zeros(()) for name in LARGEST_CONSTANTS}
+        if "constants" in config.parts:
+            found = {name: most * jnp.tanh(meta_params["constants"][name]) for name, most in LARGEST_CONSTANTS.items()}
+        if "settings" in config.parts:
+            _, advantage = lambda_returns(trajectory, predictions["value"], config.discount, config.lambda_)
+            means = {"entropy": entropy(predictions["policy"][:-1]), "size": jnp.abs(advantage)}
+            means = masked_means(means, trajectory.valid)
+            log_life = jnp.full((), _log_life(config.life))
+            seen = jnp.stack([progress, log_life, means["entropy"], jnp.log1p(means["size"])])
+            out = networks["settings"].apply(meta_params["settings"], seen)
+            for (name, most), x in zip(LARGEST.items(), out, strict=True):
+                found[name] += most * jnp.tanh(x)
+        return found
+
+    def changes(*of: Any) -> dict[str, Array]:
         """Return what is added to the settings, by name, 0 at first."""
-        if "settings" not in config.parts:
-            return {name: jnp.zeros(()) for name in LARGEST}
-        _, advantage = lambda_returns(trajectory, predictions["value"], config.discount, config.lambda_)
-        means = {"entropy": entropy(predictions["policy"][:-1]), "size": jnp.abs(advantage)}
-        found = masked_means(means, trajectory.valid)
-        log_life = jnp.full((), _log_life(config.life))
-        seen = jnp.stack([progress, log_life, found["entropy"], jnp.log1p(found["size"])])
-        out = networks["settings"].apply(meta_params["settings"], seen)
-        factors = {x: jnp.expm1(most * jnp.tanh(o)) for (x, most), o in zip(LARGEST.items(), out, strict=True)}
-        return {
-            "entropy_cost": config.entropy_cost * factors["entropy_cost"],
-            "clip": config.clip * factors["clip"],
-            "lambda_": -(1 - config.lambda_) * factors["lambda_"],
-        }
+        own = {name: jnp.expm1(x) for name, x in factors(*of).items()}
+        found = {name: getattr(config, name) * own[name] for name in ("entropy_cost", "clip", "value_cost")}
+        return found | {"lambda_": jnp.maximum(-config.lambda_, -(1 - config.lambda_) * own["lambda_"])}
+
+    def update_scale(meta_params: Params) -> Array:
+        return jnp.exp(LARGEST_CONSTANTS["learning_rate"] * jnp.tanh(meta_params["constants"]["learning_rate"]))
 
     def apply(meta_params, state: LifeState, trajectory: Trajectory, predictions, target_predictions):
         known, progress = jax.lax.stop_gradient(predictions), state.progress(config.life)
@@ -207,7 +220,8 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
     def loss(targets: CorrectedTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         of, added = proximal(config, targets.own, predictions, trajectory), targets.settings
         low, high = 1 - config.clip - added["clip"], 1 + config.clip + added["clip"]
-        losses = clipped_loss(of.ratio, of.advantage, low, high) + config.value_cost * of.value_loss
+        losses = clipped_loss(of.ratio, of.advantage, low, high)
+        losses = losses + (config.value_cost + added["value_cost"]) * of.value_loss
         return losses - (config.entropy_cost + added["entropy_cost"]) * of.entropy
 
     def meta_loss(meta_params: Params, targets: CorrectedTargets, predictions: Predictions, trajectory: Trajectory):
@@ -219,7 +233,7 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
         return masked_means(found, trajectory.valid)
 
     rule = _learned(config, apply, loss, meta_loss if "drift" in config.parts else None, random_meta_params)
-    return rule._replace(metrics=metrics)
+    return rule._replace(metrics=metrics, update_scale=update_scale if "constants" in config.parts else None)
 
 
 def _of_life(x: Array) -> Array:

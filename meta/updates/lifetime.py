@@ -193,12 +193,14 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
         meta_params, state = carry
         context = gradients.UpdateContext(meta_params, state.rule_state, state.target_params)
         grads, output = gradient(state.params, context, trajectory)
-        state = moved(state, gradients.named_gradient(grads))._replace(rule_state=output.rule_state)
+        state = moved(meta_params, state, gradients.named_gradient(grads))._replace(rule_state=output.rule_state)
         return (meta_params, state), (output.regulariser, output.metrics)
 
-    def moved(state: AgentState, grads: Params) -> AgentState:
+    def moved(meta_params: Params, state: AgentState, grads: Params) -> AgentState:
         """Take a step of θ, and of its slowly moving copy."""
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        if rule.update_scale:
+            updates = optax.tree.scale(rule.update_scale(meta_params), updates)
         params = optax.apply_updates(state.params, updates)
         target_params, num_updates = state.target_params, state.num_updates
         if rule.is_copy_hard:
@@ -219,7 +221,7 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
             def on_minibatch(state: AgentState, taken: tuple[Trajectory, Targets]) -> tuple[AgentState, None]:
                 part, of_part = taken
                 grads, _ = minibatch_gradient(state.params, passes.Context(meta_params, of_part), part)
-                return moved(state, gradients.named_gradient(grads)), None
+                return moved(meta_params, state, gradients.named_gradient(grads)), None
 
             on_pass = lambda state, own: jax.lax.scan(on_minibatch, state, passes.take(trajectory, targets, own))
             return jax.lax.scan(on_pass, state, indices)[0]
@@ -265,7 +267,7 @@ def make_step_by_source(setup: Setup, mode: str = "mixed") -> Callable[..., tupl
         """
         of_params = jax.grad(outer_loss, has_aux=True)
         grads, (outer_state, _) = of_params(later.params, meta_params, later.outer_state, validation)
-        target = policy(moved(later, grads).params, validation)
+        target = policy(moved(meta_params, later, grads).params, validation)
         return divergence(target, policy(found, validation), validation), outer_state
 
     def objective(meta_params, state, source, of_source, first):

@@ -51,7 +51,7 @@ from meta.updates.outer import OuterConfig
         ),
         (
             {"rule": RuleConfig("corrected_ppo").replace(parts=("drift", "rate"))},
-            "^rule.parts is 'rate', expected one of targets, drift, settings$",
+            "^rule.parts is 'rate', expected one of targets, drift, settings, constants$",
         ),
         (
             {"rule": RuleConfig("ppo"), "minibatches": 7},
