@@ -6,6 +6,7 @@ has no row here is compared by its name, as its entry says.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -87,6 +88,12 @@ def _frodo(agent: OnlineConfig, _: str) -> OnlineConfig:
     return agent.replace(rule=rule, outer=OUTER, num_updates=NUM_UPDATES)
 
 
+@functools.cache
+def _config_of(rule: str) -> AgentConfig:
+    """Return the settings of a rule's file, which is read once: each cell of a comparison asks for them."""
+    return load_rule(rule).config
+
+
 def _learned(of: Callable[[str, str], AgentConfig], start: str = "") -> Configure:
     """The common agent with a learned rule, and the predictions and the outer objective that go with it.
 
@@ -110,7 +117,7 @@ def _learned(of: Callable[[str, str], AgentConfig], start: str = "") -> Configur
 _fitted = _learned(lambda env, _: presets.fitted(env), "vtrace")
 _cmpo = _learned(lambda *_: population_presets.small("disco"), "cmpo")
 _disco_from_random = _learned(lambda *_: population_presets.small("disco"))
-_adapted = _learned(lambda _, rule: load_rule(rule).config)
+_adapted = _learned(lambda _, rule: _config_of(rule))
 
 
 def _fitted_fast(agent: OnlineConfig, rule: str) -> OnlineConfig:
@@ -143,13 +150,13 @@ def _frozen(configure: Configure) -> Configure:
 
 def _evolved(agent: OnlineConfig, rule: str) -> OnlineConfig:
     """An agent that learns as DQN does, with the loss of a program."""
-    found = load_rule(rule).config.rule.settings
+    found = _config_of(rule).rule.settings
     own = presets.for_rule(agent.env, "program").rule.replace(formula=found.formula, ends=found.ends)
     return _own("dqn")(agent, "").replace(rule=own, init_meta_params=rule, is_frozen=True)
 
 
 def _evolved_targets(agent: OnlineConfig, rule: str) -> OnlineConfig:
-    of_rule = load_rule(rule).config.rule.replace(value_cost=VALUE_COST)
+    of_rule = _config_of(rule).rule.replace(value_cost=VALUE_COST)
     return agent.replace(rule=of_rule, init_meta_params=rule, is_frozen=True)
 
 

@@ -24,6 +24,7 @@ from frodo.settings import population_presets, presets
 from frodo.settings.config import PopulationConfig
 from frodo.settings.observations import note_layout
 from frodo.settings.registry import RULES, make_update_rule
+from frodo.settings.strategies import StrategyConfig
 from frodo.settings.unused import paths, refuse_unused
 
 
@@ -267,7 +268,9 @@ def discover(
       TypeError: if an environment is of no kind that is known.
     """
     key = checked_key(key)
-    check_count("num_meta_steps", num_meta_steps, 0)
+    strategy = settings.get("strategy")
+    has_generations = isinstance(strategy, StrategyConfig) and strategy.generations > 0
+    check_count("num_meta_steps", num_meta_steps, 0 if has_generations else 1)
     if start is not None:
         check_type("start", start, Discovery, "what `discover` returned")
     if isinstance(environments, str):
@@ -293,7 +296,6 @@ def discover(
     for shape in {agent.observation_shape for agent in agents}:
         note_layout(config.network, shape)
     earlier = start.rule.origin.env_steps if start and start.rule.origin else 0
-    check_count("num_meta_steps", num_meta_steps, 0 if config.strategy.generations else 1)
     regime = regime_of(
         config,
         agents,
