@@ -47,6 +47,7 @@ class UpdateRule(NamedTuple):
         `action_values.taken_vectors`. Targets must then be constants.
       model_steps: K, where the losses take per-action predictions after 1 to K taken actions, [T + 1, B, K, ...], as
         `Agent.unroll_model` makes them; targets must then be constants, too. 0 for losses without these.
+      is_of_order: whether losses take predictions of a step's successor, so that steps must be in their order.
       is_of_transitions: whether targets and losses are of each step and its successor alone. Of one step with a known
         successor only those predictions are then made that are read (`Trajectory.known_transitions`).
       is_last_constant: whether targets and losses carry no gradient to the agent's own predictions at the last
@@ -73,6 +74,7 @@ class UpdateRule(NamedTuple):
     is_loss_of_taken: bool = False
     model_steps: int = 0
     is_of_transitions: bool = False
+    is_of_order: bool = False
     is_last_constant: bool = False
     is_target_acting: bool = False
     with_known_values: Callable[[Params, Predictions, Trajectory, float], Predictions] | None = None

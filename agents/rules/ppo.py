@@ -63,7 +63,8 @@ class PPOTargets(NamedTuple):
 class Proximal(NamedTuple):
     """What proximal objectives are made of, [T, B] each."""
 
-    ratio: Array  # π / μ of the taken action
+    ratio: Array  # r = π / μ of the taken action
+    log_ratio: Array
     advantage: Array  # normalised over the steps that an update takes, where the settings say so
     value_loss: Array  # without its weight
     entropy: Array  # of π
@@ -87,12 +88,12 @@ def proximal(config: PPOConfig, targets: PPOTargets, predictions: Predictions, t
         variance = masked_reduce(jnp.square(advantage - mean), trajectory.valid, "mean")
         advantage = (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
     log_pi = jax.nn.log_softmax(predictions["policy"][:-1])
-    ratio = jnp.exp(rlax.batched_index(log_pi, trajectory.action) - targets.log_mu)
+    log_ratio = rlax.batched_index(log_pi, trajectory.action) - targets.log_mu
     value_loss = jnp.square(targets.value - value)
     if config.is_value_clipped:
         near = targets.old_value + jnp.clip(value - targets.old_value, -config.clip, config.clip)
         value_loss = jnp.maximum(value_loss, jnp.square(targets.value - near))
-    return Proximal(ratio, advantage, 0.5 * value_loss, entropy(log_pi))
+    return Proximal(jnp.exp(log_ratio), log_ratio, advantage, 0.5 * value_loss, entropy(log_pi))
 
 
 def clipped_loss(ratio: Array, advantage: Array, low: float | Array, high: float | Array) -> Array:
@@ -100,12 +101,12 @@ def clipped_loss(ratio: Array, advantage: Array, low: float | Array, high: float
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, low, high) * advantage)
 
 
-def dpo_drift(ratio: Array, advantage: Array, alpha: float, beta: float) -> Array:
+def dpo_drift(ratio: Array, log_ratio: Array, advantage: Array, alpha: float, beta: float) -> Array:
     """The drift that DPO takes from r A. Source: Lu et al. 2022, section 5.
 
     A ≥ 0: relu((r − 1) A − α tanh((r − 1) A / α)); A < 0: relu(log(r) A − β tanh(log(r) A / β)).
     """
-    of = jnp.where(advantage >= 0, ratio - 1, jnp.log(ratio)) * advantage
+    of = jnp.where(advantage >= 0, ratio - 1, log_ratio) * advantage
     scale = jnp.where(advantage >= 0, alpha, beta)
     return jax.nn.relu(of - scale * jnp.tanh(of / scale))
 
@@ -116,21 +117,26 @@ def ppo(config: PPOConfig) -> UpdateRule:
     The loss of the value, its clipping and normalised advantages are those of Huang et al. 2022 (The 37 implementation
     details of PPO).
     """
-    return _hand_designed(config, lambda r, a: clipped_loss(r, a, 1 - config.clip, 1 + config.clip))
+    return _hand_designed(config, lambda of: clipped_loss(of.ratio, of.advantage, 1 - config.clip, 1 + config.clip))
 
 
 def dpo(config: DPOConfig) -> UpdateRule:
     """Discovered policy optimisation: −(r A − drift(r, A)). Source: Lu et al. 2022, section 5."""
-    return _hand_designed(config, lambda r, a: dpo_drift(r, a, config.drift_alpha, config.drift_beta) - r * a)
+
+    def policy_loss(of: Proximal) -> Array:
+        drift = dpo_drift(of.ratio, of.log_ratio, of.advantage, config.drift_alpha, config.drift_beta)
+        return drift - of.ratio * of.advantage
+
+    return _hand_designed(config, policy_loss)
 
 
-def _hand_designed(config: PPOConfig, policy_loss: Callable[[Array, Array], Array]) -> UpdateRule:
+def _hand_designed(config: PPOConfig, policy_loss: Callable[[Proximal], Array]) -> UpdateRule:
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         return ppo_targets(config, trajectory, predictions), rule_state
 
     def loss(targets: PPOTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
         of = proximal(config, targets, predictions, trajectory)
-        losses = policy_loss(of.ratio, of.advantage)
+        losses = policy_loss(of)
         return losses + config.value_cost * of.value_loss - config.entropy_cost * of.entropy
 
     return actor_critic(apply, loss, config)

@@ -14,6 +14,7 @@ from agents.types import Array, Params
 from agents.validation import check_count, check_type, checked_key
 from frodo import devices
 from frodo.logs import note
+from frodo.regimes.arguments import check_meta_params
 from frodo.regimes.online import host_seeds
 from frodo.regimes.population import AgentResults, Population, PopulationState
 from frodo.regimes.strategies import Generations
@@ -91,7 +92,7 @@ class Discovery(NamedTuple):
       metrics: of every meta-step, [meta-steps] each: return/<name> and end_return/<name> of each environment (the mean
         return of all episodes, and of those at the end of lifetimes; nan where none ended), outer_loss,
         meta_gradient_norm, lifetimes and resets.
-      state: the population's, to go on from.
+      state: the population's, to go on from; of a run with `strategy.generations` another one, which cannot.
     """
 
     rule: Rule
@@ -228,13 +229,15 @@ def regime_of(
         return population(is_kept)
     if start is not None:
         raise ValueError(f"start is given, expected none with strategy.generations ({config.strategy.generations})")
+    rule = make_update_rule(config.rule)
+    check_meta_params(rule, 2, meta_params)
     initial = meta_params
     if initial is None:
-        initial = make_update_rule(config.rule).random_meta_params(jax.random.fold_in(key, 1), 2)
+        initial = rule.random_meta_params(jax.random.split(key)[0], 2)  # as `Population.init` does
     seed = of_meta_steps.get("seed", 0)
     how: dict[str, Any] = dict(seed=seed, env_steps_before=env_steps_before, is_kept=is_kept)
     first = population(False) if num_steps else None
-    return Generations(first, config, environments, jax.random.fold_in(key, 2), names, initial, **how)
+    return Generations(first, config, environments, jax.random.fold_in(key, 2**31 - 1), names, initial, **how)
 
 
 def discover(
@@ -273,6 +276,7 @@ def discover(
     check_count("num_meta_steps", num_meta_steps, 0 if has_generations else 1)
     if start is not None:
         check_type("start", start, Discovery, "what `discover` returned")
+        check_type("start.state", start.state, PopulationState, "that of a discovery without strategy.generations")
     if isinstance(environments, str):
         raise ValueError(f"environments is {environments!r}, expected a list of environments, one for each agent")
     if not isinstance(environments, Mapping):

@@ -131,7 +131,8 @@ class Strategies:
 
             self._runs[environment.program] = jax.jit(run, static_argnums=1, donate_argnums=0)
         of_environment = make_online_program(learner, environment)
-        return jax.jit(jax.vmap(of_environment.init), compiler_options=devices.quick_to_compile())
+        init = devices.shared_out(lambda both: jax.vmap(of_environment.init)(*both), self._num)
+        return jax.jit(init, compiler_options=devices.quick_to_compile())
 
     def init(self, key: Array, meta_params: Params) -> StrategyState:
         """Begin the first generation around an η."""
@@ -143,7 +144,7 @@ class Strategies:
         key, ask_key, *keys = jax.random.split(key, 2 + len(self._environments))
         candidates, strategy = self._strategy.ask(ask_key, strategy, self._params)
         pairs = lambda key: jnp.tile(jax.random.split(key, self._num // 2), 2)
-        lifetimes = tuple(init(pairs(own), candidates) for init, own in zip(self._inits, keys, strict=True))
+        lifetimes = tuple(init((pairs(own), candidates)) for init, own in zip(self._inits, keys, strict=True))
         sums = jnp.zeros((len(self._environments), 4, self._num))
         return StrategyState(key, strategy, candidates, lifetimes, sums, num_failed)
 
@@ -163,9 +164,9 @@ class Strategies:
         lifetimes, returns, episodes = run(state.lifetimes[number], num)
         is_last = first + jnp.arange(num) >= self._length - max(1, round(LAST * self._length))
         whole = (returns, episodes, returns * is_last, episodes * is_last)
-        added = jnp.stack([jnp.sum(x, axis=1) for x in whole])
+        added = jax.device_get([jnp.sum(x, axis=1) for x in whole])
         all_of_them = (*state.lifetimes[:number], lifetimes, *state.lifetimes[number + 1 :])
-        state = state._replace(lifetimes=all_of_them, sums=state.sums.at[number].add(added))
+        state = state._replace(lifetimes=all_of_them, sums=state.sums.at[number].add(np.stack(added)))
         if (stops + 1) % self.num_stops:
             return state, None
         return self._told(state)

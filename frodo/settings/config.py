@@ -85,7 +85,7 @@ class AgentConfig(LifetimeConfig):
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} makes its targets anew for every update"
             )
-        if rule.model_steps > 1 and not self.network.core:
+        if (rule.model_steps > 1 or rule.is_of_order) and not self.network.core:
             raise ValueError(
                 f"epochs is {self.epochs} and minibatches {self.minibatches}, expected 1 and 1: the rule "
                 f"{self.rule.name!r} needs steps in their order, which minibatches have with an LSTM core alone"
@@ -190,6 +190,8 @@ class PopulationConfig(AgentConfig):
         with_prefix("strategy", self.strategy.validate)
         if self.strategy.generations and len(self.budgets) != 1:
             raise ValueError(f"budgets are {self.budgets}, expected a single one with strategy.generations")
+        if self.strategy.generations and min(self.budgets) < (own := self.num_env_steps(is_meta=False)):
+            raise ValueError(f"budgets are {self.budgets}, expected at least the {own} steps of an iteration")
         steps = self.num_env_steps(is_meta=True)
         if not self.budgets or min(self.budgets) < steps:
             raise ValueError(f"budgets are {self.budgets}, expected at least the {steps} steps of one meta-step")

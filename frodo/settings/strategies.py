@@ -29,4 +29,4 @@ class StrategyConfig(Settings):
     def validate(self) -> None:
         super().validate()
         if self.size % 2:
-            raise ValueError(f"size is {self.size}, expected an even number: η come in pairs, mean ± change")
+            raise ValueError(f"size is {self.size}, expected an even number: pairs of η have the same keys")

@@ -217,6 +217,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         target_decay=config.target_decay,
         reduction="mean",
         is_loss_of_taken=True,
+        is_of_order="aux_policy" not in config.without,
     )
 
 

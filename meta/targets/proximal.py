@@ -21,6 +21,7 @@ from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory,
 from meta.targets import inputs
 from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetworkConfig
 
+LARGEST_LOG_RATIO = 10.0
 SLACK = 1e-6  # ξ of LPO
 SEEN = ("reward", "discount", "next_value", "value", "td_error", "pi", "mu")  # by the network that corrects targets
 PARTS = ("targets", "drift", "settings", "constants")
@@ -102,18 +103,22 @@ def _single_step(num: int) -> tuple[Array, ...]:
     return (jnp.ones((1, 1)),) * num
 
 
-def drift_inputs(ratio: Array, advantage: Array) -> Array:
-    """Return LPO's inputs, [T, B, 8], which are 0 where r is 1. Source: Lu et al. 2022, section 5."""
-    r, log_r = ratio - 1, jnp.log(ratio)
+def drift_inputs(log_ratio: Array, advantage: Array) -> Array:
+    """Return LPO's inputs, [T, B, 8], which are 0 where r is 1. Source: Lu et al. 2022, section 5.
+
+    Where log r is beyond ±LARGEST_LOG_RATIO it is that, so that no input or derivative is infinite.
+    """
+    log_r = jnp.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    r = jnp.exp(log_r) - 1
     of_ratio = jnp.stack([r, jnp.square(r), log_r, jnp.square(log_r)], axis=-1)
     return jnp.concatenate([of_ratio, of_ratio * advantage[..., None]], axis=-1)
 
 
 def drift_network(config: LPOConfig, is_zero_at_first: bool) -> Any:
-    """Make the network r, A, n / N, [T, B] each -> [T, B]: tanh without biases, so that it is 0 where r is 1."""
+    """Make the network log r, A, n / N, [T, B] each -> [T, B]: tanh without biases, so that it is 0 where r is 1."""
 
-    def forward(ratio: Array, advantage: Array, progress: Array) -> Array:
-        x = drift_inputs(ratio, advantage)
+    def forward(log_ratio: Array, advantage: Array, progress: Array) -> Array:
+        x = drift_inputs(log_ratio, advantage)
         if config.is_temporal:
             x = jnp.concatenate([x, progress[..., None] * x, _log_life(config.life) * x], axis=-1)
         x = jnp.tanh(hk.Linear(config.drift_units, with_bias=False)(x))
@@ -139,7 +144,7 @@ def lpo(config: LPOConfig) -> UpdateRule:
 
     def meta_loss(meta_params: Params, targets: LPOTargets, predictions: Predictions, trajectory: Trajectory):
         of = proximal(config, targets.own, predictions, trajectory)
-        return jax.nn.relu(network.apply(meta_params, of.ratio, of.advantage, targets.progress) - SLACK)
+        return jax.nn.relu(network.apply(meta_params, of.log_ratio, of.advantage, targets.progress) - SLACK)
 
     return _learned(config, apply, loss, meta_loss, lambda key, num_actions: network.init(key, *_single_step(3)))
 
@@ -226,7 +231,7 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
 
     def meta_loss(meta_params: Params, targets: CorrectedTargets, predictions: Predictions, trajectory: Trajectory):
         of = proximal(config, targets.own, predictions, trajectory)
-        return drift.apply(meta_params["drift"], of.ratio, of.advantage, targets.progress)
+        return drift.apply(meta_params["drift"], of.log_ratio, of.advantage, targets.progress)
 
     def metrics(targets: CorrectedTargets, predictions: Predictions, trajectory: Trajectory) -> dict[str, Array]:
         found = {name.rstrip("_"): getattr(config, name) + x for name, x in targets.settings.items()}

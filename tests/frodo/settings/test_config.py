@@ -33,6 +33,7 @@ from meta.updates.outer import OuterConfig
             {"rule": RuleConfig("learned_loss"), "minibatches": 3},
             "^epochs is 1 and minibatches 3, expected 1 and 1: the rule 'learned_loss' makes its targets anew",
         ),
+        ({"rule": RuleConfig("disco"), "minibatches": 3}, "the rule 'disco' needs steps in their order"),
         ({"minibatches": 7}, "^minibatches is 7, expected a divisor of the 900 steps of an update$"),
         (
             {"minibatches": 3, "num_updates": 1, "truncation": 4},

@@ -29,7 +29,9 @@ EPOCHS, MINIBATCHES = 2, 2
 TOTAL = EPOCHS * MINIBATCHES
 SHARED = dict(discount=0.9, value_cost=0.4, entropy_cost=0.1, lambda_=0.8, clip=0.3)
 CORRECTED = CorrectedPPOConfig(**SHARED, drift_units=5, lstm=4, life=7, parts=proximal.PARTS)
-DISCO = DiscoConfig(prediction_size=5, max_value=3, lstm=4, lifetime_lstm=3, action_embedding=(4, 3))
+DISCO = DiscoConfig(
+    prediction_size=5, max_value=3, lstm=4, lifetime_lstm=3, action_embedding=(4, 3), without=("aux_policy",)
+)
 RULES = {
     "corrected_ppo": corrected_ppo(CORRECTED),
     "lpo": lpo(LPOConfig(**SHARED, drift_units=5, is_temporal=True, life=7)),
@@ -240,8 +242,25 @@ def test_a_drift_is_nothing_where_the_policy_is_the_one_that_acted():
     network = proximal.drift_network(LPOConfig(drift_units=6, is_temporal=True, life=5), is_zero_at_first=False)
     one = jnp.ones((2, 2))
     params = network.init(jax.random.key(0), one, one, one)
-    assert not np.any(network.apply(params, one, 3 * one, 0.3 * one))
-    assert np.all(network.apply(params, 1.1 * one, 3 * one, 0.3 * one))
+    assert not np.any(network.apply(params, 0 * one, 3 * one, 0.3 * one))
+    assert np.all(network.apply(params, 0.1 * one, 3 * one, 0.3 * one))
+
+
+@pytest.mark.parametrize("name", ["dpo", "lpo", "corrected_ppo"])
+def test_gradients_are_finite_where_a_ratio_is_0(name):
+    rule = {"dpo": dpo(DPOConfig(**SHARED))}.get(name, RULES.get(name))
+    *_, trajectory, _, meta_params = problem(rule)
+    logits = jnp.zeros((T + 1, B, A)).at[:, :, 0].set(200.0)
+    predictions = {"policy": logits, "value": jnp.zeros((T + 1, B))}
+    targets, _ = rule.apply(meta_params, rule.init(), trajectory, predictions, predictions)
+
+    def total(predictions):
+        losses = rule.loss(targets, predictions, trajectory)
+        if rule.meta_loss:
+            losses += rule.meta_loss(meta_params, targets, predictions, trajectory)
+        return jnp.sum(losses)
+
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.grad(total)(predictions)))
 
 
 def test_the_life_goes_from_0_to_1_and_stays():
