@@ -142,7 +142,8 @@ class Strategies:
     def _begun(self, key: Array, strategy: Any, num_failed: Array) -> StrategyState:
         """Begin a generation; both η of a pair live with the same keys."""
         # Arrays of a checkpoint are tied to a device: where lifetimes lie is for `shared_out` to say.
-        key, strategy = jax.random.wrap_key_data(np.asarray(jax.random.key_data(key))), jax.device_get(strategy)
+        data, strategy = jax.device_get((jax.random.key_data(key), strategy))
+        key = jax.random.wrap_key_data(jnp.asarray(data))
         key, ask_key, *keys = jax.random.split(key, 2 + len(self._environments))
         candidates, strategy = self._strategy.ask(ask_key, strategy, self._params)
         pairs = lambda key: jnp.tile(jax.random.split(key, self._num // 2), 2)

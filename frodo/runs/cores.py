@@ -14,6 +14,7 @@ except ImportError:  # Windows
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD = -1, -2  # of mallopt, from malloc.h
 _THREADS = "/proc/self/task"  # of Linux
+_NUM_THREADS = "PJRT_NPROC"  # of XLA's pool
 
 
 def use_all_cores() -> None:
@@ -27,7 +28,7 @@ def use_all_cores() -> None:
         num = len(os.sched_getaffinity(0))
         jax.config.update("jax_num_cpu_devices", num)
         if num > 1:
-            os.environ.setdefault("PJRT_NPROC", str(2 * num))
+            os.environ.setdefault(_NUM_THREADS, str(2 * num))
 
 
 def use_one_thread() -> None:
@@ -40,6 +41,7 @@ def use_one_thread() -> None:
     if not _may_choose():
         return
     cores = os.sched_getaffinity(0)
+    os.environ.pop(_NUM_THREADS, None)
     os.sched_setaffinity(0, {min(cores)})
     try:
         with contextlib.suppress(RuntimeError):  # JAX has begun

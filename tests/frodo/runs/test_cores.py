@@ -54,6 +54,28 @@ def test_one_thread_runs_programs_and_all_cores_stay():
     assert output.stdout.splitlines() == ["1 1", "True", str(len(os.sched_getaffinity(0)))]
 
 
+ALL_CORES = """
+import os, jax, jax.numpy as jnp
+from pathlib import Path
+from frodo.runs import cores
+cores.use_all_cores()
+jax.block_until_ready(jax.jit(lambda x: x @ x)(jnp.ones((512, 512))))
+names = [(thread / "comm").read_text() for thread in Path("/proc/self/task").iterdir()]
+print(len(jax.devices()), sum("XLAEigen" in name for name in names))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has what this needs")
+def test_there_are_more_threads_than_devices_which_may_block_one_each():
+    """As many threads as devices, and PPO with four seeds side by side on two of them hung."""
+    of_jax = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "PJRT_NPROC")
+    environment = {name: value for name, value in os.environ.items() if name not in of_jax}
+    output = subprocess.run([sys.executable, "-c", ALL_CORES], env=environment, capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr
+    num = len(os.sched_getaffinity(0))
+    assert output.stdout.split() == [str(num), str(2 * num if num > 1 else 1)]
+
+
 FAULTS = """
 import resource, numpy as np
 from frodo.runs import cores
