@@ -1,5 +1,6 @@
 """The population regime as a call: rows of all agents, the rule that they found, and how it goes on."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,20 +214,10 @@ def regime_of(
     Raises:
       ValueError: where there is something to go on from, which generations cannot, or nothing to do.
     """
-    population = lambda is_kept: Populations(
-        config,
-        environments,
-        key,
-        names,
-        num_steps,
-        meta_params=meta_params,
-        start=start,
-        is_kept=is_kept,
-        env_steps_before=env_steps_before,
-        **of_meta_steps,
-    )
+    before: dict[str, Any] = dict(meta_params=meta_params, start=start, env_steps_before=env_steps_before)
+    population = functools.partial(Populations, config, environments, key, names, num_steps, **before, **of_meta_steps)
     if not config.strategy.generations:
-        return population(is_kept)
+        return population(is_kept=is_kept)
     if start is not None:
         raise ValueError(f"start is given, expected none with strategy.generations ({config.strategy.generations})")
     rule = make_update_rule(config.rule)
@@ -236,7 +227,7 @@ def regime_of(
         initial = rule.random_meta_params(jax.random.split(key)[0], 2)  # as `Population.init` does
     seed = of_meta_steps.get("seed", 0)
     how: dict[str, Any] = dict(seed=seed, env_steps_before=env_steps_before, is_kept=is_kept)
-    first = population(False) if num_steps else None
+    first = population() if num_steps else None
     return Generations(first, config, environments, jax.random.fold_in(key, 2**31 - 1), names, initial, **how)
 
 

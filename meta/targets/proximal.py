@@ -80,7 +80,6 @@ class CorrectedTargets(NamedTuple):
     own: PPOTargets
     progress: Array  # n / N
     settings: dict[str, Array]  # entropy_cost, clip, lambda_ and value_cost, less those of PPO
-    unit: Array  # the size of TD errors, which corrections are measured in
 
 
 class LifeState(NamedTuple):
@@ -180,11 +179,14 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
         constants = {name: jnp.zeros(()) for name in LARGEST_CONSTANTS}
         return found | ({"constants": constants} if "constants" in config.parts else {})
 
+    def constant(meta_params: Params, name: str) -> Array:
+        """Return the logarithm of what a setting is multiplied by for the whole life."""
+        return LARGEST_CONSTANTS[name] * jnp.tanh(meta_params["constants"][name])
+
     def factors(meta_params: Params, trajectory: Trajectory, predictions: Predictions, progress: Array):
         """Return the logarithms of what settings are multiplied by, by name, 0 at first."""
-        found = {name: jnp.zeros(()) for name in LARGEST_CONSTANTS}
-        if "constants" in config.parts:
-            found = {name: most * jnp.tanh(meta_params["constants"][name]) for name, most in LARGEST_CONSTANTS.items()}
+        is_constant = "constants" in config.parts
+        found = {x: constant(meta_params, x) if is_constant else jnp.zeros(()) for x in (*LARGEST, "value_cost")}
         if "settings" in config.parts:
             _, advantage = lambda_returns(trajectory, predictions["value"], config.discount, config.lambda_)
             means = {"entropy": entropy(predictions["policy"][:-1]), "size": jnp.abs(advantage)}
@@ -203,7 +205,7 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
         return found | {"lambda_": jnp.maximum(-config.lambda_, -(1 - config.lambda_) * own["lambda_"])}
 
     def update_scale(meta_params: Params) -> Array:
-        return jnp.exp(LARGEST_CONSTANTS["learning_rate"] * jnp.tanh(meta_params["constants"]["learning_rate"]))
+        return jnp.exp(constant(meta_params, "learning_rate"))
 
     def apply(meta_params, state: LifeState, trajectory: Trajectory, predictions, target_predictions):
         known, progress = jax.lax.stop_gradient(predictions), state.progress(config.life)
@@ -219,7 +221,7 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
             by = {name: unit * config.largest_correction * jnp.tanh(x) for name, x in out.items()}
             own = own._replace(advantage=own.advantage + by["advantage"], value=own.value + by["value"])
         whole = lambda x: jnp.broadcast_to(x, own.value.shape)
-        targets = CorrectedTargets(own, *jax.tree.map(whole, (progress, added, unit)))
+        targets = CorrectedTargets(own, *jax.tree.map(whole, (progress, added)))
         return targets, LifeState(state.num_trajectories + 1)
 
     def loss(targets: CorrectedTargets, predictions: Predictions, trajectory: Trajectory) -> Array:

@@ -11,6 +11,7 @@ import pytest
 from agents.networks.agent import NetworkConfig, make_agent
 from agents.rule import masked_reduce
 from agents.rules.ppo import DPOConfig, PPOConfig, PPOTargets, dpo, ppo
+from agents.types import successors
 from meta.targets import proximal
 from meta.targets.disco import DiscoConfig, disco
 from meta.targets.proximal import CorrectedPPOConfig, LPOConfig, corrected_ppo, lpo
@@ -285,8 +286,11 @@ def test_corrections_of_targets_are_within_their_bound_and_settings_in_their_ran
     changed, none = at(large), at(jax.tree.map(jnp.zeros_like, large))
     only_targets = dataclasses.replace(CORRECTED, parts=("targets",))
     moved = corrected_ppo(only_targets).apply(large, rule.init(), trajectory, predictions, predictions)[0]
+    values, td_error = predictions["value"], lambda v: trajectory.reward + 0.9 * trajectory.discount * v - values[:-1]
+    errors = np.asarray(td_error(successors(values, trajectory)))[trajectory.valid]
+    unit = np.sqrt(np.mean(np.square(errors)))
     for name in ("value", "advantage"):
-        change = np.abs(getattr(moved.own, name) - getattr(none.own, name))[trajectory.valid] / none.unit[0, 0]
+        change = np.abs(getattr(moved.own, name) - getattr(none.own, name))[trajectory.valid] / unit
         assert 0.1 < change.max() < 1 + 1e-5
     settings = {name: getattr(CORRECTED, name) + x[0, 0] for name, x in changed.settings.items()}
     assert 0 < settings["entropy_cost"] <= 0.1 * np.exp(3.001)
