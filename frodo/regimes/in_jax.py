@@ -28,6 +28,8 @@ from toy_envs.base import Environment
 CHUNK, CHUNKS = 100, 20  # iterations between log points, at most, and log points at least
 # Or more iterations, if they are no more environment steps: to measure takes as long as many of them.
 CHUNK_STEPS = 10_000
+# A CPU's core reads the parameters of seeds side by side at every step: those of more seeds leave its cache.
+SIDE_BY_SIDE_BYTES = 1.5e6
 
 
 class LivesInJax(LivesRegime):
@@ -68,11 +70,11 @@ class LivesInJax(LivesRegime):
         self._group = self._num if vmaps else 1 if is_split else devices.num_shares(self._num)
         shared_out = (lambda fn: fn) if is_split else functools.partial(devices.shared_out, num=self._group)
         split = splitting.over(num_devices)
-        over_lives = jax.vmap if vmaps else lambda fn: lambda states: jax.lax.map(fn, states)
         quick = devices.quick_to_compile()
 
         def run_lives(both: tuple[Any, Array | None], num_iterations: Array):
-            return over_lives(lambda one: _run(program_with(one[1]), chunk, one[0], num_iterations))(both)
+            run_one = lambda one: _run(program_with(one[1]), chunk, one[0], num_iterations)
+            return jax.lax.map(run_one, both, batch_size=num_at_once(both[0].learner.params) if vmaps else None)
 
         run_all = shared_out(run_lives)
         run = jax.jit(
@@ -188,6 +190,16 @@ def _run(program: OnlineProgram, size: int, state: OnlineState, num_iterations: 
         return state, jax.tree.map(lambda all_, x: all_.at[i].set(x[0]), carry[1], tuple(new))
 
     return jax.lax.fori_loop(0, num_iterations, iteration, (state, outputs))
+
+
+def num_at_once(params: Params) -> int:
+    """Return how many lifetimes, of those with these parameters [lifetimes, ...], run side by side on this device."""
+    leaves = jax.tree.leaves(params)
+    num, size = len(leaves[0]), sum(x.size * x.dtype.itemsize for x in leaves)
+    if jax.default_backend() != "cpu":
+        return num
+    divisors = [n for n in range(1, num + 1) if num % n == 0]
+    return min(divisors, key=lambda n: abs(math.log(n / num * size / SIDE_BY_SIDE_BYTES)))
 
 
 def chunk_of(iterations: int, env_steps: int, max_steps: float = math.inf) -> int:

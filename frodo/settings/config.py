@@ -141,7 +141,8 @@ class OnlineConfig(AgentConfig):
       env: The environment's name.
       num_actors: Threads that act on the host, each with a batch of its own, at least 1; the learner takes them in
         turn.
-      vmap_seeds: Whether seeds of an environment in JAX run side by side, rather than one after another.
+      vmap_seeds: Whether seeds of an environment in JAX run side by side, rather than one after another; on a CPU as
+        many at a time as its core's cache holds the parameters of.
       is_frozen: Whether η stays as it is.
       init_meta_params: The initial η: the file of a rule, the name of a discovered or fitted one, such as
         'disco103', or '' for random.
