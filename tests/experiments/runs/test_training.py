@@ -4,6 +4,7 @@ import dataclasses
 import json
 import signal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -357,6 +358,19 @@ def test_a_life_with_one_of_several_learning_rates_is_that_with_it_alone(make, t
         if config.env.startswith("toy/"):  # an actor thread is never quite the same twice
             assert own == alone
         assert [row["seed"] for row in own] == [row["seed"] for row in alone]
+
+
+def test_seeds_at_a_time_change_nothing_but_how_sums_are_rounded(tmp_path, monkeypatch):
+    num_at_once = lambda num, floats: in_jax.num_at_once({"w": jnp.zeros((num, floats))})
+    assert [num_at_once(10, floats) for floats in (10, 60_000, 150_000, 400_000)] == [10, 5, 2, 1]
+    assert [num_at_once(num, 150_000) for num in (3, 4, 5, 7)] == [3, 2, 5, 1]
+    config, found = presets.with_rule(small_catch(vmap_seeds=True), "impala"), []
+    for num in (1, 2):
+        monkeypatch.setattr(in_jax, "num_at_once", lambda params, num=num: num)
+        how = options(tmp_path / f"{num}", 20 * config.num_env_steps(False), (0, 1, 2, 3))
+        training.train(config, how, experiment="e", name="n")
+        found.append([[float(x) for x in row.values()] for row in rows(tmp_path / f"{num}")])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_life_whose_parameters_are_not_finite_says_so_and_the_others_go_on(tmp_path):
