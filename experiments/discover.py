@@ -8,7 +8,8 @@
 results/discover/<rule>/. metrics.csv has one row per log point with `return/<env>`, the mean return of the episodes
 that ended, and `end_return/<env>`, that of the last meta-step of lifetimes that ended; summary.json their means over
 the last fifth of the run, and lifetimes and resets in all. rule.npz is η with its configuration, rules/<meta-step>.npz
-what it was on the way; discovery.png is the return at the end of lifetimes, or of all episodes where no lifetime ends.
+what it was on the way, where generations count on. discovery.png is the return at the end of lifetimes, or of all
+episodes where no lifetime ends.
 """
 
 import jax

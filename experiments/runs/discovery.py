@@ -63,7 +63,8 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
     with caused_by("--envs"):
         regime = regime_of(config, environments, jax.random.key(seed), config.envs, options.steps, **how)
     with contextlib.closing(regime), Run(options, experiment="discover", name=config.rule.name, config=config) as run:
-        on_the_way = RulesOnTheWay(run, regime, max(1, options.steps // NUM_RULES))
+        num = options.steps + config.strategy.generations
+        on_the_way = RulesOnTheWay(run, regime, max(1, num // NUM_RULES), options.steps)
         stopped = drive(regime, run, [*by_name(options.log_to), on_the_way])
         end_program(stopped, run)
         cpu_seconds = run.clock.cpu_seconds()
@@ -73,7 +74,6 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
         summary: dict[str, Any] = {name: float(reading.final_values(logged, name)[0]) for name in names}
         summary |= {name: int(logged.columns[name][-1]) for name in ("lifetimes", "resets")}
         summary |= {"meta_steps": options.steps, "generations": config.strategy.generations}
-        num = options.steps + config.strategy.generations
         summary |= {"cpu_seconds_per_meta_step": cpu_seconds / num}
         run.finish(summary)
     figure = draw(logged, config, regime.population.env_steps if isinstance(regime, Populations) else 0)
@@ -81,19 +81,24 @@ def run(config: DiscoverConfig, options: RunOptions) -> dict[str, Any]:
 
 
 class RulesOnTheWay(Callback):
-    """What the rule was at the first row after each so many meta-steps, in rules/<meta-step>.npz."""
+    """What the rule was at the first row after each so many moves of η, in rules/<moves>.npz.
 
-    def __init__(self, run: Run, regime: Any, every: int):
-        self._folder, self._regime, self._every = run.folder / "rules", regime, every
+    Moves are meta-steps and generations; what the rule is between the two is also written.
+    """
+
+    def __init__(self, run: Run, regime: Any, every: int, meta_steps: int):
+        self._folder, self._regime, self._every, self._meta_steps = run.folder / "rules", regime, every, meta_steps
 
     def begin(self, driven: Driven) -> None:
-        self._driven, self._last = driven, driven.latest.step
+        self._driven, self._last = driven, self._regime.updates(driven.latest.step)
 
     def see(self, row: dict[str, Any]) -> None:
         state, step = self._driven.latest.state, self._driven.latest.step
-        if step // self._every > self._last // self._every or self._regime.is_over(state, step):
-            self._regime.rule(state, step).save(self._folder / f"{step:06d}.npz")
-        self._last = step
+        num = self._regime.updates(step)
+        is_due = num // self._every > self._last // self._every or num == self._meta_steps
+        if is_due or self._regime.is_over(state, step):
+            self._regime.rule(state, step).save(self._folder / f"{num:06d}.npz")
+        self._last = num
 
 
 def environment_seed(seed: int, agent: int, meta_step: int) -> int:

@@ -181,6 +181,10 @@ class Populations(Regime):
         text = f"return {np.mean(returns):.3f}" if returns else "no episode ended"
         return Advanced(state, step, [first | row], text + (f", {row['resets']} resets" if row["resets"] else ""))
 
+    def updates(self, step: int) -> int:
+        """Return how often η has moved up to a step of the run."""
+        return step
+
     def told(self) -> Any:
         return self.rows if self._is_kept else None
 

@@ -23,6 +23,7 @@ from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import OnlineState, make_online_program
 from frodo.rules.files import Origin, Rule
 from frodo.runs.driver import Advanced, Driven, Regime
+from frodo.runs.memory import check, needs
 from frodo.runs.run import FIRST_COLUMNS
 from frodo.settings.config import PopulationConfig
 from frodo.settings.registry import make_update_rule
@@ -42,7 +43,8 @@ class StrategyState(NamedTuple):
       candidates: the η of this generation, [n, ...] each.
       lifetimes: in each environment, [n, ...].
       sums: of returns and of episodes, over whole lifetimes and over their last parts, [environments, 4, n].
-      num_failed: lifetimes whose parameters were not finite at their end, of all generations.
+      num_lifetimes: that are over, those of meta-steps before included.
+      num_failed: those of them whose parameters were not finite at their end.
     """
 
     key: Array
@@ -50,6 +52,7 @@ class StrategyState(NamedTuple):
     candidates: Params
     lifetimes: tuple[OnlineState, ...]
     sums: Array
+    num_lifetimes: Array
     num_failed: Array
 
 
@@ -66,7 +69,7 @@ def make_strategy(config: StrategyConfig, meta_params: Params) -> tuple[Any, Any
             f"evolution strategies need {error.name}: pip install 'frodo-rl[strategies]'"
         ) from None
     if config.kind == "snes":
-        snes = SNES(config.size, meta_params, optimizer=optax.sgd(config.learning_rate))
+        snes = SNES(config.size, meta_params, optimizer=optax.sgd(1.0))
         return snes, snes.default_params.replace(std_init=jnp.asarray(config.stddev))
     stddev = optax.constant_schedule(config.stddev)
     open_es = Open_ES(config.size, meta_params, optimizer=optax.adam(config.learning_rate), std_schedule=stddev)
@@ -86,14 +89,20 @@ class Strategies:
       config: of the agents, with `strategy`; a life has the one number of environment steps in `budgets`.
       environments: pure ones; each η has a life in every one.
     Raises:
-      ValueError: naming an environment that is not pure.
+      ValueError: naming an environment that is not pure, if there are several processes, or if all lifetimes of a
+        generation need more memory than there is.
     """
 
     def __init__(self, config: PopulationConfig, environments: Sequence[Any]):
+        if jax.process_count() > 1:
+            raise ValueError(
+                f"strategy.generations is {config.strategy.generations}, expected 0 with several processes"
+            )
         for i, environment in enumerate(environments):
             if not isinstance(environment, Environment):
                 raise ValueError(f"environment {i} is stepped on the host, expected pure ones for strategy.generations")
         self._config, self._environments, self._num = config, list(environments), config.strategy.size
+        self._devices = jax.devices()[: config.num_devices or None]
         shapes = make_update_rule(config.rule).meta_param_shapes()
         like = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         self._strategy, self._params = make_strategy(config.strategy, like)
@@ -102,7 +111,9 @@ class Strategies:
         self._part = max(1, min(self._length, PART_STEPS // (self._env_steps * self._num)))
         self._parts = -(-self._length // self._part)  # of a life
         self._runs: dict[Environment, Any] = {}
-        self._inits = [self._make(environment) for environment in self._environments]
+        self._bytes = 0
+        self._inits = [self._make(environment, like) for environment in self._environments]
+        check({"strategy.size": self._bytes})
 
     @property
     def num_stops(self) -> int:
@@ -116,7 +127,7 @@ class Strategies:
         iterations = (generations * len(self._environments) + number) * self._length + parts * self._part
         return iterations * self._env_steps * self._num
 
-    def _make(self, environment: Environment) -> Any:
+    def _make(self, environment: Environment, meta_params: Params) -> Any:
         learner = build_learner(self._config, environment.num_actions, is_frozen=True)
         over_lifetimes = (
             jax.vmap if self._config.vmap_agents else lambda fn: lambda lifetimes: jax.lax.map(fn, lifetimes)
@@ -125,21 +136,26 @@ class Strategies:
             program = make_online_program(learner, environment.program)
 
             def run(lifetimes: OnlineState, iterations: int):
-                share = devices.shared_out(over_lifetimes(lambda life: program.run(life, iterations)[:2]), self._num)
-                lifetimes, metrics = share(lifetimes)
+                run_all = over_lifetimes(lambda life: program.run(life, iterations)[:2])
+                lifetimes, metrics = devices.shared_out(run_all, self._num, self._devices)(lifetimes)
                 return lifetimes, metrics["return_sum"], metrics["episodes"]
 
             self._runs[environment.program] = jax.jit(run, static_argnums=1, donate_argnums=0)
         of_environment = make_online_program(learner, environment)
-        init = devices.shared_out(lambda both: jax.vmap(of_environment.init)(*both), self._num)
+        init = devices.shared_out(lambda both: jax.vmap(of_environment.init)(*both), self._num, self._devices)
+        many = lambda x: jax.ShapeDtypeStruct((self._num, *x.shape), x.dtype)
+        shapes = jax.eval_shape(init, jax.tree.map(many, (jax.eval_shape(jax.random.key, 0), meta_params)))
+        num = self._num if self._config.vmap_agents else 1
+        self._bytes += sum(needs(self._config, learner.setup.agent, environment, False, shapes, num).values())
         return jax.jit(init, compiler_options=devices.quick_to_compile())
 
-    def init(self, key: Array, meta_params: Params) -> StrategyState:
-        """Begin the first generation around an η."""
+    def init(self, key: Array, meta_params: Params, num_lifetimes: int = 0, num_failed: int = 0) -> StrategyState:
+        """Begin the first generation around an η; numbers are those of lifetimes before."""
         key, own_key = jax.random.split(key)
-        return self._begun(key, self._strategy.init(own_key, meta_params, self._params), jnp.zeros((), jnp.int32))
+        strategy = self._strategy.init(own_key, meta_params, self._params)
+        return self._begun(key, strategy, jnp.asarray(num_lifetimes), jnp.asarray(num_failed))
 
-    def _begun(self, key: Array, strategy: Any, num_failed: Array) -> StrategyState:
+    def _begun(self, key: Array, strategy: Any, *numbers: Array) -> StrategyState:
         """Begin a generation; both η of a pair live with the same keys."""
         # Arrays of a checkpoint are tied to a device: where lifetimes lie is for `shared_out` to say.
         data, strategy = jax.device_get((jax.random.key_data(key), strategy))
@@ -149,7 +165,7 @@ class Strategies:
         pairs = lambda key: jnp.tile(jax.random.split(key, self._num // 2), 2)
         lifetimes = tuple(init((pairs(own), candidates)) for init, own in zip(self._inits, keys, strict=True))
         sums = jnp.zeros((len(self._environments), 4, self._num))
-        return StrategyState(key, strategy, candidates, lifetimes, sums, num_failed)
+        return StrategyState(key, strategy, candidates, lifetimes, sums, *numbers)
 
     def mean(self, state: StrategyState) -> Params:
         """Return η, the mean of the generation."""
@@ -185,7 +201,8 @@ class Strategies:
         strategy, _ = self._strategy.tell(
             tell_key, state.candidates, jnp.asarray(fitness), state.strategy, self._params
         )
-        return self._begun(key, strategy, state.num_failed + int(np.sum(~is_finite))), found
+        num_lifetimes = state.num_lifetimes + is_finite.size
+        return self._begun(key, strategy, num_lifetimes, state.num_failed + int(np.sum(~is_finite))), found
 
 
 class Generations(Regime):
@@ -237,7 +254,8 @@ class Generations(Regime):
         if step < self._num_first:
             advanced = self._first.advance(first, step)
             if advanced.step == self._num_first:
-                own = self.strategies.init(self._key, advanced.state.meta_params)
+                numbers = (advanced.rows[-1][name] for name in ("lifetimes", "resets"))
+                own = self.strategies.init(self._key, advanced.state.meta_params, *numbers)
             self._keep(advanced.rows)
             return advanced._replace(state=(advanced.state, own))
         own, found = self.strategies.advance(own, step - self._num_first)
@@ -251,9 +269,8 @@ class Generations(Regime):
 
     def _row(self, found: np.ndarray, state: StrategyState, step: int) -> dict[str, Any]:
         """Return a row of a generation that is over, with the columns of a population's."""
-        generations = (step - self._num_first) // self.strategies.num_stops
         env_steps = int(self.done(step))
-        row: dict[str, Any] = {"seed": self._seed, "update": self._num_first + generations}
+        row: dict[str, Any] = {"seed": self._seed, "update": self.updates(step)}
         row |= {"env_steps": env_steps, "env_frames": env_steps}
         for name in dict.fromkeys(self._names):
             own = found[[x == name for x in self._names]]
@@ -263,13 +280,17 @@ class Generations(Regime):
         return row | {
             "outer_loss": float("nan"),
             "meta_gradient_norm": float("nan"),
-            "lifetimes": generations * self._config.strategy.size * len(self._names),
+            "lifetimes": int(state.num_lifetimes),
             "resets": int(state.num_failed),
         }
 
     def _keep(self, rows: Sequence[Any]) -> None:
         if self._is_kept:
             self.rows += [{x: value for x, value in row.items() if x not in FIRST_COLUMNS} for row in rows]
+
+    def updates(self, step: int) -> int:
+        """Return how often η has moved up to a step of the run: meta-steps and generations."""
+        return min(step, self._num_first) + max(0, step - self._num_first) // self.strategies.num_stops
 
     def is_over(self, state: Any, step: int) -> bool:
         return step >= self._end

@@ -17,7 +17,7 @@ class StrategyConfig(Settings):
       kind: 'open_es' (Salimans et al. 2017), antithetic and with Adam, or 'snes' (Wierstra et al. 2014).
       size: Different η of a generation, an even number, each with a life in every environment.
       stddev: Standard deviation of η in a generation, at first, positive.
-      learning_rate: Of Adam, or of the mean of SNES, positive.
+      learning_rate: Of Adam of 'open_es', positive; the mean of 'snes' has 1, as in its paper.
     """
 
     generations: CountOrZero = 0

@@ -53,6 +53,13 @@ def unused(config: AgentConfig, is_in_jax: bool = True) -> dict[str, str]:
         none_of("distillation.steps is 0", "distillation.cost")
     if rule.entry.is_learned and config.outer.critic != "agent":
         none_of(f"outer.critic is {config.outer.critic!r}, which learns by itself", "outer.value_cost")
+    strategy = getattr(config, "strategy", None)
+    if strategy and not strategy.generations:
+        none_of("strategy.generations is 0", *(f"strategy.{x}" for x in ("kind", "size", "stddev", "learning_rate")))
+    elif strategy and strategy.kind == "snes":
+        none_of("strategy.kind is 'snes'", "strategy.learning_rate")
+    if getattr(rule.settings, "life", None) == 0 and not config.annealing:
+        none_of("annealing and rule.life are 0, so that the end of a life is not known", "rule.is_temporal")
     if isinstance(rule.settings, SelfTunedConfig) and not rule.settings.eta_inputs:
         none_of("rule.eta_inputs is ()", "rule.history", "rule.eta_hidden")
     if not is_in_jax:

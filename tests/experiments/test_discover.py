@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -106,6 +107,21 @@ def test_agents_on_the_host_beside_pure_ones(tmp_path, monkeypatch):
     assert summary["resets"] == 0 and summary["lifetimes"] == 3 * 2
     assert seeds == [discover.environment_seed(0, i, 0) for i in range(3)]
     assert (tmp_path / "run" / "discovery.png").exists()
+
+
+def test_a_rule_is_written_between_meta_steps_and_generations(tmp_path):
+    """25 meta-steps in rows of ten, and two generations of three parts each."""
+    written, latest = [], types.SimpleNamespace(state=None, step=0)
+    regime = types.SimpleNamespace(
+        updates=lambda step: min(step, 25) + max(0, step - 25) // 3,
+        is_over=lambda state, step: step == 31,
+        rule=lambda state, step: types.SimpleNamespace(save=lambda path: written.append(path.name)),
+    )
+    callback = discover.RulesOnTheWay(types.SimpleNamespace(folder=tmp_path), regime, 20, 25)
+    callback.begin(types.SimpleNamespace(latest=latest))
+    for latest.step in (10, 20, 25, 28, 31):
+        callback.see({})
+    assert written == ["000020.npz", "000025.npz", "000027.npz"]
 
 
 def test_populations_of_neighbouring_seeds_share_no_environment():
