@@ -81,7 +81,7 @@ def agent(params, observation, names, activation=jnp.tanh):
     return {name: y[..., 0] if name == "value" else y for name, y in heads.items()} | {"torso": x}
 
 
-def meta_network(meta_params, features, is_last):
+def meta_network(meta_params, features, is_last, head="target"):
     """Reverse-time LSTM by a loop, with a linear head: [T, B, F] -> [T, B]."""
     w, b = (meta_params["target_network/lstm"][name] for name in "wb")
     size = w.shape[1] // 4
@@ -94,7 +94,7 @@ def meta_network(meta_params, features, is_last):
         i, g, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
         cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
         hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-        outputs.append(linear(meta_params["target_network/target"], hidden)[:, 0])
+        outputs.append(linear(meta_params[f"target_network/{head}"], hidden)[:, 0])
     return jnp.stack(outputs[::-1])
 
 

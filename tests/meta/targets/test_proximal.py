@@ -22,6 +22,7 @@ from meta.updates.lifetime import Setup, init_agent_state, make_agent_step
 from meta.updates.optimizers import adam
 from meta.updates.outer import Outer
 from meta.updates.passes import Passes
+from tests.reference.proximal import corrected_losses
 from tests.trajectories import random_trajectory
 
 T, B, A = 4, 3, 3
@@ -237,6 +238,24 @@ def test_lpo_is_its_formula():
         seen = np.concatenate([one, share * one, np.log(10) / 10 * one])
         drift = max(0.0, (np.tanh(seen @ first) @ last).item() - 1e-6)
         np.testing.assert_allclose(x, drift - r * a, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("float64")
+def test_corrected_ppo_is_its_formula():
+    rule = RULES["corrected_ppo"]
+    setup, state, trajectory, _, meta_params = problem(rule)
+    known = setup.agent.unroll(state.params, trajectory)
+    changed = jax.tree.map(lambda x: x + 0.3, state.params)
+    predictions = setup.agent.unroll(changed, trajectory)
+    _, rule_state = rule.apply(meta_params, rule.init(), trajectory, known, known)
+    targets, _ = rule.apply(meta_params, rule_state, trajectory, known, known)
+    found = rule.loss(targets, predictions, trajectory)
+    found += rule.meta_loss(meta_params, targets, predictions, trajectory)
+    expected = corrected_losses(CORRECTED, meta_params, 1 / 7, trajectory, known, predictions)
+    np.testing.assert_allclose(np.where(trajectory.valid, found - expected, 0), 0, atol=1e-7)  # n / N has 32 bits
+    np.testing.assert_allclose(
+        rule.update_scale(meta_params), np.exp(2 * np.tanh(meta_params["constants"]["learning_rate"]))
+    )
 
 
 def test_a_drift_is_nothing_where_the_policy_is_the_one_that_acted():
