@@ -1,0 +1,1 @@
+"""Files that run a rule in the code of others."""
