@@ -31,7 +31,8 @@ def configure_frozen(env: str, rule: str) -> OnlineConfig:
     """
     is_random = rule in RULES and RULES[rule].is_learned
     config = configure(env, rule) if is_random else configure(env, "", init_meta_params=rule)
-    return config.replace(is_frozen=True, num_updates=1, stride=0, is_acting_interleaved=False)
+    once = dict(num_updates=1, stride=0, is_acting_interleaved=False, is_validation_kept=False)
+    return config.replace(is_frozen=True, **once)
 
 
 def known_frozen(env: str, rule: str) -> OnlineConfig:

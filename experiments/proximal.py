@@ -1,0 +1,84 @@
+"""Rules in PPO's loop compared, each as it is: hand-designed ones, and discovered ones from files, the same agent.
+
+    frodo proximal --rules=ppo,dpo --envs=gymnax/Breakout-MinAtar,gymnax/Asterix-MinAtar --seeds=1000-1029 --steps=1e6
+    frodo proximal --rules=ppo,dpo,results/discover/corrected_ppo/rule.npz --resume    one rule more
+
+Discovered rules are frozen, with the agent of their file; hand-designed ones have PPO's, at a learning rate of 5e-3.
+All learning rates fall to 0 over a run. Writes <out>/<env>/<rule>/, a run folder each, and above them scores.csv, a row
+for each run of a seed: `score`, the return of the greedy policy at its end (where the environment is not gymnax's, as
+the policy acts), and `return`, the mean return over its last fifth; and statistics.csv: interquartile means of the
+scores over seeds, and mean differences from the first rule, seed by seed, both with 95 % bootstrap intervals.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from agents.validation import check_choice
+from experiments.analyses import proximal
+from experiments.results import reading
+from experiments.runs import command_line, settings, sweep
+from frodo import files, logs
+from frodo.runs.errors import UsageError, caused_by
+from frodo.settings import presets
+from frodo.settings.config import OnlineConfig
+
+HAND_DESIGNED, LEARNING_RATE = ("ppo", "dpo"), 5e-3
+
+
+def rules_of(text: Sequence[str]) -> dict[str, str]:
+    """Return the rules of --rules by the names of their folders."""
+    found = {
+        (rule if rule in HAND_DESIGNED else str(Path(rule).with_suffix(""))).replace("/", "_"): rule for rule in text
+    }
+    if len(found) < len(text) or not all(text):
+        raise UsageError(f"--rules={','.join(text)}: give each rule once, {' or '.join(HAND_DESIGNED)}, or a file")
+    return found
+
+
+def make_config(env: str, rule: str, steps: int) -> OnlineConfig:
+    """Return the settings of a rule's agent in an environment; flags of settings are for all of them."""
+    if rule in HAND_DESIGNED:
+        config = presets.for_rule(env, rule)
+        config = config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=LEARNING_RATE))
+    else:
+        with caused_by("--rules"):
+            config = settings.configure_frozen(env, rule)
+            check_choice("rule", config.rule.name, ["lpo", "corrected_ppo"])
+    return command_line.with_settings(config.replace(annealing=steps), command_line.given_settings())
+
+
+def main(argv: list[str]) -> None:
+    FLAGS = flags.FLAGS
+    rules, envs = rules_of(FLAGS.rules), settings.parse_envs(FLAGS.envs)
+    _, options = command_line.parse_options(argv, presets.for_rule(envs[0], "ppo"))
+    configs = {
+        f"{env.replace('/', '_')}/{name}": make_config(env, rule, options.steps)
+        for env in envs
+        for name, rule in rules.items()
+    }
+    folder, _ = sweep.run_all(configs, options, experiment="proximal", metrics=("return",))
+    scores = []
+    for name, config in configs.items():
+        run = reading.read(folder / name)
+        metric = "greedy_return" if "greedy_return" in run.columns else "return"
+        ends, finals = reading.curve(run, metric).y[:, -1], reading.final_values(run, "return")
+        for seed, end, final in zip(options.seeds, ends, finals, strict=True):
+            row = {"env": config.env, "rule": name.partition("/")[2], "seed": seed}
+            scores.append(row | {"score": float(end), "return": float(final)})
+    found = proximal.statistics(scores, next(iter(rules)))
+    files.write_csv(folder / "scores.csv", scores)
+    files.write_csv(folder / "statistics.csv", found)
+    print(logs.table([{name: f"{x:.3g}" if isinstance(x, float) else x for name, x in row.items()} for row in found]))
+
+
+if __name__ == "__main__":
+    games = ",".join(f"gymnax/{name}-MinAtar" for name in ("Breakout", "Freeway", "Asterix", "SpaceInvaders"))
+    flags.DEFINE_string("envs", games, "Environments.")
+    flags.DEFINE_list("rules", ["ppo", "dpo"], "Rules: ppo, dpo, or files of the kind lpo or corrected_ppo.")
+    without = ("env", "rule.kind", "distillation", "init_meta_params", "is_frozen", "annealing")
+    preset = lambda: presets.for_rule("", "ppo")
+    command_line.define_flags(OnlineConfig(), seeds="1000-1029", steps="1e6", without=without, preset=preset)
+    command_line.start(main)

@@ -1,0 +1,64 @@
+"""Rules compared in PPO's loop: the same agent for all of them, and statistics of pairs of the same seeds."""
+
+import csv
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import proximal
+from experiments.analyses.proximal import statistics
+from frodo.rules.files import make_rule
+from frodo.runs.errors import UsageError
+
+
+def save_rule(path):
+    rule = make_rule("corrected_ppo", parts=("constants",), entropy_cost=0.02)
+    meta_params = rule.update_rule.random_meta_params(jax.random.key(0), 3)
+    dataclasses.replace(rule, meta_params=meta_params).save(path)
+    return path
+
+
+def test_all_rules_have_the_same_agent(tmp_path, monkeypatch):
+    monkeypatch.setattr(proximal.command_line, "given_settings", dict)
+    file = str(save_rule(tmp_path / "rule.npz"))
+    configs = [proximal.make_config("gymnax/Breakout-MinAtar", rule, 100_000) for rule in ("ppo", "dpo", file)]
+    for config in configs:
+        config.validate()
+        assert config.annealing == 100_000 and config.epochs == 4 and config.minibatches == 8
+        assert config.network == configs[0].network and config.num_env_steps(False) == 8192
+    assert [config.rule.settings.entropy_cost for config in configs] == [0.01, 0.01, 0.02]
+    assert [config.optimizer.learning_rate for config in configs] == [5e-3, 5e-3, 1e-3]
+    with pytest.raises(UsageError, match="^--rules: rule is 'frodo', expected one of lpo, corrected_ppo"):
+        proximal.make_config("toy/catch", "catch_and_grids", 1000)
+    with pytest.raises(UsageError, match="^--rules=ppo,ppo: give each rule once, ppo or dpo, or a file$"):
+        proximal.rules_of(["ppo", "ppo"])
+
+
+def test_statistics_are_of_the_same_seeds():
+    random, scores = np.random.default_rng(0), []
+    base = random.normal(10, 5, size=20)
+    for rule, values in (("ppo", base), ("other", base + 1 + 0.1 * random.normal(size=20))):
+        scores += [{"env": "e", "rule": rule, "seed": i, "score": x} for i, x in enumerate(values)]
+    first, other = statistics(scores, "ppo")
+    assert first["difference"] == first["difference_low"] == 0
+    assert first["iqm"] == pytest.approx(np.mean(np.sort(base)[5:15]))
+    assert first["iqm_low"] < first["iqm"] < first["iqm_high"]
+    assert 0.9 < other["difference_low"] < other["difference"] < other["difference_high"] < 1.1
+
+
+def test_a_comparison_grows_by_a_rule(start, tmp_path):
+    """With the same seed and an η that changes nothing, the corrected rule scores as PPO does."""
+    file, out = save_rule(tmp_path / "rule.npz"), tmp_path / "out"
+    small = ("batch_size=4", "unroll=8", "minibatches=2", "network.hidden=8", "rule.entropy_cost=.02")
+    args = ["--envs=toy/catch/4x3", "--seeds=0,1", "--steps=640", f"--out={out}"]
+    args += [f"--config.{x}" for x in (*small, "optimizer.learning_rate=1e-2")]
+    for more in (["--rules=ppo"], [f"--rules=ppo,{file}", "--resume"]):
+        done = start("experiments.proximal", *args, *more)
+        assert done.returncode == 0, done.stderr
+    with (out / "scores.csv").open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    assert len(rows) == 4 and len({row["rule"] for row in rows}) == 2
+    assert [row["score"] for row in rows[:2]] == [row["score"] for row in rows[2:]]
+    assert (out / "statistics.csv").exists()
