@@ -1,16 +1,19 @@
-"""Figures of the predictions of an agent with DiscoRL's targets: how sure they are, and what they hold.
+"""Figures of what an agent with DiscoRL's targets predicts, and of what a rule in PPO's loop does.
 
     frodo analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
+    frodo analyse results/discover/corrected_ppo/rule.npz
 
-Reads the agent from the last checkpoint of a run and lets it act. For each of the figures of Oh et al. 2025, Figure 4,
-it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/.
+Of a run it reads the agent from the last checkpoint and lets it act. For each of the figures of Oh et al. 2025, Figure
+4, it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/. Of a rule of the kind lpo
+or corrected_ppo it draws the loss of the policy over the ratio, next to PPO's and DPO's, at the beginning, the middle
+and the end of a life, and the corrections of settings and targets, into analysis/ next to its file.
 """
 
 from pathlib import Path
 
 from absl import flags
 
-from experiments.analyses import figures
+from experiments.analyses import correction, figures
 from experiments.runs import command_line
 from frodo.runs.folders import check_out
 
@@ -19,11 +22,14 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     folder = command_line.one_argument(argv)
     check_out(Path(FLAGS.out))
-    figures.run(folder, FLAGS.figures, FLAGS.seed, FLAGS.out)
+    if folder.suffix == ".npz":
+        correction.draw(folder, FLAGS.out)
+    else:
+        figures.run(folder, FLAGS.figures, FLAGS.seed, FLAGS.out)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_list("figures", list(figures.FIGURES), "Which figures.")
+    flags.DEFINE_list("figures", list(figures.FIGURES), "Which figures of a run.")
     flags.DEFINE_integer("seed", None, "Seed of the run whose agent it is; by default the first.", lower_bound=0)
     flags.DEFINE_string("out", "", "Folder of the figures; the run's folder analysis/ if not given.")
     command_line.start(main)

@@ -20,6 +20,7 @@ import numpy as np
 
 FILE = Path(__file__).with_name("frodo_rule.npz")
 LARGEST = {"entropy_cost": 3.0, "clip": 1.0, "lambda_": 2.0, "value_cost": 2.0}  # logarithms of factors, at most
+GAIN = 5.0  # of constants
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -82,7 +83,7 @@ def get_targets(traj_batch, last_val, config):
     num_before = (traj_batch.info["timestep"][0, 0] - 1) // config["NUM_STEPS"]
     progress, log_life = num_before / config["NUM_UPDATES"], math.log(config["NUM_UPDATES"]) / 10
     constants = ETA.get("constants", {})
-    logs = {name: most * jnp.tanh(constants.get(name, 0.0)) for name, most in LARGEST.items()}
+    logs = {name: most * jnp.tanh(GAIN * constants.get(name, 0.0)) for name, most in LARGEST.items()}
     if "settings" in ETA:
         sizes = [-jnp.mean(traj_batch.log_prob), jnp.log1p(jnp.mean(jnp.abs(advantages)))]
         seen = jnp.stack([progress, log_life, *sizes])

@@ -28,6 +28,7 @@ PARTS = ("targets", "drift", "settings", "constants")
 # Logarithms of what settings, and 1 − λ, are multiplied by, at most; those that change in a life, and constants.
 LARGEST = {"entropy_cost": 3.0, "clip": 1.0, "lambda_": 2.0}
 LARGEST_CONSTANTS = LARGEST | {"value_cost": 2.0, "learning_rate": 2.0}
+GAIN = 5.0  # of constants: a strategy that draws all of η alike moves them as far as what networks put out
 
 
 @dataclasses.dataclass
@@ -181,7 +182,7 @@ def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
 
     def constant(meta_params: Params, name: str) -> Array:
         """Return the logarithm of what a setting is multiplied by for the whole life."""
-        return LARGEST_CONSTANTS[name] * jnp.tanh(meta_params["constants"][name])
+        return LARGEST_CONSTANTS[name] * jnp.tanh(GAIN * meta_params["constants"][name])
 
     def factors(meta_params: Params, trajectory: Trajectory, predictions: Predictions, progress: Array):
         """Return the logarithms of what settings are multiplied by, by name, 0 at first."""

@@ -21,7 +21,7 @@ def corrected_losses(config, eta, progress, trajectory, known, predictions):
     of_policy = -np.sum(np.exp(log_pi) * log_pi, axis=-1)
     seen = np.array([progress, np.log(c.life) / 10, mean(of_policy), np.log(1 + mean(np.abs(advantage)))])
     out = linear(eta["settings"]["linear"], np.tanh(linear(eta["settings"]["linear_1"], seen)))
-    constants = {name: np.tanh(x) for name, x in eta["constants"].items()}
+    constants = {name: np.tanh(5 * x) for name, x in eta["constants"].items()}
     entropy_cost = c.entropy_cost * np.exp(3 * np.tanh(out[0]) + 3 * constants["entropy_cost"])
     clip = c.clip * np.exp(np.tanh(out[1]) + constants["clip"])
     lambda_ = max(0, 1 - (1 - c.lambda_) * np.exp(2 * np.tanh(out[2]) + 2 * constants["lambda_"]))

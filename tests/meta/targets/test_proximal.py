@@ -254,7 +254,7 @@ def test_corrected_ppo_is_its_formula():
     expected = corrected_losses(CORRECTED, meta_params, 1 / 7, trajectory, known, predictions)
     np.testing.assert_allclose(np.where(trajectory.valid, found - expected, 0), 0, atol=1e-7)  # n / N has 32 bits
     np.testing.assert_allclose(
-        rule.update_scale(meta_params), np.exp(2 * np.tanh(meta_params["constants"]["learning_rate"]))
+        rule.update_scale(meta_params), np.exp(2 * np.tanh(5 * meta_params["constants"]["learning_rate"]))
     )
 
 

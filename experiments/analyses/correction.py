@@ -1,0 +1,175 @@
+"""What a proximal rule does: its loss over the ratio, its settings over a life, and its corrections of targets."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.rules.ppo import DPOConfig, PPOConfig, PPOTargets, dpo, ppo
+from agents.types import Trajectory
+from experiments.results import plots
+from frodo import files
+from frodo.logs import note
+from frodo.rules.files import Rule, load_rule
+from frodo.runs.errors import UsageError, caused_by
+from frodo.settings.registry import RuleConfig, make_update_rule
+from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
+
+LIFE = 122  # trajectories, of a million steps
+TIMES = (0.0, 0.5, 1.0)  # of a life
+ADVANTAGES = (1.0, -1.0)
+RATIOS = np.linspace(0.4, 1.8, 141)
+ERRORS = np.linspace(-3, 3, 61)
+NUM_ACTIONS, NUM_STEPS = 4, 16
+OF_LIFE, OF_ERROR = ("n / N", ""), ("TD error / size of TD errors", "change / size of TD errors")
+AXES = {
+    "entropy_cost": ("weight of the entropy", *OF_LIFE),
+    "clip": ("clipping range", *OF_LIFE),
+    "lambda": ("λ", *OF_LIFE),
+    "value_cost": ("weight of the value's loss", *OF_LIFE),
+    "advantage": ("correction of the advantage", *OF_ERROR),
+    "value": ("correction of the value's target", *OF_ERROR),
+}
+
+Rows = list[dict[str, Any]]
+
+
+def trajectory_of(shape: tuple[int, int], reward: Any, action: Any = 0) -> Trajectory:
+    """Return a trajectory whose steps all go on, of a policy that acts at random."""
+    whole = lambda x, dtype, extra=0: jnp.broadcast_to(jnp.asarray(x, dtype), (shape[0] + extra, shape[1]))
+    return Trajectory(
+        observation=jnp.zeros((shape[0] + 1, *shape[1:], 1)),
+        is_first=whole(False, bool, 1),
+        action=whole(action, jnp.int32),
+        reward=whole(reward, float),
+        discount=whole(1.0, float),
+        truncated=whole(False, bool),
+        valid=whole(True, bool),
+        behaviour_logits=jnp.zeros((*shape, NUM_ACTIONS)),
+        core_state=(),
+    )
+
+
+def uniform(shape: tuple[int, int]) -> dict[str, jax.Array]:
+    """Return predictions of a policy that acts at random, and of values that are 0."""
+    return {"policy": jnp.zeros((shape[0] + 1, shape[1], NUM_ACTIONS)), "value": jnp.zeros((shape[0] + 1, shape[1]))}
+
+
+def targets_at(rule: Any, meta_params: Any, time: float, shape: tuple[int, int], reward: Any) -> Any:
+    """Return the targets of a trajectory at a time of a life, from 0 to 1."""
+    state, known = LifeState(jnp.asarray(round(time * LIFE), jnp.int32)), uniform(shape)
+    return rule.apply(meta_params, state, trajectory_of(shape, reward), known, known)[0]
+
+
+def rewards_at_random() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(NUM_STEPS, NUM_STEPS))
+
+
+def policy_losses(rule: Any, meta_params: Any, time: float, advantage: float) -> np.ndarray:
+    """Return the loss of a step's policy at all RATIOS, by an advantage that is not normalised; 0 where r is 1."""
+    shape = (1, len(RATIOS))
+    whole = lambda x: jnp.full(shape, x, float)
+    predictions = uniform(shape)
+    log_pi = jax.nn.log_softmax(predictions["policy"])[:-1, :, 0]
+    own = PPOTargets(whole(0.0), whole(advantage), whole(0.0), log_pi - jnp.log(jnp.asarray(RATIOS, float)))
+    targets: Any = own
+    if rule.meta_loss is not None or rule.random_meta_params is not None:
+        made = targets_at(rule, meta_params, time, (NUM_STEPS, NUM_STEPS), rewards_at_random())
+        if isinstance(made, CorrectedTargets):
+            settings = {name: whole(float(x[0, 0])) for name, x in made.settings.items()}
+            targets = CorrectedTargets(own, whole(time), settings)
+        elif isinstance(made, LPOTargets):
+            targets = LPOTargets(own, whole(time))
+    trajectory = trajectory_of(shape, 0.0)
+    losses = rule.loss(targets, predictions, trajectory)
+    if rule.meta_loss is not None:
+        losses += rule.meta_loss(meta_params, targets, predictions, trajectory)
+    losses = np.asarray(losses)[0]
+    return losses - np.interp(1.0, RATIOS, losses)
+
+
+def rows_of(rule: Rule) -> Rows:
+    """Return what is drawn: losses over ratios, settings over a life, and corrections over TD errors."""
+    settings = dataclasses.replace(
+        rule.config.rule.settings, entropy_cost=0.0, is_advantage_normalised=False, life=LIFE
+    )
+    kind = rule.config.rule.name
+    by_name: dict[str, Any] = {
+        kind: (make_update_rule(rule.config.rule.replace(**vars(settings))), rule.meta_params),
+    }
+    shared = dict(entropy_cost=0.0, is_advantage_normalised=False, clip=settings.clip)
+    by_name |= {"ppo": (ppo(PPOConfig(**shared)), {}), "dpo": (dpo(DPOConfig(**shared)), {})}
+    rows: Rows = []
+    for name, (update_rule, meta_params) in by_name.items():
+        for time in TIMES:
+            for advantage in ADVANTAGES:
+                losses = policy_losses(update_rule, meta_params, time, advantage)
+                of = {"part": "loss", "rule": name, "time": time, "advantage": advantage}
+                rows += [of | {"x": r, "y": y} for r, y in zip(RATIOS, losses, strict=True)]
+    return rows + (rows_of_corrections(rule.config.rule, rule.meta_params) if kind == "corrected_ppo" else [])
+
+
+def rows_of_corrections(config: RuleConfig, meta_params: Any) -> Rows:
+    """Return the settings over a life, and corrections of targets over TD errors, each in units of their size."""
+    rows: Rows = []
+    rule, parts = make_update_rule(config.replace(life=LIFE)), config.settings.parts
+    if {"settings", "constants"} & set(parts):
+        for time in np.linspace(0, 1, 21):
+            made = targets_at(rule, meta_params, time, (NUM_STEPS, NUM_STEPS), rewards_at_random())
+            changes = {name: float(x[0, 0]) for name, x in made.settings.items()}
+            if "constants" not in parts:
+                del changes["value_cost"]
+            for name, change in changes.items():
+                rows.append({"part": name.rstrip("_"), "x": time, "y": getattr(config.settings, name) + change})
+    if "targets" in parts:
+        made = targets_at(rule, meta_params, 0.0, (1, len(ERRORS)), ERRORS[None]).own
+        unit = np.sqrt(np.mean(ERRORS**2))
+        for name in ("advantage", "value"):  # of single steps from values of 0, both are the TD error without one
+            changes = (np.asarray(getattr(made, name))[0] - ERRORS) / unit
+            rows += [{"part": name, "x": x / unit, "y": y} for x, y in zip(ERRORS, changes, strict=True)]
+    return rows
+
+
+def draw(path: Path, out: str = "") -> Path:
+    """Draw what the rule of a file does, into analysis/ next to it, or into a folder; returns the figure's path.
+
+    Raises:
+      UsageError: if the file is no rule's, or the rule is of another kind than lpo and corrected_ppo.
+    """
+    plots.require()
+    with caused_by(str(path)):
+        rule = load_rule(path)
+    kind = rule.config.rule.name
+    if kind not in ("lpo", "corrected_ppo"):
+        raise UsageError(
+            f"{path} is a rule of the kind {kind}; one of the kind lpo or corrected_ppo has a drift to draw"
+        )
+    rows, figure_path = rows_of(rule), Path(out or path.parent / "analysis") / f"{path.stem}.png"
+    others = [part for part in dict.fromkeys(row["part"] for row in rows) if part != "loss"]
+    num_rows = 2 + -(-len(others) // 3)
+    with plots.new_figure((11, 3.2 * num_rows), figure_path) as figure:
+        grid = figure.subplots(num_rows, 3, squeeze=False)
+        for i, advantage in enumerate(ADVANTAGES):
+            for axes, time in zip(grid[i], TIMES, strict=True):
+                for number, name in enumerate(dict.fromkeys(row["rule"] for row in rows if row["part"] == "loss")):
+                    own = [x for x in rows if x["part"] == "loss" and x["rule"] == name and x["time"] == time]
+                    own = [x for x in own if x["advantage"] == advantage]
+                    axes.plot([x["x"] for x in own], [x["y"] for x in own], label=name, **plots.look(number))
+                axes.set(title=f"A = {advantage:g}, n / N = {time:g}", xlabel="ratio r", ylabel="loss of the policy")
+        for axes, part in zip(grid[2:].ravel(), others, strict=False):
+            own = [row for row in rows if row["part"] == part]
+            axes.plot([row["x"] for row in own], [row["y"] for row in own], **plots.look(0))
+            title, xlabel, ylabel = AXES[part]
+            axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+        for axes in grid[2:].ravel()[len(others) :]:
+            axes.set_axis_off()
+        grid[0, 0].legend(fontsize=8)
+        figure.suptitle(f"What the rule {path.name} does")
+    files.write_csv(
+        figure_path.with_suffix(".csv"), [dict.fromkeys(("part", "rule", "time", "advantage")) | x for x in rows]
+    )
+    note(f"figure: {figure_path}")
+    return figure_path

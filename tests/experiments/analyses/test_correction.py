@@ -1,0 +1,66 @@
+"""What is drawn of rules in PPO's loop: of one that begins, PPO's loss and nothing else; of others what η does."""
+
+import csv
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from experiments.analyses import correction
+from frodo.rules.files import make_rule
+from frodo.runs.errors import UsageError
+from meta.targets.proximal import PARTS
+
+
+def rule_of(name, scale, **settings):
+    rule = make_rule(name, **settings)
+    meta_params = rule.update_rule.random_meta_params(jax.random.key(0), 3)
+    other = optax.tree.random_like(jax.random.key(1), meta_params)
+    return dataclasses.replace(rule, meta_params=jax.tree.map(lambda x, y: x + scale * y, meta_params, other))
+
+
+def select(rows, **of):
+    return np.array([row["y"] for row in rows if all(row.get(name) == x for name, x in of.items())])
+
+
+def test_a_rule_that_begins_is_drawn_as_ppo():
+    rows = correction.rows_of(rule_of("corrected_ppo", 0.0, parts=PARTS))
+    r = correction.RATIOS
+    for advantage in correction.ADVANTAGES:
+        of_ppo = -np.minimum(r * advantage, np.clip(r, 0.8, 1.2) * advantage) + advantage
+        for time in correction.TIMES:
+            of = dict(part="loss", time=time, advantage=advantage)
+            np.testing.assert_allclose(select(rows, rule="ppo", **of), of_ppo, atol=1e-6)
+            np.testing.assert_allclose(select(rows, rule="corrected_ppo", **of), of_ppo, atol=1e-6)
+    for part, expected in (("clip", 0.2), ("entropy_cost", 0.01), ("lambda", 0.95), ("value_cost", 0.5)):
+        np.testing.assert_allclose(select(rows, part=part), np.full(21, expected), rtol=1e-6)
+    for part in ("advantage", "value"):
+        np.testing.assert_allclose(select(rows, part=part), np.zeros(61), atol=1e-6)
+
+
+@pytest.mark.parametrize("name, num_parts", [("lpo", 1), ("corrected_ppo", 7)])
+def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path):
+    rule = rule_of(name, 0.3, **({"parts": PARTS} if name == "corrected_ppo" else {"is_temporal": True}))
+    rule.save(tmp_path / "rule.npz")
+    figure = correction.draw(tmp_path / "rule.npz")
+    assert figure == tmp_path / "analysis" / "rule.png" and figure.stat().st_size > 10_000
+    with figure.with_suffix(".csv").open(newline="") as file:
+        rows = [
+            {x: y if x in ("part", "rule") else float(y or "nan") for x, y in row.items()}
+            for row in csv.DictReader(file)
+        ]
+    assert len({row["part"] for row in rows}) == num_parts
+    first, last = (select(rows, part="loss", rule=name, time=time, advantage=1.0) for time in (0.0, 1.0))
+    assert np.abs(first - last).max() > 1e-3
+    one = np.argmin(np.abs(correction.RATIOS - 1))
+    assert first[one] == pytest.approx(0, abs=1e-6)
+
+
+def test_another_rule_is_refused(tmp_path):
+    rule_of("frodo", 0.0).save(tmp_path / "rule.npz")
+    with pytest.raises(
+        UsageError, match="rule.npz is a rule of the kind frodo; one of the kind lpo or corrected_ppo has"
+    ):
+        correction.draw(tmp_path / "rule.npz")
