@@ -6,7 +6,8 @@
 Of a run it reads the agent from the last checkpoint and lets it act. For each of the figures of Oh et al. 2025, Figure
 4, it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/. Of a rule of the kind lpo
 or corrected_ppo it draws the loss of the policy over the ratio, next to PPO's and DPO's, at the beginning, the middle
-and the end of a life, and the corrections of settings and targets, into analysis/ next to its file.
+and the end of a life, and the corrections of settings and targets, into analysis/ next to its file, with formulas for
+them: shorter ones, and more exact ones.
 """
 
 from pathlib import Path

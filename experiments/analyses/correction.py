@@ -1,6 +1,7 @@
 """What a proximal rule does: its loss over the ratio, its settings over a life, and its corrections of targets."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from agents.rules.ppo import DPOConfig, PPOConfig, PPOTargets, dpo, ppo
 from agents.types import Trajectory
 from experiments.results import plots
 from frodo import files
-from frodo.logs import note
+from frodo.logs import Progress, note, table
 from frodo.rules.files import Rule, load_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.settings.registry import RuleConfig, make_update_rule
+from meta.programs.regression import fit
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
 
 LIFE = 122  # trajectories, of a million steps
@@ -24,6 +26,7 @@ ADVANTAGES = (1.0, -1.0)
 RATIOS = np.linspace(0.4, 1.8, 141)
 ERRORS = np.linspace(-3, 3, 61)
 NUM_ACTIONS, NUM_STEPS = 4, 16
+NUM_PROGRAMS = 5000  # that are tried for a formula
 OF_LIFE, OF_ERROR = ("n / N", ""), ("TD error / size of TD errors", "change / size of TD errors")
 AXES = {
     "entropy_cost": ("weight of the entropy", *OF_LIFE),
@@ -58,37 +61,42 @@ def uniform(shape: tuple[int, int]) -> dict[str, jax.Array]:
     return {"policy": jnp.zeros((shape[0] + 1, shape[1], NUM_ACTIONS)), "value": jnp.zeros((shape[0] + 1, shape[1]))}
 
 
-def targets_at(rule: Any, meta_params: Any, time: float, shape: tuple[int, int], reward: Any) -> Any:
-    """Return the targets of a trajectory at a time of a life, from 0 to 1."""
-    state, known = LifeState(jnp.asarray(round(time * LIFE), jnp.int32)), uniform(shape)
-    return rule.apply(meta_params, state, trajectory_of(shape, reward), known, known)[0]
+def targets_of(rule: Any, meta_params: Any, reward: np.ndarray) -> Callable[[float], Any]:
+    """Return a function that makes the targets of a trajectory [T, B] at a time of a life, from 0 to 1."""
+    known, trajectory = uniform(reward.shape), trajectory_of(reward.shape, reward)
+    make = jax.jit(lambda n: rule.apply(meta_params, LifeState(n), trajectory, known, known)[0])
+    return lambda time: make(round(time * LIFE))
 
 
 def rewards_at_random() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(NUM_STEPS, NUM_STEPS))
 
 
-def policy_losses(rule: Any, meta_params: Any, time: float, advantage: float) -> np.ndarray:
-    """Return the loss of a step's policy at all RATIOS, by an advantage that is not normalised; 0 where r is 1."""
+def policy_losses(rule: Any, meta_params: Any, made: Any, time: float) -> dict[float, np.ndarray]:
+    """Return the losses of a step's policy at all RATIOS by its advantage, which is not normalised; 0 where r is 1.
+
+    Args:
+      made: targets of that time, whose settings count.
+    """
     shape = (1, len(RATIOS))
     whole = lambda x: jnp.full(shape, x, float)
-    predictions = uniform(shape)
+    predictions, trajectory = uniform(shape), trajectory_of(shape, 0.0)
     log_pi = jax.nn.log_softmax(predictions["policy"])[:-1, :, 0]
-    own = PPOTargets(whole(0.0), whole(advantage), whole(0.0), log_pi - jnp.log(jnp.asarray(RATIOS, float)))
-    targets: Any = own
-    if rule.meta_loss is not None or rule.random_meta_params is not None:
-        made = targets_at(rule, meta_params, time, (NUM_STEPS, NUM_STEPS), rewards_at_random())
+
+    def losses_of(advantage: float) -> np.ndarray:
+        own = PPOTargets(whole(0.0), whole(advantage), whole(0.0), log_pi - jnp.log(jnp.asarray(RATIOS, float)))
+        targets: Any = own
         if isinstance(made, CorrectedTargets):
             settings = {name: whole(float(x[0, 0])) for name, x in made.settings.items()}
             targets = CorrectedTargets(own, whole(time), settings)
         elif isinstance(made, LPOTargets):
             targets = LPOTargets(own, whole(time))
-    trajectory = trajectory_of(shape, 0.0)
-    losses = rule.loss(targets, predictions, trajectory)
-    if rule.meta_loss is not None:
-        losses += rule.meta_loss(meta_params, targets, predictions, trajectory)
-    losses = np.asarray(losses)[0]
-    return losses - np.interp(1.0, RATIOS, losses)
+        losses = rule.loss(targets, predictions, trajectory)
+        if rule.meta_loss is not None:
+            losses += rule.meta_loss(meta_params, targets, predictions, trajectory)
+        return np.asarray(losses)[0] - np.interp(1.0, RATIOS, losses[0])
+
+    return {advantage: losses_of(advantage) for advantage in ADVANTAGES}
 
 
 def rows_of(rule: Rule) -> Rows:
@@ -104,9 +112,9 @@ def rows_of(rule: Rule) -> Rows:
     by_name |= {"ppo": (ppo(PPOConfig(**shared)), {}), "dpo": (dpo(DPOConfig(**shared)), {})}
     rows: Rows = []
     for name, (update_rule, meta_params) in by_name.items():
+        make = targets_of(update_rule, meta_params, rewards_at_random()) if name == kind else lambda time: None
         for time in TIMES:
-            for advantage in ADVANTAGES:
-                losses = policy_losses(update_rule, meta_params, time, advantage)
+            for advantage, losses in policy_losses(update_rule, meta_params, make(time), time).items():
                 of = {"part": "loss", "rule": name, "time": time, "advantage": advantage}
                 rows += [of | {"x": r, "y": y} for r, y in zip(RATIOS, losses, strict=True)]
     return rows + (rows_of_corrections(rule.config.rule, rule.meta_params) if kind == "corrected_ppo" else [])
@@ -117,20 +125,42 @@ def rows_of_corrections(config: RuleConfig, meta_params: Any) -> Rows:
     rows: Rows = []
     rule, parts = make_update_rule(config.replace(life=LIFE)), config.settings.parts
     if {"settings", "constants"} & set(parts):
+        make = targets_of(rule, meta_params, rewards_at_random())
         for time in np.linspace(0, 1, 21):
-            made = targets_at(rule, meta_params, time, (NUM_STEPS, NUM_STEPS), rewards_at_random())
-            changes = {name: float(x[0, 0]) for name, x in made.settings.items()}
+            changes = {name: float(x[0, 0]) for name, x in make(time).settings.items()}
             if "constants" not in parts:
                 del changes["value_cost"]
             for name, change in changes.items():
                 rows.append({"part": name.rstrip("_"), "x": time, "y": getattr(config.settings, name) + change})
     if "targets" in parts:
-        made = targets_at(rule, meta_params, 0.0, (1, len(ERRORS)), ERRORS[None]).own
+        made = targets_of(rule, meta_params, ERRORS[None])(0.0).own
         unit = np.sqrt(np.mean(ERRORS**2))
         for name in ("advantage", "value"):  # of single steps from values of 0, both are the TD error without one
             changes = (np.asarray(getattr(made, name))[0] - ERRORS) / unit
             rows += [{"part": name, "x": x / unit, "y": y} for x, y in zip(ERRORS, changes, strict=True)]
     return rows
+
+
+def formulas(rows: Rows) -> Rows:
+    """Return formulas for what is drawn of a rule, of the drift in r, A and t = n / N, from short to exact.
+
+    The drift is the loss of the policy, plus (r − 1) A.
+    """
+    of_loss = [row for row in rows if row["part"] == "loss" and row["rule"] not in ("ppo", "dpo")]
+    column = lambda own, name: np.array([row[name] for row in own])
+    r, advantage = column(of_loss, "x"), column(of_loss, "advantage")
+    problems = {
+        "drift": ({"r": r, "A": advantage, "t": column(of_loss, "time")}, column(of_loss, "y") + (r - 1) * advantage)
+    }
+    for part, (_, xlabel, _) in AXES.items():
+        if own := [row for row in rows if row["part"] == part]:
+            problems[part] = ({"t" if xlabel == "n / N" else "delta": column(own, "x")}, column(own, "y"))
+    found, progress = [], Progress(len(problems), unit="formulas")
+    for i, (part, (inputs, y)) in enumerate(problems.items()):
+        front = fit(inputs, y, num_programs=NUM_PROGRAMS) if np.ptp(y) > 1e-6 else []
+        found += [{"part": part, "size": x.size, "error": x.error, "formula": x.formula} for x in front]
+        progress.update(i + 1)
+    return found
 
 
 def draw(path: Path, out: str = "") -> Path:
@@ -172,4 +202,7 @@ def draw(path: Path, out: str = "") -> Path:
         figure_path.with_suffix(".csv"), [dict.fromkeys(("part", "rule", "time", "advantage")) | x for x in rows]
     )
     note(f"figure: {figure_path}")
+    if found := formulas(rows):
+        files.write_csv(figure_path.with_name(f"{path.stem}_formulas.csv"), found)
+        print(table([row | {"error": f"{row['error']:.2g}"} for row in found]))
     return figure_path

@@ -41,7 +41,8 @@ def test_a_rule_that_begins_is_drawn_as_ppo():
 
 
 @pytest.mark.parametrize("name, num_parts", [("lpo", 1), ("corrected_ppo", 7)])
-def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path):
+def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(correction, "NUM_PROGRAMS", 510)
     rule = rule_of(name, 0.3, **({"parts": PARTS} if name == "corrected_ppo" else {"is_temporal": True}))
     rule.save(tmp_path / "rule.npz")
     figure = correction.draw(tmp_path / "rule.npz")
@@ -54,6 +55,11 @@ def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path):
     assert len({row["part"] for row in rows}) == num_parts
     first, last = (select(rows, part="loss", rule=name, time=time, advantage=1.0) for time in (0.0, 1.0))
     assert np.abs(first - last).max() > 1e-3
+    with figure.with_name("rule_formulas.csv").open(newline="") as file:
+        formulas = list(csv.DictReader(file))
+    assert {row["part"] for row in formulas} >= {"drift"} | (
+        {"lambda", "advantage"} if name == "corrected_ppo" else set()
+    )
     one = np.argmin(np.abs(correction.RATIOS - 1))
     assert first[one] == pytest.approx(0, abs=1e-6)
 

@@ -1,0 +1,162 @@
+"""Symbolic regression: short formulas, in the language of programs, for what a function does.
+
+Programs are varied by random changes, as those of a search for losses. Each is judged after the best a + b · f (Keijzer
+2003), so that scale and offset need not be found. What is returned is the front of error and length.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import optimize
+
+from meta.programs.evaluation import ARITHMETIC
+from meta.programs.generation import mutate, random_program
+from meta.programs.language import LIMIT, Language, Node, Program, compact, to_formula
+
+OPERATORS = ("Constant", "Add", "Subtract", "DotProduct", "Div", "Max", "Min", "Log", "Exp", "Abs")
+NUM_RANDOM = 500  # programs that are drawn at first, and of which some are kept
+TOURNAMENT, POPULATION = 10, 200
+
+
+class Fit(NamedTuple):
+    """A formula for what a function does.
+
+    Attributes:
+      program, formula: it, with offset and scale.
+      size: its operations.
+      error: the share of the variance that it does not explain, from 0 to 1.
+    """
+
+    program: Program
+    formula: str
+    size: int
+    error: float
+
+
+def values_of(language: Language, program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Compute a program of numbers at all points, [N]."""
+    with jax.enable_x64(True):
+        found = [jnp.asarray(x) for x in inputs.values()]
+        for node in program:
+            if node.operator == "Constant":
+                found.append(jnp.full_like(found[0], node.value))
+                continue
+            x, y = (*[found[i] for i in node.arguments], found[node.arguments[0]])[:2]
+            found.append(jnp.clip(ARITHMETIC[node.operator](x, y), -LIMIT, LIMIT))
+        return np.asarray(found[-1])
+
+
+def scaled(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return a and b of the best a + b x for y, and the share of the variance that is left."""
+    if not np.isfinite(x).all() or np.ptp(x) < 1e-9 * max(1.0, np.abs(x).max()):
+        return float(y.mean()), 0.0, 1.0
+    centred = x - x.mean()
+    b = float(centred @ (y - y.mean()) / (centred @ centred))
+    a = float(y.mean() - b * x.mean())
+    return a, b, float(np.mean(np.square(y - a - b * x)) / np.var(y))
+
+
+def fit(
+    inputs: Mapping[str, np.ndarray], y: np.ndarray, *, seed: int = 0, num_programs: int = 10_000, max_nodes: int = 12
+) -> list[Fit]:
+    """Search for formulas of inputs, [N] each, that give y, [N].
+
+    Args:
+      num_programs: that are tried.
+      max_nodes: operations of a program, at most, without offset and scale.
+    Returns:
+      the front, from the shortest formula to the most exact one: each is more exact than all that are shorter.
+    Raises:
+      ValueError: if the inputs and y are not finite arrays of one length, or y is constant.
+    """
+    y = np.asarray(y, np.float64)
+    arrays = {name: np.asarray(x, np.float64) for name, x in inputs.items()}
+    for name, x in (*arrays.items(), ("y", y)):
+        if x.shape != (len(y),) or not np.isfinite(x).all():
+            raise ValueError(f"{name} has the shape {x.shape}, expected {len(y)} finite numbers, one for each point")
+    if not np.ptp(y):
+        raise ValueError("y is constant, expected numbers that differ")
+    language, rng = Language(dict.fromkeys(arrays, "R"), OPERATORS, max_nodes), np.random.default_rng(seed)
+    best: dict[int, tuple[float, Program]] = {}  # by size: error and program
+
+    def judged(program: Program) -> tuple[float, Program]:
+        error = scaled(values_of(language, used := compact(language, program), arrays), y)[2]
+        if error < best.get(len(used), (np.inf,))[0]:
+            best[len(used)] = error, used
+        return error + 1e-4 * len(used), program  # of equals the shorter
+
+    draw = lambda most: random_program(language._replace(max_nodes=int(rng.integers(1, most + 1))), rng)
+    population = [judged(draw(max_nodes)) for _ in range(NUM_RANDOM)]
+    population = sorted(population, key=lambda one: one[0])[:POPULATION]
+    for _ in range(num_programs - NUM_RANDOM):
+        picks = [population[i] for i in rng.integers(len(population), size=TOURNAMENT)]
+        if (how := rng.random()) < 0.1:  # what is short, so that little of it is left untried
+            child = draw(4)
+        elif how < 0.5:
+            child = min(picks, key=lambda one: one[0])[1]
+        else:  # of the best of their sizes, which do not age
+            sizes = [size for size in best if best[size][0] < 1]
+            child = _filled(language, rng, best[sizes[rng.integers(len(sizes))]][1]) if sizes else picks[0][1]
+        for _ in range(rng.integers(4) if how >= 0.1 else 0):
+            child = _moved(rng, child) if rng.random() < 0.3 else mutate(language, rng, child)
+        population = [*population[1:], judged(child)] if len(population) >= POPULATION else [*population, judged(child)]
+    found = []
+    for _, program in best.values():
+        whole = _with_scale(language, *_polished(language, program, arrays, y), np.std(y))
+        error = float(np.mean(np.square(values_of(language, whole, arrays) - y)) / np.var(y))
+        found.append(Fit(whole, to_formula(language, whole), len(whole), error))
+    front: list[Fit] = []
+    for one in sorted(found, key=lambda one: (one.size, one.error)):
+        if not front or one.error < 0.9 * front[-1].error:
+            front.append(one)
+    return front
+
+
+def _filled(language: Language, rng: np.random.Generator, program: Program) -> Program:
+    """Put random nodes before a program, up to as many as there may be: what its changes can make use of."""
+    first, room = len(language.inputs), language.max_nodes - len(program)
+    before = random_program(language._replace(max_nodes=room), rng) if room else ()
+    move = lambda i: i if i < first else i + room
+    return (*before, *(node._replace(arguments=tuple(map(move, node.arguments))) for node in program))
+
+
+def _moved(rng: np.random.Generator, program: Program) -> Program:
+    """Change all constants of a program a little, and the signs of few."""
+    move = lambda x: x * np.exp(0.3 * rng.normal()) * rng.choice((1, 1, 1, -1))
+    return tuple(node._replace(value=move(node.value)) if node.operator == "Constant" else node for node in program)
+
+
+def _polished(
+    language: Language, program: Program, inputs: Mapping[str, np.ndarray], y: np.ndarray
+) -> tuple[Program, float, float]:
+    """Return a program with its best constants, and the offset and scale to them."""
+    places = [i for i, node in enumerate(program) if node.operator == "Constant"]
+
+    def with_constants(values: np.ndarray) -> Program:
+        own = dict(zip(places, map(float, values), strict=True))
+        return tuple(node._replace(value=own[i]) if i in own else node for i, node in enumerate(program))
+
+    def residuals(values: np.ndarray) -> np.ndarray:
+        x = values_of(language, with_constants(values), inputs)
+        a, b, _ = scaled(x, y)
+        return np.nan_to_num(y - a - b * x, nan=1e6, posinf=1e6, neginf=1e6)
+
+    if places:
+        start = np.array([program[i].value for i in places])
+        program = with_constants(optimize.least_squares(residuals, start, max_nfev=50).x)
+    a, b, _ = scaled(values_of(language, program, inputs), y)
+    return program, a, b
+
+
+def _with_scale(language: Language, program: Program, a: float, b: float, size: float) -> Program:
+    """Return the program of a + b · f, without what changes next to nothing of results of such a size."""
+    nodes, first = list(program), len(language.inputs)
+    for operator, value, change in (("DotProduct", b, abs(b - 1)), ("Add", a, abs(a) / size)):
+        if change > 1e-3:
+            result = first + len(nodes) - 1
+            nodes += [Node("Constant", (), float(f"{value:.4g}")), Node(operator, (result, result + 1))]
+    rounded = (node._replace(value=float(f"{node.value:.4g}")) for node in nodes)
+    return tuple(node if node.operator == "Constant" else node for node in rounded)

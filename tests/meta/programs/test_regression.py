@@ -1,0 +1,48 @@
+"""Symbolic regression: known functions are found, formulas give what they say, and bad input is named."""
+
+import numpy as np
+import pytest
+
+from meta.programs.language import Language, parse
+from meta.programs.regression import OPERATORS, fit, values_of
+
+RANDOM = np.random.default_rng(0)
+INPUTS = {"r": RANDOM.uniform(0.4, 1.8, 200), "A": RANDOM.normal(size=200)}
+R, A = INPUTS.values()
+
+
+@pytest.mark.parametrize(
+    "y, most, max_size",
+    [(0.5 * np.maximum((R - 1) * A, 0) + 0.2, 1e-4, 12), (3 * np.log(R) * A - 1, 1e-6, 8)],
+    ids=["relu", "log"],
+)
+def test_known_functions_are_found(y, most, max_size):
+    front = fit(INPUTS, y, num_programs=4000)
+    errors, sizes = [one.error for one in front], [one.size for one in front]
+    assert errors == sorted(errors, reverse=True) and sizes == sorted(sizes)
+    assert any(one.error < most and one.size <= max_size for one in front)
+
+
+def test_a_formula_gives_what_is_said_of_it():
+    y = np.tanh(2 * (R - 1)) * A
+    front = fit(INPUTS, y, num_programs=1000, max_nodes=8)
+    language = Language(dict.fromkeys(INPUTS, "R"), OPERATORS, 20)
+    for one in front:
+        program = parse(language, one.formula)
+        assert len(program) <= one.size
+        found = values_of(language, program, INPUTS)
+        np.testing.assert_allclose(np.mean((found - y) ** 2) / np.var(y), one.error, rtol=1e-6)
+    assert fit(INPUTS, y, num_programs=1000, max_nodes=8) == front
+
+
+@pytest.mark.parametrize(
+    "inputs, y, message",
+    [
+        ({"r": R[:5]}, A, r"^r has the shape \(5,\), expected 200 finite numbers, one for each point$"),
+        ({"r": R}, A * np.nan, r"^y has the shape \(200,\), expected 200 finite numbers"),
+        ({"r": R}, np.ones(200), "^y is constant, expected numbers that differ$"),
+    ],
+)
+def test_bad_input_is_named(inputs, y, message):
+    with pytest.raises(ValueError, match=message):
+        fit(inputs, y)
