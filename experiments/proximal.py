@@ -2,6 +2,7 @@
 
     frodo proximal --rules=ppo,dpo --envs=gymnax/Breakout-MinAtar,gymnax/Asterix-MinAtar --seeds=1000-1029 --steps=1e6
     frodo proximal --rules=ppo,dpo,results/discover/corrected_ppo/rule.npz --resume    one rule more
+    frodo proximal --rules=ppo --formula="max(0.0, log(r) * A - 0.2)"    a drift by a formula of r, A and t = n / N
 
 Discovered rules are frozen, with the agent of their file; hand-designed ones have PPO's, at a learning rate of 5e-3.
 All learning rates fall to 0 over a run. Writes <out>/<env>/<rule>/, a run folder each, and above them scores.csv, a row
@@ -38,15 +39,19 @@ def rules_of(text: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def make_config(env: str, rule: str, steps: int) -> OnlineConfig:
+def make_config(env: str, rule: str, steps: int, formula: str = "") -> OnlineConfig:
     """Return the settings of a rule's agent in an environment; flags of settings are for all of them."""
-    if rule in HAND_DESIGNED:
-        config = presets.for_rule(env, rule)
+    if formula or rule in HAND_DESIGNED:
+        config = presets.for_rule(env, "drift_program" if formula else rule)
+        if formula:
+            config = config.replace(rule=config.rule.replace(formula=formula), is_frozen=True, is_validation_kept=False)
+            with caused_by(f"--formula={formula}"):
+                config.rule.validate()
         config = config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=LEARNING_RATE))
     else:
         with caused_by("--rules"):
             config = settings.configure_frozen(env, rule)
-            check_choice("rule", config.rule.name, ["lpo", "corrected_ppo"])
+            check_choice("rule", config.rule.name, ["lpo", "corrected_ppo", "drift_program"])
     return command_line.with_settings(config.replace(annealing=steps), command_line.given_settings())
 
 
@@ -54,11 +59,11 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     rules, envs = rules_of(FLAGS.rules), settings.parse_envs(FLAGS.envs)
     _, options = command_line.parse_options(argv, presets.for_rule(envs[0], "ppo"))
-    configs = {
-        f"{env.replace('/', '_')}/{name}": make_config(env, rule, options.steps)
-        for env in envs
-        for name, rule in rules.items()
-    }
+    configs: dict[str, OnlineConfig] = {}
+    for env in envs:
+        own = {name: make_config(env, rule, options.steps) for name, rule in rules.items()}
+        own |= {f"formula_{i}": make_config(env, "", options.steps, x) for i, x in enumerate(FLAGS.formula, start=1)}
+        configs |= {f"{env.replace('/', '_')}/{name}": config for name, config in own.items()}
     folder, _ = sweep.run_all(configs, options, experiment="proximal", metrics=("return",))
     scores = []
     for name, config in configs.items():
@@ -78,6 +83,7 @@ if __name__ == "__main__":
     games = ",".join(f"gymnax/{name}-MinAtar" for name in ("Breakout", "Freeway", "Asterix", "SpaceInvaders"))
     flags.DEFINE_string("envs", games, "Environments.")
     flags.DEFINE_list("rules", ["ppo", "dpo"], "Rules: ppo, dpo, or files of the kind lpo or corrected_ppo.")
+    flags.DEFINE_multi_string("formula", [], "Drift of one rule more; formula_1, formula_2 and so on.")
     without = ("env", "rule.kind", "distillation", "init_meta_params", "is_frozen", "annealing")
     preset = lambda: presets.for_rule("", "ppo")
     command_line.define_flags(OnlineConfig(), seeds="1000-1029", steps="1e6", without=without, preset=preset)

@@ -18,6 +18,7 @@ from frodo.settings import population_presets
 from frodo.settings.config import AgentConfig, OnlineConfig, PopulationConfig
 from frodo.settings.presets import fitted, for_rule, is_image_torso, placed, with_images, with_memory
 from frodo.settings.registry import RULES, Origin, RuleConfig, RuleEntry, Start
+from meta.programs.drifts import DriftProgramConfig, drift_program
 from meta.programs.rule import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig, program
 from meta.programs.targets import TargetProgramConfig, target_program
 from meta.targets import disco103, fitting, policy_fitting
@@ -244,6 +245,7 @@ OWN: dict[str, RuleEntry] = {
     "corrected_ppo": _proximal(
         corrected_ppo, CorrectedPPOConfig, eta_settings=("drift_units", "is_temporal", "parts", "lstm")
     ),
+    "drift_program": _proximal(drift_program, DriftProgramConfig, eta_settings=("formula",)),
     "ppo": RuleEntry(ppo, PPOConfig, preset=with_ppo),
     "dpo": RuleEntry(dpo, DPOConfig, preset=with_ppo),
     "muesli": RuleEntry(muesli, MuesliConfig, preset=with_muesli),

@@ -76,6 +76,11 @@ class Draws(NamedTuple):
     uniform: Array
 
 
+def no_draws() -> Draws:
+    """Return those of programs in a language without random numbers."""
+    return Draws(jnp.zeros(LOSSES.max_nodes), jnp.zeros(LOSSES.max_nodes))
+
+
 def draw(key: Array, num: int) -> Draws:
     normal_key, uniform_key = jax.random.split(key)
     return Draws(jax.random.normal(normal_key, (num,)), jax.random.uniform(uniform_key, (num,)))
@@ -319,7 +324,7 @@ def evaluate_nodes(
     """Compute all of a compact program: its inputs, then node by node."""
     own = iter(constants_of(language, program) if constants is None else constants)
     names, values = list(language.inputs), [given.inputs[name] for name in language.inputs]
-    like = given.inputs["r"]
+    like = given.inputs[next(name for name, kind in language.inputs.items() if kind == "R")]
     for i, node in enumerate(program):
         arguments = [values[x] for x in node.arguments]
         match node.operator:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from meta.programs.evaluation import ARITHMETIC
+from meta.programs.evaluation import Given, evaluate, no_draws
 from meta.programs.generation import mutate, random_program
-from meta.programs.language import LIMIT, Language, Node, Program, compact, to_formula
+from meta.programs.language import Language, Node, Program, compact, to_formula
 
 OPERATORS = ("Constant", "Add", "Subtract", "DotProduct", "Div", "Max", "Min", "Log", "Exp", "Abs")
 NUM_RANDOM = 500  # programs that are drawn at first, and of which some are kept
@@ -39,14 +39,8 @@ class Fit(NamedTuple):
 def values_of(language: Language, program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Compute a program of numbers at all points, [N]."""
     with jax.enable_x64(True):
-        found = [jnp.asarray(x) for x in inputs.values()]
-        for node in program:
-            if node.operator == "Constant":
-                found.append(jnp.full_like(found[0], node.value))
-                continue
-            x, y = (*[found[i] for i in node.arguments], found[node.arguments[0]])[:2]
-            found.append(jnp.clip(ARITHMETIC[node.operator](x, y), -LIMIT, LIMIT))
-        return np.asarray(found[-1])
+        given = Given({name: jnp.asarray(x) for name, x in inputs.items()})
+        return np.asarray(evaluate(language, program, given, no_draws()))
 
 
 def scaled(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:

@@ -22,13 +22,13 @@ from agents.settings import Fraction
 from agents.types import Array, Params, Trajectory, successors
 from meta.programs.evaluation import (
     ARITHMETIC,
-    Draws,
     Given,
     Instructions,
     assemble,
     constants_of,
     evaluate,
     interpret,
+    no_draws,
 )
 from meta.programs.language import Language, Program, parse_setting
 from meta.targets.fitting import make_up
@@ -83,7 +83,7 @@ def target_program(config: TargetProgramConfig) -> UpdateRule:
             compute = meta_params.target
         else:
             given = meta_params["program"]["constants"] if constants else None
-            compute = lambda inputs: evaluate(TARGETS, program, Given(inputs), _no_draws(), given)
+            compute = lambda inputs: evaluate(TARGETS, program, Given(inputs), no_draws(), given)
         found = targets(compute, trajectory, predictions["value"], predictions["policy"], config.discount)
         return found, rule_state
 
@@ -102,7 +102,7 @@ class Data(NamedTuple):
 
     def target(self, inputs: dict[str, Array]) -> Array:
         """Compute it: inputs of a step by their names, in the order of `TARGETS`, [B] each -> target, [B]."""
-        return interpret(self.instructions, _no_draws(), jnp.stack(list(inputs.values())), self.num)
+        return interpret(self.instructions, no_draws(), jnp.stack(list(inputs.values())), self.num)
 
 
 def assembled(program: Program) -> Data:
@@ -139,10 +139,6 @@ def targets(
     is_cut = trajectory.truncated | ~trajectory.valid
     _, found = jax.lax.scan(step, values[-1], (steps, is_cut, trajectory.valid), reverse=True)
     return found
-
-
-def _no_draws() -> Draws:
-    return Draws(jnp.zeros(TARGETS.max_nodes), jnp.zeros(TARGETS.max_nodes))
 
 
 def probe() -> tuple[Trajectory, Array, Array]:

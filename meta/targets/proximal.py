@@ -5,6 +5,7 @@ Sources: drift and its inputs: Lu et al. 2022 (LPO). How far the life is as an i
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import haiku as hk
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from agents.rule import UpdateRule, masked_means
 from agents.rules.categorical import entropy, log_probability
 from agents.rules.impala import actor_critic
-from agents.rules.ppo import PPOConfig, PPOTargets, clipped_loss, ppo_targets, proximal
+from agents.rules.ppo import PPOConfig, PPOTargets, Proximal, clipped_loss, ppo_targets, proximal
 from agents.rules.returns import lambda_returns
 from agents.settings import Count, CountOrZero, OneOf, Positive
 from agents.types import Array, Params, Predictions, PredictionSpec, Trajectory, successors
@@ -132,9 +133,30 @@ def lpo(config: LPOConfig) -> UpdateRule:
     """Learned policy optimisation: −(r A − relu(f_η(r, A) − ξ)). Source: Lu et al. 2022, section 5."""
     network = drift_network(config, is_zero_at_first=False)
 
+    def drift(meta_params: Params, of: Proximal, progress: Array) -> Array:
+        return jax.nn.relu(network.apply(meta_params, of.log_ratio, of.advantage, progress) - SLACK)
+
+    return with_drift(config, config.life, drift, lambda key, num_actions: network.init(key, *_single_step(3)))
+
+
+def with_drift(
+    config: PPOConfig,
+    life: int,
+    drift: Callable[[Params, Proximal, Array], Array],
+    random_meta_params: Callable[..., Params],
+) -> UpdateRule:
+    """Make the rule of the loss −(r A − drift), with PPO's targets and its losses of value and entropy.
+
+    Args:
+      config: settings.
+      life: N; 0 where it is not known.
+      drift: η, the parts of the objective, n / N [T, B] -> [T, B].
+      random_meta_params: as that of an `UpdateRule`.
+    """
+
     def apply(meta_params, state: LifeState, trajectory, predictions, target_predictions):
         own = ppo_targets(config, trajectory, predictions)
-        progress = jnp.broadcast_to(state.progress(config.life), own.value.shape)
+        progress = jnp.broadcast_to(state.progress(life), own.value.shape)
         return LPOTargets(own, progress), LifeState(state.num_trajectories + 1)
 
     def loss(targets: LPOTargets, predictions: Predictions, trajectory: Trajectory) -> Array:
@@ -143,10 +165,9 @@ def lpo(config: LPOConfig) -> UpdateRule:
         return losses - of.ratio * of.advantage
 
     def meta_loss(meta_params: Params, targets: LPOTargets, predictions: Predictions, trajectory: Trajectory):
-        of = proximal(config, targets.own, predictions, trajectory)
-        return jax.nn.relu(network.apply(meta_params, of.log_ratio, of.advantage, targets.progress) - SLACK)
+        return drift(meta_params, proximal(config, targets.own, predictions, trajectory), targets.progress)
 
-    return _learned(config, apply, loss, meta_loss, lambda key, num_actions: network.init(key, *_single_step(3)))
+    return _learned(config, apply, loss, meta_loss, random_meta_params)
 
 
 def corrected_ppo(config: CorrectedPPOConfig) -> UpdateRule:
@@ -249,7 +270,7 @@ def _of_life(x: Array) -> Array:
     return hk.Linear(len(LARGEST), w_init=jnp.zeros)(jnp.tanh(hk.Linear(16)(x)))
 
 
-def _learned(config: LPOConfig, apply, loss, meta_loss, random_meta_params) -> UpdateRule:
+def _learned(config: PPOConfig, apply, loss, meta_loss, random_meta_params) -> UpdateRule:
     rule = actor_critic(apply, loss, config)
     init = lambda: LifeState(jnp.zeros((), jnp.int32))
     return rule._replace(meta_loss=meta_loss, random_meta_params=random_meta_params, init=init)

@@ -30,7 +30,9 @@ def test_all_rules_have_the_same_agent(tmp_path, monkeypatch):
         assert config.network == configs[0].network and config.num_env_steps(False) == 8192
     assert [config.rule.settings.entropy_cost for config in configs] == [0.01, 0.01, 0.02]
     assert [config.optimizer.learning_rate for config in configs] == [5e-3, 5e-3, 1e-3]
-    with pytest.raises(UsageError, match="^--rules: rule is 'frodo', expected one of lpo, corrected_ppo"):
+    with pytest.raises(
+        UsageError, match="^--rules: rule is 'frodo', expected one of lpo, corrected_ppo, drift_program"
+    ):
         proximal.make_config("toy/catch", "catch_and_grids", 1000)
     with pytest.raises(UsageError, match="^--rules=ppo,ppo: give each rule once, ppo or dpo, or a file$"):
         proximal.rules_of(["ppo", "ppo"])
@@ -54,11 +56,14 @@ def test_a_comparison_grows_by_a_rule(start, tmp_path):
     small = ("batch_size=4", "unroll=8", "minibatches=2", "network.hidden=8", "rule.entropy_cost=.02")
     args = ["--envs=toy/catch/4x3", "--seeds=0,1", "--steps=640", f"--out={out}"]
     args += [f"--config.{x}" for x in (*small, "optimizer.learning_rate=1e-2")]
-    for more in (["--rules=ppo"], [f"--rules=ppo,{file}", "--resume"]):
+    formula = "--formula=max(0.0, (r - max(0.8, min(1.2, r))) * A)"  # PPO's own drift
+    for more in (["--rules=ppo"], [f"--rules=ppo,{file}", formula, "--resume"]):
         done = start("experiments.proximal", *args, *more)
         assert done.returncode == 0, done.stderr
     with (out / "scores.csv").open(newline="") as text:
         rows = list(csv.DictReader(text))
-    assert len(rows) == 4 and len({row["rule"] for row in rows}) == 2
-    assert [row["score"] for row in rows[:2]] == [row["score"] for row in rows[2:]]
+    assert len(rows) == 6 and [row["rule"] for row in rows[4:]] == ["formula_1"] * 2
+    of_ppo, ours, of_formula = ([float(row["score"]) for row in rows[i : i + 2]] for i in (0, 2, 4))
+    assert of_ppo == ours
+    np.testing.assert_allclose(of_formula, of_ppo, atol=0.1)  # rounded otherwise
     assert (out / "statistics.csv").exists()

@@ -75,6 +75,7 @@ RULES = {  # a rule, and settings
     "dpo": ("dpo", {}),
     "lpo": ("lpo", META | PASSES),
     "corrected_ppo": ("corrected_ppo", META | PASSES),
+    "drift_program": ("drift_program", META | PASSES),
     "muesli": ("muesli", MODEL),
     "q_learning": ("q_learning", {}),
     "dqn": ("dqn", DQN),

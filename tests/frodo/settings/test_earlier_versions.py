@@ -29,6 +29,7 @@ LATER = {
     "dpo",
     "lpo",
     "corrected_ppo",
+    "drift_program",
     "self_tuned",
     "target_program",
     "program",

@@ -26,7 +26,7 @@ ENVS = (
 
 
 PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
-WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", "dpo", "lpo", "corrected_ppo", *PROGRAMS)
+WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", "dpo", "lpo", "corrected_ppo", "drift_program", *PROGRAMS)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -183,6 +183,7 @@ DIGESTS = {
     "dpo": "3e38a4ad7fcc",
     "lpo": "657c60013477",
     "corrected_ppo": "5c7f855bd2d5",
+    "drift_program": "1667a657980c",
     "muesli": "7ff29f1bc250",
     "q_learning": "60cdce87a5e4",
     "td_lambda": "6573b8c5a09f",

@@ -17,6 +17,7 @@ from agents.rules.q_learning import QLearningConfig, q_learning
 from agents.rules.td import TDLambdaConfig, td_lambda
 from frodo import files
 from frodo.settings.registry import RULES, RuleConfig, make_update_rule, replace
+from meta.programs.drifts import DriftProgramConfig
 from meta.programs.rule import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig
 from meta.programs.targets import TargetProgramConfig
 from meta.targets.disco import DiscoConfig
@@ -39,6 +40,7 @@ SETTINGS = {  # none at its default
     "dpo": DPOConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, drift_alpha=1.5, drift_beta=0.7),
     "lpo": LPOConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, drift_units=3, is_temporal=True, life=5),
     "corrected_ppo": CorrectedPPOConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, 3, False, 5, ("drift",), 3, 0.5),
+    "drift_program": DriftProgramConfig(0.9, 0.4, 0.2, "sum", 0.8, 0.1, False, False, "log(r) * A * 0.3 + t", 5),
     "muesli": MuesliConfig(0.9, 0.8, 0.5, 2, 3, 0.9, 0.8, 0.7, 0.6, 0.5),
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),

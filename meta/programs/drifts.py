@@ -1,0 +1,57 @@
+"""Programs as drifts in PPO's loop: what LPO's network computes, as a formula of r, A and t = n / N.
+
+The loss of the policy is −(r A − drift). η is the program's constants.
+"""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+
+from agents.rule import UpdateRule
+from agents.rules.ppo import PPOConfig, Proximal
+from agents.settings import CountOrZero
+from agents.types import Array, Params
+from meta.programs.evaluation import ARITHMETIC, Given, constants_of, evaluate, no_draws
+from meta.programs.language import Language, Program, parse_setting
+from meta.targets.proximal import with_drift
+
+DRIFTS = Language(dict.fromkeys(("r", "A", "t"), "R"), ("Constant", *ARITHMETIC))
+FORMULAS = {"ppo": "max(0.0, (r - max(0.8, min(1.2, r))) * A)"}  # r A less its minimum with the clipped one
+
+
+@dataclasses.dataclass
+class DriftProgramConfig(PPOConfig):
+    """PPO with a program in the place of the clipped ratio; `clip` is of values alone.
+
+    Attributes:
+      formula: Formula of the drift of a step in the ratio r, the advantage A and t = n / N, or the name of one: 'ppo'.
+      life: N, the trajectories of a life; 0 for those of the agent's annealing. Without either t is 0.
+    """
+
+    formula: str = FORMULAS["ppo"]
+    life: CountOrZero = 0
+
+    def validate(self) -> None:
+        super().validate()
+        _program(self.formula)
+
+
+@functools.cache
+def _program(formula: str) -> Program:
+    return parse_setting("formula", DRIFTS, formula, FORMULAS)
+
+
+def drift_program(config: DriftProgramConfig) -> UpdateRule:
+    """PPO's targets, and −(r A − drift) with the drift of a program, whose constants are η."""
+    program = _program(config.formula)
+    constants = constants_of(DRIFTS, program)
+
+    def drift(meta_params: Params, of: Proximal, progress: Array) -> Array:
+        inputs = {"r": of.ratio, "A": of.advantage, "t": progress.astype(of.ratio.dtype)}
+        flat = Given({name: jnp.ravel(x) for name, x in inputs.items()})
+        given = meta_params["program"]["constants"] if constants else None
+        return jnp.reshape(evaluate(DRIFTS, program, flat, no_draws(), given), of.ratio.shape)
+
+    of_constants: Params = {"program": {"constants": jnp.array(constants)}} if constants else {}
+    return with_drift(config, config.life, drift, lambda key, num_actions: of_constants)
