@@ -1,6 +1,7 @@
 """Evolution strategies for η: in a generation agents with different η live whole lifetimes, and η moves by their ranks.
 
-The returns at the end of lifetimes are ranked in each environment; the fitness of an η is the mean of its ranks. evosax
+The returns at the end of lifetimes are ranked in each environment, or of whole lifetimes where no episode ends in their
+last part; the fitness of an η is the mean of its ranks. evosax
 makes the generations, and moves the mean. The lifetimes of a generation in an environment are one program, and go on
 part by part, so that a run can be stopped within one.
 
@@ -18,6 +19,7 @@ import scipy.stats
 
 from agents.types import Array, Params
 from frodo import devices
+from frodo.logs import note
 from frodo.regimes.arguments import are_finite
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import OnlineState, make_online_program
@@ -80,6 +82,12 @@ def fitness_of(returns: np.ndarray) -> np.ndarray:
     """Turn returns [environments, n] into fitness, the lower the better: minus the mean rank; nan is the worst."""
     ranks = scipy.stats.rankdata(np.where(np.isfinite(returns), returns, -np.inf), axis=1)
     return -np.mean(ranks, axis=0).astype(np.float32)
+
+
+def ranked(returns: np.ndarray) -> np.ndarray:
+    """Choose from returns [environments, 2, n], of whole lifetimes and of their last parts, what is ranked."""
+    whole, last = returns[:, 0], returns[:, 1]
+    return np.where(np.isfinite(last).any(axis=1, keepdims=True), last, whole)
 
 
 class Strategies:
@@ -196,7 +204,7 @@ class Strategies:
         with np.errstate(invalid="ignore"):
             found = sums[:, ::2] / sums[:, 1::2]
         is_finite = np.stack([np.asarray(are_finite(lifetimes.learner.params)) for lifetimes in state.lifetimes])
-        fitness = fitness_of(np.where(is_finite, found[:, 1], np.nan))
+        fitness = fitness_of(np.where(is_finite, ranked(found), np.nan))
         key, tell_key = jax.random.split(state.key)
         strategy, _ = self._strategy.tell(
             tell_key, state.candidates, jnp.asarray(fitness), state.strategy, self._params
@@ -238,6 +246,7 @@ class Generations(Regime):
         self._end = self._num_first + config.strategy.generations * self.strategies.num_stops
         self.total = int(self.done(self._end))
         self.rows: list[dict[str, Any]] = []
+        self._told: set[str] = set()  # environments of which `_tell` spoke
 
     def init(self) -> tuple[Any, StrategyState]:
         return self._first.init() if self._first else (), self.strategies.init(self._key, self._meta_params)
@@ -262,10 +271,19 @@ class Generations(Regime):
         step += 1
         if found is None:
             return Advanced((first, own), step)
+        self._tell(found)
         row = self._row(found, own, step)
         self._keep([row])
         returns = [x for name, x in row.items() if name.startswith("end_return/") and np.isfinite(x)]
         return Advanced((first, own), step, [row], f"return {np.mean(returns):.3f}" if returns else "no episode ended")
+
+    def _tell(self, found: np.ndarray) -> None:
+        """Say once of each environment that what is ranked there is not what is asked for."""
+        for name, (whole, last) in zip(self._names, np.isfinite(found).any(axis=2), strict=True):
+            if not last and name not in self._told:
+                self._told.add(name)
+                what = "those of whole lifetimes are ranked" if whole else "nothing is ranked there"
+                note(f"{name}: no episode ended in the last tenth of a lifetime: {what}; longer budgets have more ends")
 
     def _row(self, found: np.ndarray, state: StrategyState, step: int) -> dict[str, Any]:
         """Return a row of a generation that is over, with the columns of a population's."""
