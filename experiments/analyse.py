@@ -16,6 +16,7 @@ from absl import flags
 
 from experiments.analyses import correction, figures
 from experiments.runs import command_line
+from frodo.runs.errors import UsageError
 from frodo.runs.folders import check_out
 
 
@@ -24,6 +25,9 @@ def main(argv: list[str]) -> None:
     folder = command_line.one_argument(argv)
     check_out(Path(FLAGS.out))
     if folder.suffix == ".npz":
+        for name in ("figures", "seed"):
+            if FLAGS[name].present:
+                raise UsageError(f"--{name}={FLAGS[name].value}: {folder} is a rule, which has one picture")
         correction.draw(folder, FLAGS.out)
     else:
         figures.run(folder, FLAGS.figures, FLAGS.seed, FLAGS.out)

@@ -34,6 +34,9 @@ def export(rule: Rule, folder: Path) -> None:
         raise ValueError(f"the rule is of the kind {kind!r}, expected one of {', '.join(KINDS)}")
     if kind not in HAND_DESIGNED and rule.meta_params is None:
         raise ValueError(f"the rule {kind!r} has no η, expected the file of a discovered one")
+    for name in ("is_value_clipped", "is_advantage_normalised"):
+        if not getattr(rule.config.rule.settings, name):
+            raise ValueError(f"{name} of the rule is False, expected True, as in DiscoBench's loss")
     check_meta_params(rule.update_rule, 2, rule.meta_params)
     settings = {name: x for name, x in vars(rule.config.rule.settings).items() if isinstance(x, bool | int | float)}
     leaves = jax.tree_util.tree_leaves_with_path(rule.meta_params or {})

@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
         for seed, end, final in zip(options.seeds, ends, finals, strict=True):
             row = {"env": config.env, "rule": name.partition("/")[2], "seed": seed}
             scores.append(row | {"score": float(end), "return": float(final)})
-    found = proximal.statistics(scores, next(iter(rules)))
+    found = proximal.statistics(scores, str(scores[0]["rule"]))
     files.write_csv(folder / "scores.csv", scores)
     files.write_csv(folder / "statistics.csv", found)
     print(logs.table([{name: f"{x:.3g}" if isinstance(x, float) else x for name, x in row.items()} for row in found]))
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     games = ",".join(f"gymnax/{name}-MinAtar" for name in ("Breakout", "Freeway", "Asterix", "SpaceInvaders"))
     flags.DEFINE_string("envs", games, "Environments.")
-    flags.DEFINE_list("rules", ["ppo", "dpo"], "Rules: ppo, dpo, or files of the kind lpo or corrected_ppo.")
+    flags.DEFINE_list("rules", ["ppo", "dpo"], "Rules: ppo, dpo, or files of learned ones.")
     flags.DEFINE_multi_string("formula", [], "Drift of one rule more; formula_1, formula_2 and so on.")
     without = ("env", "rule.kind", "distillation", "init_meta_params", "is_frozen", "annealing")
     preset = lambda: presets.for_rule("", "ppo")

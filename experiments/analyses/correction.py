@@ -1,7 +1,6 @@
 """What a proximal rule does: its loss over the ratio, its settings over a life, and its corrections of targets."""
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.rule import UpdateRule
 from agents.rules.ppo import DPOConfig, PPOConfig, PPOTargets, dpo, ppo
 from agents.types import Trajectory
 from experiments.results import plots
@@ -17,12 +17,13 @@ from frodo.logs import Progress, note, table
 from frodo.rules.files import Rule, load_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.settings.registry import RuleConfig, make_update_rule
-from meta.programs.regression import fit
+from meta.programs.regression import fit, language_of, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
 
 LIFE = 122  # trajectories, of a million steps
 TIMES = (0.0, 0.5, 1.0)  # of a life
-ADVANTAGES = (1.0, -1.0)
+ADVANTAGES = (1.0, -1.0)  # that are drawn
+OF_FORMULAS = (-4.0, -2.0, -1.0, -0.3, -0.1, 0.1, 0.3, 1.0, 2.0, 4.0), tuple(np.linspace(0, 1, 5))  # A, and times
 RATIOS = np.linspace(0.4, 1.8, 141)
 ERRORS = np.linspace(-3, 3, 61)
 NUM_ACTIONS, NUM_STEPS = 4, 16
@@ -33,6 +34,7 @@ AXES = {
     "clip": ("clipping range", *OF_LIFE),
     "lambda": ("λ", *OF_LIFE),
     "value_cost": ("weight of the value's loss", *OF_LIFE),
+    "learning_rate": ("factor of the learning rate", *OF_LIFE),
     "advantage": ("correction of the advantage", *OF_ERROR),
     "value": ("correction of the value's target", *OF_ERROR),
 }
@@ -40,13 +42,13 @@ AXES = {
 Rows = list[dict[str, Any]]
 
 
-def trajectory_of(shape: tuple[int, int], reward: Any, action: Any = 0) -> Trajectory:
+def trajectory_of(shape: tuple[int, int], reward: Any) -> Trajectory:
     """Return a trajectory whose steps all go on, of a policy that acts at random."""
     whole = lambda x, dtype, extra=0: jnp.broadcast_to(jnp.asarray(x, dtype), (shape[0] + extra, shape[1]))
     return Trajectory(
         observation=jnp.zeros((shape[0] + 1, *shape[1:], 1)),
         is_first=whole(False, bool, 1),
-        action=whole(action, jnp.int32),
+        action=whole(0, jnp.int32),
         reward=whole(reward, float),
         discount=whole(1.0, float),
         truncated=whole(False, bool),
@@ -72,7 +74,9 @@ def rewards_at_random() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(NUM_STEPS, NUM_STEPS))
 
 
-def policy_losses(rule: Any, meta_params: Any, made: Any, time: float) -> dict[float, np.ndarray]:
+def policy_losses(
+    rule: Any, meta_params: Any, made: Any, time: float, advantages: Sequence[float] = ADVANTAGES
+) -> dict[float, np.ndarray]:
     """Return the losses of a step's policy at all RATIOS by its advantage, which is not normalised; 0 where r is 1.
 
     Args:
@@ -96,19 +100,20 @@ def policy_losses(rule: Any, meta_params: Any, made: Any, time: float) -> dict[f
             losses += rule.meta_loss(meta_params, targets, predictions, trajectory)
         return np.asarray(losses)[0] - np.interp(1.0, RATIOS, losses[0])
 
-    return {advantage: losses_of(advantage) for advantage in ADVANTAGES}
+    return {advantage: losses_of(advantage) for advantage in advantages}
+
+
+def _alone(rule: Rule) -> tuple[UpdateRule, Any]:
+    """Return a rule without the loss of entropy, whose advantages are as they are given, and its η."""
+    config = rule.config.rule.replace(entropy_cost=0.0, is_advantage_normalised=False, life=LIFE)
+    return make_update_rule(config), rule.meta_params
 
 
 def rows_of(rule: Rule) -> Rows:
     """Return what is drawn: losses over ratios, settings over a life, and corrections over TD errors."""
-    settings = dataclasses.replace(
-        rule.config.rule.settings, entropy_cost=0.0, is_advantage_normalised=False, life=LIFE
-    )
     kind = rule.config.rule.name
-    by_name: dict[str, Any] = {
-        kind: (make_update_rule(rule.config.rule.replace(**vars(settings))), rule.meta_params),
-    }
-    shared = dict(entropy_cost=0.0, is_advantage_normalised=False, clip=settings.clip)
+    by_name: dict[str, Any] = {kind: _alone(rule)}
+    shared = dict(entropy_cost=0.0, is_advantage_normalised=False, clip=rule.config.rule.settings.clip)
     by_name |= {"ppo": (ppo(PPOConfig(**shared)), {}), "dpo": (dpo(DPOConfig(**shared)), {})}
     rows: Rows = []
     for name, (update_rule, meta_params) in by_name.items():
@@ -130,6 +135,8 @@ def rows_of_corrections(config: RuleConfig, meta_params: Any) -> Rows:
             changes = {name: float(x[0, 0]) for name, x in make(time).settings.items()}
             if "constants" not in parts:
                 del changes["value_cost"]
+            if rule.update_scale:
+                rows.append({"part": "learning_rate", "x": time, "y": float(rule.update_scale(meta_params))})
             for name, change in changes.items():
                 rows.append({"part": name.rstrip("_"), "x": time, "y": getattr(config.settings, name) + change})
     if "targets" in parts:
@@ -141,24 +148,41 @@ def rows_of_corrections(config: RuleConfig, meta_params: Any) -> Rows:
     return rows
 
 
-def formulas(rows: Rows) -> Rows:
-    """Return formulas for what is drawn of a rule, of the drift in r, A and t = n / N, from short to exact.
+def drift_of(rule: Rule) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return r, A and t = n / N at points of a grid, [N] each, and the drift there: the loss plus (r − 1) A."""
+    update_rule, meta_params = _alone(rule)
+    make = targets_of(update_rule, meta_params, rewards_at_random())
+    advantages, times = OF_FORMULAS
+    found: dict[str, list[np.ndarray]] = {"r": [], "A": [], "t": [], "drift": []}
+    for time in times:
+        for advantage, losses in policy_losses(update_rule, meta_params, make(time), time, advantages).items():
+            own = RATIOS, np.full_like(RATIOS, advantage), np.full_like(RATIOS, time), losses + (RATIOS - 1) * advantage
+            for name, x in zip(found, own, strict=True):
+                found[name].append(x[::5])
+    arrays = {name: np.concatenate(x) for name, x in found.items()}
+    return arrays, arrays.pop("drift")
 
-    The drift is the loss of the policy, plus (r − 1) A.
+
+def formulas(rule: Rule, rows: Rows) -> Rows:
+    """Return formulas for what a rule does, from short to exact: the drift in r, A and t = n / N, and what is drawn.
+
+    `held_out` is the error, as `error`, at points that the formula was not fitted to, every third one.
     """
-    of_loss = [row for row in rows if row["part"] == "loss" and row["rule"] not in ("ppo", "dpo")]
-    column = lambda own, name: np.array([row[name] for row in own])
-    r, advantage = column(of_loss, "x"), column(of_loss, "advantage")
-    problems = {
-        "drift": ({"r": r, "A": advantage, "t": column(of_loss, "time")}, column(of_loss, "y") + (r - 1) * advantage)
-    }
+    problems = {"drift": drift_of(rule)}
     for part, (_, xlabel, _) in AXES.items():
         if own := [row for row in rows if row["part"] == part]:
-            problems[part] = ({"t" if xlabel == "n / N" else "delta": column(own, "x")}, column(own, "y"))
+            x, y = (np.array([row[name] for row in own]) for name in ("x", "y"))
+            problems[part] = {"t" if xlabel == "n / N" else "delta": x}, y
     found, progress = [], Progress(len(problems), unit="formulas")
     for i, (part, (inputs, y)) in enumerate(problems.items()):
-        front = fit(inputs, y, num_programs=NUM_PROGRAMS) if np.ptp(y) > 1e-6 else []
-        found += [{"part": part, "size": x.size, "error": x.error, "formula": x.formula} for x in front]
+        is_out = np.arange(len(y)) % 3 == 1
+        fits = lambda mask, inputs=inputs: {name: x[mask] for name, x in inputs.items()}
+        for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS) if np.ptp(y[~is_out]) > 1e-6 else []:
+            errors = values_of(language_of(inputs), one.program, fits(is_out)) - y[is_out]
+            held_out = float(np.mean(np.square(errors)) / np.var(y[is_out]))
+            found.append(
+                {"part": part, "size": one.size, "error": one.error, "held_out": held_out, "formula": one.formula}
+            )
         progress.update(i + 1)
     return found
 
@@ -197,12 +221,12 @@ def draw(path: Path, out: str = "") -> Path:
         for axes in grid[2:].ravel()[len(others) :]:
             axes.set_axis_off()
         grid[0, 0].legend(fontsize=8)
-        figure.suptitle(f"What the rule {path.name} does")
+        figure.suptitle(f"What the rule {path.name} does, of a policy that acts at random")
     files.write_csv(
         figure_path.with_suffix(".csv"), [dict.fromkeys(("part", "rule", "time", "advantage")) | x for x in rows]
     )
     note(f"figure: {figure_path}")
-    if found := formulas(rows):
+    if found := formulas(rule, rows):
         files.write_csv(figure_path.with_name(f"{path.stem}_formulas.csv"), found)
-        print(table([row | {"error": f"{row['error']:.2g}"} for row in found]))
+        print(table([row | {name: f"{row[name]:.2g}" for name in ("error", "held_out")} for row in found]))
     return figure_path

@@ -25,7 +25,7 @@ from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import OnlineState, make_online_program
 from frodo.rules.files import Origin, Rule
 from frodo.runs.driver import Advanced, Driven, Regime
-from frodo.runs.memory import check, needs
+from frodo.runs.memory import check, needs, num_bytes
 from frodo.runs.run import FIRST_COLUMNS
 from frodo.settings.config import PopulationConfig
 from frodo.settings.registry import make_update_rule
@@ -119,9 +119,9 @@ class Strategies:
         self._part = max(1, min(self._length, PART_STEPS // (self._env_steps * self._num)))
         self._parts = -(-self._length // self._part)  # of a life
         self._runs: dict[Environment, Any] = {}
-        self._bytes = 0
+        self._kept, self._acted = 0, 0  # bytes
         self._inits = [self._make(environment, like) for environment in self._environments]
-        check({"strategy.size": self._bytes})
+        check({"strategy.size": self._kept + self._acted})
 
     @property
     def num_stops(self) -> int:
@@ -153,8 +153,9 @@ class Strategies:
         init = devices.shared_out(lambda both: jax.vmap(of_environment.init)(*both), self._num, self._devices)
         many = lambda x: jax.ShapeDtypeStruct((self._num, *x.shape), x.dtype)
         shapes = jax.eval_shape(init, jax.tree.map(many, (jax.eval_shape(jax.random.key, 0), meta_params)))
-        num = self._num if self._config.vmap_agents else 1
-        self._bytes += sum(needs(self._config, learner.setup.agent, environment, False, shapes, num).values())
+        num = self._num if self._config.vmap_agents else devices.mesh_size(self._num, len(self._devices))
+        acted = needs(self._config, learner.setup.agent, environment, False, (), num)
+        self._kept, self._acted = self._kept + num_bytes(shapes), max(self._acted, sum(acted.values()))
         return jax.jit(init, compiler_options=devices.quick_to_compile())
 
     def init(self, key: Array, meta_params: Params, num_lifetimes: int = 0, num_failed: int = 0) -> StrategyState:

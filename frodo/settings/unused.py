@@ -7,6 +7,7 @@ from typing import Any
 from agents.networks.agent import IMAGE_TORSOS
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import RuleConfig, make_update_rule
+from meta.targets.proximal import CorrectedPPOConfig
 from meta.targets.self_tuned import SelfTunedConfig
 from meta.updates.curriculum import UNIFORM
 
@@ -58,8 +59,11 @@ def unused(config: AgentConfig, is_in_jax: bool = True) -> dict[str, str]:
         none_of("strategy.generations is 0", *(f"strategy.{x}" for x in ("kind", "size", "stddev", "learning_rate")))
     elif strategy and strategy.kind == "snes":
         none_of("strategy.kind is 'snes'", "strategy.learning_rate")
-    if getattr(rule.settings, "life", None) == 0 and not config.annealing:
-        none_of("annealing and rule.life are 0, so that the end of a life is not known", "rule.is_temporal")
+    if isinstance(rule.settings, CorrectedPPOConfig):
+        of_parts = {"targets": ("lstm", "largest_correction"), "drift": ("drift_units",)}
+        for part, names in of_parts.items():
+            if part not in rule.settings.parts:
+                none_of(f"rule.parts has no {part!r}", *(f"rule.{name}" for name in names))
     if isinstance(rule.settings, SelfTunedConfig) and not rule.settings.eta_inputs:
         none_of("rule.eta_inputs is ()", "rule.history", "rule.eta_hidden")
     if not is_in_jax:

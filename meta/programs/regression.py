@@ -4,19 +4,27 @@ Programs are varied by random changes, as those of a search for losses. Each is 
 2003), so that scale and offset need not be found. What is returned is the front of error and length.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from meta.programs.evaluation import Given, evaluate, no_draws
 from meta.programs.generation import mutate, random_program
-from meta.programs.language import Language, Node, Program, compact, to_formula
+from meta.programs.language import LIMIT, Language, Node, Program, compact, to_formula
 
-OPERATORS = ("Constant", "Add", "Subtract", "DotProduct", "Div", "Max", "Min", "Log", "Exp", "Abs")
+# Those of `evaluation.ARITHMETIC` in NumPy, which takes a hundredth of the time where each program runs once.
+OPERATORS: dict[str, Callable[..., np.ndarray]] = {
+    "Add": np.add,
+    "Subtract": np.subtract,
+    "DotProduct": np.multiply,
+    "Div": lambda x, y: x / np.where(y < 0, np.minimum(y, -1e-10), np.maximum(y, 1e-10)),
+    "Max": np.maximum,
+    "Min": np.minimum,
+    "Log": lambda x: np.log(np.abs(x) + 1e-12),
+    "Exp": lambda x: np.exp(np.minimum(x, np.log(LIMIT))),
+    "Abs": np.abs,
+}
 NUM_RANDOM = 500  # programs that are drawn at first, and of which some are kept
 TOURNAMENT, POPULATION = 10, 200
 
@@ -36,11 +44,21 @@ class Fit(NamedTuple):
     error: float
 
 
+def language_of(inputs: Iterable[str], max_nodes: int = 20) -> Language:
+    """Return the language of formulas of these inputs, which are numbers."""
+    return Language(dict.fromkeys(inputs, "R"), ("Constant", *OPERATORS), max_nodes)
+
+
 def values_of(language: Language, program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Compute a program of numbers at all points, [N]."""
-    with jax.enable_x64(True):
-        given = Given({name: jnp.asarray(x) for name, x in inputs.items()})
-        return np.asarray(evaluate(language, program, given, no_draws()))
+    found = [np.asarray(x, np.float64) for x in inputs.values()]
+    for node in compact(language, program):
+        if node.operator == "Constant":
+            found.append(np.full_like(found[0], node.value))
+        else:
+            arguments = [found[i] for i in node.arguments]
+            found.append(np.clip(OPERATORS[node.operator](*arguments), -LIMIT, LIMIT))
+    return found[-1]
 
 
 def scaled(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
@@ -59,7 +77,7 @@ def fit(
     """Search for formulas of inputs, [N] each, that give y, [N].
 
     Args:
-      num_programs: that are tried.
+      num_programs: that are tried, at least NUM_RANDOM.
       max_nodes: operations of a program, at most, without offset and scale.
     Returns:
       the front, from the shortest formula to the most exact one: each is more exact than all that are shorter.
@@ -73,7 +91,7 @@ def fit(
             raise ValueError(f"{name} has the shape {x.shape}, expected {len(y)} finite numbers, one for each point")
     if not np.ptp(y):
         raise ValueError("y is constant, expected numbers that differ")
-    language, rng = Language(dict.fromkeys(arrays, "R"), OPERATORS, max_nodes), np.random.default_rng(seed)
+    language, rng = language_of(arrays, max_nodes), np.random.default_rng(seed)
     best: dict[int, tuple[float, Program]] = {}  # by size: error and program
 
     def judged(program: Program) -> tuple[float, Program]:

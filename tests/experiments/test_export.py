@@ -107,6 +107,7 @@ def test_an_exported_rule_has_the_same_targets_and_losses(rule, tmp_path):
     "rule, message",
     [
         (make_rule("impala"), "^the rule is of the kind 'impala', expected one of ppo, dpo, lpo, corrected_ppo$"),
+        (make_rule("ppo", is_value_clipped=False), "^is_value_clipped of the rule is False, expected True, as in"),
         (make_rule("lpo"), "^the rule 'lpo' has no η, expected the file of a discovered one$"),
         (
             dataclasses.replace(make_rule("lpo"), meta_params={"linear": {"w": jnp.zeros((3, 2))}}),

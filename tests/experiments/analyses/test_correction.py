@@ -40,7 +40,7 @@ def test_a_rule_that_begins_is_drawn_as_ppo():
         np.testing.assert_allclose(select(rows, part=part), np.zeros(61), atol=1e-6)
 
 
-@pytest.mark.parametrize("name, num_parts", [("lpo", 1), ("corrected_ppo", 7)])
+@pytest.mark.parametrize("name, num_parts", [("lpo", 1), ("corrected_ppo", 8)])
 def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path, monkeypatch):
     monkeypatch.setattr(correction, "NUM_PROGRAMS", 510)
     rule = rule_of(name, 0.3, **({"parts": PARTS} if name == "corrected_ppo" else {"is_temporal": True}))

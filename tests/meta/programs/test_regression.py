@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from meta.programs.language import Language, parse
-from meta.programs.regression import OPERATORS, fit, values_of
+from meta.programs.evaluation import ARITHMETIC
+from meta.programs.language import parse
+from meta.programs.regression import OPERATORS, fit, language_of, values_of
 
 RANDOM = np.random.default_rng(0)
 INPUTS = {"r": RANDOM.uniform(0.4, 1.8, 200), "A": RANDOM.normal(size=200)}
@@ -26,13 +27,22 @@ def test_known_functions_are_found(y, most, max_size):
 def test_a_formula_gives_what_is_said_of_it():
     y = np.tanh(2 * (R - 1)) * A
     front = fit(INPUTS, y, num_programs=1000, max_nodes=8)
-    language = Language(dict.fromkeys(INPUTS, "R"), OPERATORS, 20)
+    language = language_of(INPUTS)
     for one in front:
         program = parse(language, one.formula)
         assert len(program) <= one.size
         found = values_of(language, program, INPUTS)
         np.testing.assert_allclose(np.mean((found - y) ** 2) / np.var(y), one.error, rtol=1e-6)
     assert fit(INPUTS, y, num_programs=1000, max_nodes=8) == front
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_are_those_of_programs(name):
+    x, y = np.array([-2.0, 0.0, 1e-13, 3.0, 40.0]), np.array([0.0, -1e-12, 2.0, -3.0, 0.5])
+    own = OPERATORS[name]
+    found = own(x) if name in ("Log", "Exp", "Abs") else own(x, y)
+    np.testing.assert_allclose(found, ARITHMETIC[name](x, y), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
