@@ -132,9 +132,9 @@ def meta_gradient(rule, mode, truncation=0):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ["corrected_ppo", "lpo"])
-def test_all_modes_agree(name):
-    found = [meta_gradient(RULES[name], mode, truncation=3)[1] for mode in MODES]
+@pytest.mark.parametrize("name, modes", [("corrected_ppo", MODES), ("lpo", ("reverse", "mixed"))])
+def test_all_modes_agree(name, modes):
+    found = [meta_gradient(RULES[name], mode, truncation=3)[1] for mode in modes]
     for other in found[1:]:
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-12), found[0], other)
 
