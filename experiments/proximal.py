@@ -42,9 +42,9 @@ def rules_of(text: Sequence[str]) -> dict[str, str]:
 def make_config(env: str, rule: str, steps: int, formula: str = "") -> OnlineConfig:
     """Return the settings of a rule's agent in an environment; flags of settings are for all of them."""
     if formula or rule in HAND_DESIGNED:
-        config = presets.for_rule(env, "drift_program" if formula else rule)
+        config = settings.configure_frozen(env, "drift_program") if formula else presets.for_rule(env, rule)
         if formula:
-            config = config.replace(rule=config.rule.replace(formula=formula), is_frozen=True, is_validation_kept=False)
+            config = config.replace(rule=config.rule.replace(formula=formula))
             with caused_by(f"--formula={formula}"):
                 config.rule.validate()
         config = config.replace(optimizer=dataclasses.replace(config.optimizer, learning_rate=LEARNING_RATE))

@@ -17,7 +17,7 @@ from frodo.logs import Progress, note, table
 from frodo.rules.files import Rule, load_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.settings.registry import RuleConfig, make_update_rule
-from meta.programs.regression import fit, language_of, values_of
+from meta.programs.regression import fit, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
 
 LIFE = 122  # trajectories, of a million steps
@@ -178,7 +178,7 @@ def formulas(rule: Rule, rows: Rows) -> Rows:
         is_out = np.arange(len(y)) % 3 == 1
         fits = lambda mask, inputs=inputs: {name: x[mask] for name, x in inputs.items()}
         for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS) if np.ptp(y[~is_out]) > 1e-6 else []:
-            errors = values_of(language_of(inputs), one.program, fits(is_out)) - y[is_out]
+            errors = values_of(one.program, fits(is_out)) - y[is_out]
             held_out = float(np.mean(np.square(errors)) / np.var(y[is_out]))
             found.append(
                 {"part": part, "size": one.size, "error": one.error, "held_out": held_out, "formula": one.formula}

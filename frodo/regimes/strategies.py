@@ -1,9 +1,8 @@
 """Evolution strategies for η: in a generation agents with different η live whole lifetimes, and η moves by their ranks.
 
 The returns at the end of lifetimes are ranked in each environment, or of whole lifetimes where no episode ends in their
-last part; the fitness of an η is the mean of its ranks. evosax
-makes the generations, and moves the mean. The lifetimes of a generation in an environment are one program, and go on
-part by part, so that a run can be stopped within one.
+last part; the fitness of an η is the mean of its ranks. evosax makes the generations, and moves the mean. The lifetimes
+of a generation in an environment are one program, and go on part by part, so that a run can be stopped within one.
 
 Sources: OpenAI-ES: Salimans et al. 2017. SNES: Wierstra et al. 2014.
 """

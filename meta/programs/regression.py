@@ -4,6 +4,7 @@ Programs are varied by random changes, as those of a search for losses. Each is 
 2003), so that scale and offset need not be found. What is returned is the front of error and length.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -49,10 +50,10 @@ def language_of(inputs: Iterable[str], max_nodes: int = 20) -> Language:
     return Language(dict.fromkeys(inputs, "R"), ("Constant", *OPERATORS), max_nodes)
 
 
-def values_of(language: Language, program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def values_of(program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Compute a program of numbers at all points, [N]."""
     found = [np.asarray(x, np.float64) for x in inputs.values()]
-    for node in compact(language, program):
+    for node in program:
         if node.operator == "Constant":
             found.append(np.full_like(found[0], node.value))
         else:
@@ -95,14 +96,14 @@ def fit(
     best: dict[int, tuple[float, Program]] = {}  # by size: error and program
 
     def judged(program: Program) -> tuple[float, Program]:
-        error = scaled(values_of(language, used := compact(language, program), arrays), y)[2]
+        error = scaled(values_of(used := compact(language, program), arrays), y)[2]
         if error < best.get(len(used), (np.inf,))[0]:
             best[len(used)] = error, used
         return error + 1e-4 * len(used), program  # of equals the shorter
 
     draw = lambda most: random_program(language._replace(max_nodes=int(rng.integers(1, most + 1))), rng)
-    population = [judged(draw(max_nodes)) for _ in range(NUM_RANDOM)]
-    population = sorted(population, key=lambda one: one[0])[:POPULATION]
+    drawn = [judged(draw(max_nodes)) for _ in range(NUM_RANDOM)]
+    population = collections.deque(sorted(drawn, key=lambda one: one[0])[:POPULATION], POPULATION)
     for _ in range(num_programs - NUM_RANDOM):
         picks = [population[i] for i in rng.integers(len(population), size=TOURNAMENT)]
         if (how := rng.random()) < 0.1:  # what is short, so that little of it is left untried
@@ -114,11 +115,11 @@ def fit(
             child = _filled(language, rng, best[sizes[rng.integers(len(sizes))]][1]) if sizes else picks[0][1]
         for _ in range(rng.integers(4) if how >= 0.1 else 0):
             child = _moved(rng, child) if rng.random() < 0.3 else mutate(language, rng, child)
-        population = [*population[1:], judged(child)] if len(population) >= POPULATION else [*population, judged(child)]
+        population.append(judged(child))
     found = []
     for _, program in best.values():
-        whole = _with_scale(language, *_polished(language, program, arrays, y), np.std(y))
-        error = float(np.mean(np.square(values_of(language, whole, arrays) - y)) / np.var(y))
+        whole = _with_scale(language, *_polished(program, arrays, y), np.std(y))
+        error = float(np.mean(np.square(values_of(whole, arrays) - y)) / np.var(y))
         found.append(Fit(whole, to_formula(language, whole), len(whole), error))
     front: list[Fit] = []
     for one in sorted(found, key=lambda one: (one.size, one.error)):
@@ -141,9 +142,7 @@ def _moved(rng: np.random.Generator, program: Program) -> Program:
     return tuple(node._replace(value=move(node.value)) if node.operator == "Constant" else node for node in program)
 
 
-def _polished(
-    language: Language, program: Program, inputs: Mapping[str, np.ndarray], y: np.ndarray
-) -> tuple[Program, float, float]:
+def _polished(program: Program, inputs: Mapping[str, np.ndarray], y: np.ndarray) -> tuple[Program, float, float]:
     """Return a program with its best constants, and the offset and scale to them."""
     places = [i for i, node in enumerate(program) if node.operator == "Constant"]
 
@@ -152,14 +151,14 @@ def _polished(
         return tuple(node._replace(value=own[i]) if i in own else node for i, node in enumerate(program))
 
     def residuals(values: np.ndarray) -> np.ndarray:
-        x = values_of(language, with_constants(values), inputs)
+        x = values_of(with_constants(values), inputs)
         a, b, _ = scaled(x, y)
         return np.nan_to_num(y - a - b * x, nan=1e6, posinf=1e6, neginf=1e6)
 
     if places:
         start = np.array([program[i].value for i in places])
         program = with_constants(optimize.least_squares(residuals, start, max_nfev=50).x)
-    a, b, _ = scaled(values_of(language, program, inputs), y)
+    a, b, _ = scaled(values_of(program, inputs), y)
     return program, a, b
 
 

@@ -31,7 +31,7 @@ def test_a_formula_gives_what_is_said_of_it():
     for one in front:
         program = parse(language, one.formula)
         assert len(program) <= one.size
-        found = values_of(language, program, INPUTS)
+        found = values_of(program, INPUTS)
         np.testing.assert_allclose(np.mean((found - y) ** 2) / np.var(y), one.error, rtol=1e-6)
     assert fit(INPUTS, y, num_programs=1000, max_nodes=8) == front
 
