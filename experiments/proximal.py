@@ -2,18 +2,21 @@
 
     frodo proximal --rules=ppo,dpo --envs=gymnax/Breakout-MinAtar,gymnax/Asterix-MinAtar --seeds=1000-1029 --steps=1e6
     frodo proximal --rules=ppo,dpo,results/discover/corrected_ppo/rule.npz --resume    one rule more
+    frodo proximal --rules=ppo,dpo,rules/searched_ppo    a folder of rules: several searches, which share the seeds
     frodo proximal --rules=ppo --formula="max(0.0, log(r) * A - 0.2)"    a drift by a formula of r, A and t = n / N
 
 Discovered rules are frozen, with the agent of their file; hand-designed ones have PPO's, at a learning rate of 5e-3.
-All learning rates fall to 0 over a run. Writes <out>/<env>/<rule>/, a run folder each, and above them scores.csv, a row
-for each run of a seed: `score`, the return of the greedy policy at its end (where the environment is not gymnax's, as
-the policy acts), and `return`, the mean return over its last fifth; and statistics.csv: interquartile means of the
-scores over seeds, and mean differences from the first rule, seed by seed, both with 95 % bootstrap intervals.
+All learning rates fall to 0 over a run. Of n rules in a folder each has every n-th seed. Writes <out>/<env>/<rule>/, a
+run folder each, and above them scores.csv, a row for each run of a seed: `score`, the return of the greedy policy at
+its end (where the environment is not gymnax's, as the policy acts), and `return`, the mean return over its last fifth;
+and statistics.csv: interquartile means of the scores, and mean differences from the first rule, seed by seed, with 95 %
+bootstrap intervals over searches and seeds, and the p-value of the difference.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -29,13 +32,16 @@ from frodo.settings.config import OnlineConfig
 HAND_DESIGNED, LEARNING_RATE = ("ppo", "dpo"), 5e-3
 
 
-def rules_of(text: Sequence[str]) -> dict[str, str]:
-    """Return the rules of --rules by the names of their folders."""
-    found = {
-        (rule if rule in HAND_DESIGNED else str(Path(rule).with_suffix(""))).replace("/", "_"): rule for rule in text
-    }
+def rules_of(text: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the rules of --rules by the names of their folders, and in each by the names of their searches."""
+    found = {}
+    for rule in text:
+        files_of = sorted(Path(rule).glob("*.npz")) if rule and Path(rule).is_dir() else []
+        name = rule if rule in HAND_DESIGNED else str(Path(rule) if files_of else Path(rule).with_suffix(""))
+        found[name.replace("/", "_")] = {path.stem: str(path) for path in files_of} or {"": rule}
     if len(found) < len(text) or not all(text):
-        raise UsageError(f"--rules={','.join(text)}: give each rule once, {' or '.join(HAND_DESIGNED)}, or a file")
+        one = ", ".join(HAND_DESIGNED)
+        raise UsageError(f"--rules={','.join(text)}: give each rule once, {one}, a file or a folder of files")
     return found
 
 
@@ -60,20 +66,27 @@ def main(argv: list[str]) -> None:
     rules, envs = rules_of(FLAGS.rules), settings.parse_envs(FLAGS.envs)
     _, options = command_line.parse_options(argv, presets.for_rule(envs[0], "ppo"))
     configs: dict[str, OnlineConfig] = {}
+    labels: dict[str, dict[str, str]] = {}  # of each run
+    seeds: dict[str, tuple[int, ...]] = {}
     for env in envs:
-        own = {name: make_config(env, rule, options.steps) for name, rule in rules.items()}
-        own |= {f"formula_{i}": make_config(env, "", options.steps, x) for i, x in enumerate(FLAGS.formula, start=1)}
-        configs |= {f"{env.replace('/', '_')}/{name}": config for name, config in own.items()}
-    folder, _ = sweep.run_all(configs, options, experiment="proximal", metrics=("return",))
-    scores = []
-    for name, config in configs.items():
+        for rule, searches in (rules | {f"formula_{i}": {"": x} for i, x in enumerate(FLAGS.formula, start=1)}).items():
+            if len(searches) > len(options.seeds):
+                raise UsageError(f"--rules: {rule} has {len(searches)} files, more than there are seeds")
+            for i, (search, source) in enumerate(searches.items()):
+                name = str(Path(env.replace("/", "_"), rule, search))
+                formula = "" if rule in rules else source
+                configs[name] = make_config(env, source, options.steps, formula)
+                labels[name] = {"env": env, "rule": rule, "search": search}
+                seeds[name] = options.seeds[i :: len(searches)]
+    folder, _ = sweep.run_all(configs, options, experiment="proximal", metrics=("return",), seeds=seeds)
+    scores: list[dict[str, Any]] = []
+    for name in configs:
         run = reading.read(folder / name)
         metric = "greedy_return" if "greedy_return" in run.columns else "return"
         ends, finals = reading.curve(run, metric).y[:, -1], reading.final_values(run, "return")
-        for seed, end, final in zip(options.seeds, ends, finals, strict=True):
-            row = {"env": config.env, "rule": name.partition("/")[2], "seed": seed}
-            scores.append(row | {"score": float(end), "return": float(final)})
-    found = proximal.statistics(scores, str(scores[0]["rule"]))
+        for seed, end, final in zip(seeds[name], ends, finals, strict=True):
+            scores.append(labels[name] | {"seed": seed, "score": float(end), "return": float(final)})
+    found = proximal.statistics(scores, next(iter(rules)))
     files.write_csv(folder / "scores.csv", scores)
     files.write_csv(folder / "statistics.csv", found)
     print(logs.table([{name: f"{x:.3g}" if isinstance(x, float) else x for name, x in row.items()} for row in found]))
@@ -82,7 +95,7 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     games = ",".join(f"gymnax/{name}-MinAtar" for name in ("Breakout", "Freeway", "Asterix", "SpaceInvaders"))
     flags.DEFINE_string("envs", games, "Environments.")
-    flags.DEFINE_list("rules", ["ppo", "dpo"], "Rules: ppo, dpo, or files of learned ones.")
+    flags.DEFINE_list("rules", ["ppo", "dpo"], "Rules: ppo, dpo, files of learned ones, or folders of files.")
     flags.DEFINE_multi_string("formula", [], "Drift of one rule more; formula_1, formula_2 and so on.")
     without = ("env", "rule.kind", "distillation", "init_meta_params", "is_frozen", "annealing")
     preset = lambda: presets.for_rule("", "ppo")

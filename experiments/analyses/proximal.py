@@ -1,27 +1,47 @@
-"""Statistics of rules in PPO's loop: interquartile means, and differences of the same seeds."""
+"""Statistics of rules in PPO's loop: interquartile means and differences, over searches and seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+REPETITIONS, SEED = 5000, 0  # of the bootstrap
+
 
 def statistics(scores: Sequence[dict[str, Any]], first: str) -> list[dict[str, Any]]:
-    """Return a row for each environment and rule of scores by seed."""
+    """Return a row for each environment and rule of scores by search and seed.
+
+    Intervals are those of a bootstrap that draws searches, and then the seeds of each; a difference is of pairs of both
+    rules' searches. `p` is its two-sided p-value by the same bootstrap, before any correction for several tests.
+    """
     rows = []
+    quarters = lambda x: stats.trim_mean(x, 0.25)
     for env, rule in dict.fromkeys((row["env"], row["rule"]) for row in scores):
         of = {
-            name: np.array([row["score"] for row in scores if (row["env"], row["rule"]) == (env, name)])
+            name: {row["seed"]: row for row in scores if (row["env"], row["rule"]) == (env, name)}
             for name in (rule, first)
         }
-        row: dict[str, Any] = {"env": env, "rule": rule, "num_seeds": len(of[rule])}
-        quarters = lambda x, axis=-1: stats.trim_mean(x, 0.25, axis=axis)
-        for name, x, mean in (("iqm", of[rule], quarters), ("difference", of[rule] - of[first], np.mean)):
-            row[name] = float(mean(x))
-            low = high = row[name]
-            if len(x) > 1 and np.ptp(x) > 0:
-                low, high = stats.bootstrap((x,), mean, method="percentile", rng=0).confidence_interval
-            row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+        own, other = of[rule].values(), of[first]
+        values = np.array([row["score"] for row in own])
+        differences = values - [other[row["seed"]]["score"] for row in own]
+        row: dict[str, Any] = {"env": env, "rule": rule, "num_seeds": len(own)}
+        for name, x, mean, searches in (
+            ("iqm", values, quarters, [row["search"] for row in own]),
+            ("difference", differences, np.mean, [(row["search"], other[row["seed"]]["search"]) for row in own]),
+        ):
+            drawn = _bootstrap(x, searches, mean)
+            low, high = np.percentile(drawn, [2.5, 97.5])
+            row |= {name: float(mean(x)), f"{name}_low": float(low), f"{name}_high": float(high)}
+        beyond = 2 * np.minimum(np.mean(drawn <= 0), np.mean(drawn >= 0)) + 1 / REPETITIONS
+        row["p"] = float(np.minimum(beyond, 1))
         rows.append(row)
     return rows
+
+
+def _bootstrap(values: np.ndarray, searches: Sequence, function: Callable) -> np.ndarray:
+    """Return a function of values that are drawn with replacement, searches first, [REPETITIONS]."""
+    random = np.random.default_rng(SEED)
+    groups = [values[[i for i, x in enumerate(searches) if x == name]] for name in dict.fromkeys(searches)]
+    draws = lambda: [random.choice(groups[i], len(groups[i])) for i in random.integers(len(groups), size=len(groups))]
+    return np.array([function(np.concatenate(draws())) for _ in range(REPETITIONS)])

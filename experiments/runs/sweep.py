@@ -26,11 +26,13 @@ def run_all(
     metrics: Sequence[str],
     known: Mapping[str, float] | None = None,
     row_steps: float = math.inf,
+    seeds: Mapping[str, tuple[int, ...]] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Run every configuration in <out>/<its name> and summarise the metrics in a file of <out>.
 
     `known` are numbers to compare with, by name: the summary has them too. `row_steps` is that of `training.train`.
-    With options.resume, runs that are complete are left as they are, and those without a checkpoint are begun.
+    Runs in `seeds` have these seeds, others those of options. With options.resume, runs that are complete are left as
+    they are, and those without a checkpoint are begun.
 
     Returns:
       the folder, and for each configuration the mean, std and extremes over seeds of each metric, its values for each
@@ -65,6 +67,7 @@ def run_all(
         own = dataclasses.replace(
             options,
             out=str(folder / name),
+            seeds=(seeds or {}).get(name, options.seeds),
             resume=options.resume and can_go_on,
             overwrite=options.overwrite or (options.resume and not can_go_on),
             resume_out=str(folder),

@@ -34,7 +34,9 @@ def test_all_rules_have_the_same_agent(tmp_path, monkeypatch):
         UsageError, match="^--rules: rule is 'frodo', expected one of lpo, corrected_ppo, drift_program"
     ):
         proximal.make_config("toy/catch", "catch_and_grids", 1000)
-    with pytest.raises(UsageError, match="^--rules=ppo,ppo: give each rule once, ppo or dpo, or a file$"):
+    with pytest.raises(
+        UsageError, match="^--rules=ppo,ppo: give each rule once, ppo, dpo, a file or a folder of files$"
+    ):
         proximal.rules_of(["ppo", "ppo"])
 
 
@@ -42,26 +44,44 @@ def test_statistics_are_of_the_same_seeds():
     random, scores = np.random.default_rng(0), []
     base = random.normal(10, 5, size=20)
     for rule, values in (("ppo", base), ("other", base + 1 + 0.1 * random.normal(size=20))):
-        scores += [{"env": "e", "rule": rule, "seed": i, "score": x} for i, x in enumerate(values)]
+        scores += [{"env": "e", "rule": rule, "search": "", "seed": i, "score": x} for i, x in enumerate(values)]
     first, other = statistics(scores, "ppo")
     assert first["difference"] == first["difference_low"] == 0
     assert first["iqm"] == pytest.approx(np.mean(np.sort(base)[5:15]))
     assert first["iqm_low"] < first["iqm"] < first["iqm_high"]
     assert 0.9 < other["difference_low"] < other["difference"] < other["difference_high"] < 1.1
+    assert first["p"] == 1 and other["p"] < 0.001
+
+
+def test_an_interval_is_over_searches_too():
+    """Three searches of which one is bad: their seeds are no thirty independent runs."""
+    random, scores = np.random.default_rng(0), []
+    for rule, of_searches in (("ppo", (0, 0, 0)), ("found", (1, 1, -0.5))):
+        for i in range(30):
+            scores += [{"env": "e", "rule": rule, "search": i % 3, "seed": i, "score": of_searches[i % 3]}]
+            scores[-1]["score"] += 0.1 * random.normal()
+    alone = statistics([row | {"search": ""} for row in scores], "ppo")[1]
+    found = statistics(scores, "ppo")[1]
+    assert 0.4 < alone["difference"] == found["difference"] < 0.6
+    assert 0.1 < alone["difference_low"] and alone["p"] < 0.01
+    assert found["difference_low"] < -0.4 and 0.95 < found["difference_high"] < 1.1 and found["p"] > 0.05
 
 
 def test_rules_are_compared(start, tmp_path):
-    """With the same seed and an η that changes nothing, the corrected rule scores as PPO does."""
-    file, out = save_rule(tmp_path / "rule.npz"), tmp_path / "out"
+    """With an η that changes nothing, corrected rules score as PPO does; two of a folder share the seeds."""
+    found, out = tmp_path / "found", tmp_path / "out"
+    for name in ("a.npz", "b.npz"):
+        save_rule(found / name)
     small = ("batch_size=4", "unroll=8", "minibatches=2", "network.hidden=8", "rule.entropy_cost=.02")
     args = ["--envs=toy/catch/4x3", "--seeds=0,1", "--steps=640", f"--out={out}"]
     args += [f"--config.{x}" for x in (*small, "optimizer.learning_rate=1e-2")]
     formula = "--formula=max(0.0, (r - max(0.8, min(1.2, r))) * A)"  # PPO's own drift
-    done = start("experiments.proximal", *args, f"--rules=ppo,{file}", formula)
+    done = start("experiments.proximal", *args, f"--rules=ppo,{found}", formula)
     assert done.returncode == 0, done.stderr
     with (out / "scores.csv").open(newline="") as text:
         rows = list(csv.DictReader(text))
     assert len(rows) == 6 and [row["rule"] for row in rows[4:]] == ["formula_1"] * 2
+    assert [(row["search"], row["seed"]) for row in rows[2:4]] == [("a", "0"), ("b", "1")]
     of_ppo, ours, of_formula = ([float(row["score"]) for row in rows[i : i + 2]] for i in (0, 2, 4))
     assert of_ppo == ours
     np.testing.assert_allclose(of_formula, of_ppo, atol=0.1)  # rounded otherwise
