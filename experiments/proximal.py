@@ -16,13 +16,11 @@ bootstrap intervals over searches and seeds, and the p-value of the difference.
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
 from agents.validation import check_choice
 from experiments.analyses import proximal
-from experiments.results import reading
 from experiments.runs import command_line, settings, sweep
 from frodo import files, logs
 from frodo.runs.errors import UsageError, caused_by
@@ -79,13 +77,7 @@ def main(argv: list[str]) -> None:
                 labels[name] = {"env": env, "rule": rule, "search": search}
                 seeds[name] = options.seeds[i :: len(searches)]
     folder, _ = sweep.run_all(configs, options, experiment="proximal", metrics=("return",), seeds=seeds)
-    scores: list[dict[str, Any]] = []
-    for name in configs:
-        run = reading.read(folder / name)
-        metric = "greedy_return" if "greedy_return" in run.columns else "return"
-        ends, finals = reading.curve(run, metric).y[:, -1], reading.final_values(run, "return")
-        for seed, end, final in zip(seeds[name], ends, finals, strict=True):
-            scores.append(labels[name] | {"seed": seed, "score": float(end), "return": float(final)})
+    scores = proximal.scores_of(folder, labels, seeds)
     found = proximal.statistics(scores, next(iter(rules)))
     files.write_csv(folder / "scores.csv", scores)
     files.write_csv(folder / "statistics.csv", found)

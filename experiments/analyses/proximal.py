@@ -1,12 +1,29 @@
 """Statistics of rules in PPO's loop: interquartile means and differences, over searches and seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-REPETITIONS, SEED = 5000, 0  # of the bootstrap
+from experiments.results import reading
+
+REPETITIONS, SEED = 2000, 0  # of the bootstrap
+
+
+def scores_of(
+    folder: Path, labels: Mapping[str, Mapping[str, str]], seeds: Mapping[str, Sequence[int]]
+) -> list[dict[str, Any]]:
+    """Return a row for each run of a seed: its labels, and how it ended. Runs are known by their names in a folder."""
+    scores = []
+    for name, label in labels.items():
+        run = reading.read(folder / name)
+        metric = "greedy_return" if "greedy_return" in run.columns else "return"
+        ends, finals = reading.curve(run, metric).y[:, -1], reading.final_values(run, "return")
+        for seed, end, final in zip(seeds[name], ends, finals, strict=True):
+            scores.append(dict(label) | {"seed": seed, "score": float(end), "return": float(final)})
+    return scores
 
 
 def statistics(scores: Sequence[dict[str, Any]], first: str) -> list[dict[str, Any]]:

@@ -38,7 +38,9 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-VERSION = 3  # of how programs are scored and distinguished, random numbers and all; before 3 lanes drew step by step
+VERSION = (
+    4  # of how programs are scored and distinguished, random numbers and all; before 4 other probes told them apart
+)
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 

@@ -70,7 +70,7 @@ Feature = Any  # an expression: a name of an input, or an operator and its argum
 
 
 class Draws(NamedTuple):
-    """Random numbers of one evaluation, one for each node of a program: [max_nodes] each."""
+    """Random numbers of one evaluation, for the random nodes of a compact program in their order: [max_nodes] each."""
 
     normal: Array
     uniform: Array
@@ -193,7 +193,7 @@ class Instructions(NamedTuple):
       code: what it does, [max_nodes] int32.
       first, second: registers of its arguments, [max_nodes] int32.
       load: what kind of number it loads, [max_nodes] int32: a constant, a normal or a uniform draw.
-      node: of the compact program, which says which draw it is, [max_nodes] int32.
+      draw: the number of a draw, [max_nodes] int32.
       constant: the constant that it loads, [max_nodes].
       num: instructions that count, int32; the last of them, or the register `result`, is the loss.
       result: register, int32.
@@ -203,13 +203,14 @@ class Instructions(NamedTuple):
     first: Array
     second: Array
     load: Array
-    node: Array
+    draw: Array
     constant: Array
     num: Array
     result: Array
 
 
 _LOADS = {"Constant": 0, "Normal": 1, "Uniform": 2}
+_RANDOM = ("Normal", "Uniform")
 
 
 def assemble(language: Language, program: Program, known: Mapping[Feature, int]) -> Instructions:
@@ -218,6 +219,7 @@ def assemble(language: Language, program: Program, known: Mapping[Feature, int])
     expressions: list[Feature] = list(language.inputs)
     registers = {i: known[x] for i, x in enumerate(expressions) if x in known}
     rows: list[tuple[Any, ...]] = []
+    num_drawn = 0
     for i, node in enumerate(program, start=len(expressions)):
         expression = (node.operator, *(expressions[x] for x in node.arguments))
         expressions.append(i if OPERATORS[node.operator].result == "R" else expression)
@@ -225,7 +227,8 @@ def assemble(language: Language, program: Program, known: Mapping[Feature, int])
             registers[i] = known[expression]
         elif node.operator in _LOADS:
             registers[i] = len(known) + len(rows)
-            rows.append((_CODES["Load"], 0, 0, _LOADS[node.operator], i - len(language.inputs), node.value))
+            rows.append((_CODES["Load"], 0, 0, _LOADS[node.operator], num_drawn, node.value))
+            num_drawn += node.operator in _RANDOM
         elif node.operator in ARITHMETIC:
             arguments = [registers[x] for x in node.arguments]
             registers[i] = len(known) + len(rows)
@@ -244,7 +247,7 @@ def interpret(instructions: Instructions, draws: Draws, given: Array, num: Array
     not mapped over, ends the loop there.
     """
     instructions = jax.tree.map(jnp.asarray, instructions)
-    numbers = jnp.stack([instructions.constant, draws.normal[instructions.node], draws.uniform[instructions.node]])
+    numbers = jnp.stack([instructions.constant, draws.normal[instructions.draw], draws.uniform[instructions.draw]])
     loads = jnp.take_along_axis(numbers, instructions.load[None], axis=0)[0].astype(given.dtype)
     return _interpret(instructions, loads, instructions.num if num is None else num, given)
 
@@ -325,16 +328,18 @@ def evaluate_nodes(
     own = iter(constants_of(language, program) if constants is None else constants)
     names, values = list(language.inputs), [given.inputs[name] for name in language.inputs]
     like = given.inputs[next(name for name, kind in language.inputs.items() if kind == "R")]
-    for i, node in enumerate(program):
+    num_drawn = 0
+    for node in program:
         arguments = [values[x] for x in node.arguments]
         match node.operator:
             case "Q" | "QTarget":
                 values.append(given.lists[node.operator, names[node.arguments[0]]])
             case "Constant":
                 values.append(jnp.full_like(like, next(own)))
-            case "Normal" | "Uniform":
+            case operator if operator in _RANDOM:
                 drawn = draws.normal if node.operator == "Normal" else draws.uniform
-                values.append(jnp.broadcast_to(drawn[i], like.shape).astype(like.dtype))
+                values.append(jnp.broadcast_to(drawn[num_drawn], like.shape).astype(like.dtype))
+                num_drawn += 1
             case operator if operator in ARITHMETIC:
                 x, y = (rlax.clip_gradient(x, -LIMIT, LIMIT) for x in (arguments[0], arguments[-1]))
                 values.append(_arithmetic(operator, x, y))

@@ -61,13 +61,15 @@ def evaluate(nodes, names, inputs, lists, normal, uniform) -> np.ndarray:
 
 def _of_one(nodes, names, inputs, lists, normal, uniform) -> float:
     values = [inputs[name] for name in names]
-    for i, (operator, arguments, value) in enumerate(nodes):
+    drawn = 0
+    for operator, arguments, value in nodes:
         if operator in ("Q", "QTarget"):
             result = lists[operator, names[arguments[0]]]
         elif operator == "Constant":
             result = value
         elif operator in ("Normal", "Uniform"):
-            result = {"Normal": normal, "Uniform": uniform}[operator][i]
+            result = {"Normal": normal, "Uniform": uniform}[operator][drawn]
+            drawn += 1
         else:
             result = OPERATORS[operator](*(values[x] for x in arguments))
             if operator in ON_NUMBERS:

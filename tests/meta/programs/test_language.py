@@ -274,10 +274,10 @@ def test_a_version_with_two_lists_computes_what_the_one_with_all_does():
     np.testing.assert_array_equal(found, interpret(assemble(LOSSES, program, ALL), DRAWS, features(transition)))
 
 
-def test_draws_are_one_number_for_the_batch_and_one_for_each_node():
+def test_draws_are_one_number_for_the_batch_and_one_for_each_random_node():
     program = parse(LOSSES, "normal() - normal() + uniform()")
     found = evaluate(LOSSES, program, random_transition(), DRAWS)
-    np.testing.assert_allclose(found, np.full(5, DRAWS.normal[0] - DRAWS.normal[1] + DRAWS.uniform[3]), rtol=1e-6)
+    np.testing.assert_allclose(found, np.full(5, DRAWS.normal[0] - DRAWS.normal[1] + DRAWS.uniform[2]), rtol=1e-6)
 
 
 def test_random_programs_are_valid_and_mutations_change_one_node():
