@@ -1,15 +1,15 @@
 """Evolve a loss: programs are varied and selected by how well fresh agents learn by them (Co-Reyes et al. 2021).
 
-    frodo evolve --steps=2000
+    frodo evolve --programs=2000
     frodo evolve --envs=gymnax/CartPole-v1,toy/catch --config.start=dqn --config.num_frozen=0
     frodo evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
 With --scheduler a worker of a cluster that is free evaluates the next program; else lanes of this process do.
---steps are programs that are evaluated, --language says of what: losses of value-based agents, or targets of
-actor-critics. The first environment is the hurdle. Writes one run folder, results/evolve/<language>/.
-metrics.csv has one row per chunk of steps, with counts and the best score so far; programs.csv all that were evaluated,
-with formula, parent and scores; finalists.csv the best ones again, with fresh seeds; rule.npz is the best of these,
-for agents as those in the first environment; summary.json its scores, and of losses the program that is nearest to δ².
+--language says what programs are: losses of value-based agents, or targets of actor-critics. The first environment is
+the hurdle. Writes one run folder, results/evolve/<language>/. metrics.csv has one row per chunk of steps, with counts
+and the best score so far; programs.csv all that were evaluated, with formula, parent and scores; finalists.csv the best
+ones again, with fresh seeds; rule.npz is the best of these, for agents as those in the first environment; summary.json
+its scores, that of agents that learn nothing, and of losses the program that is nearest to δ².
 best.png is the best score over programs, program.png the program of rule.npz as a graph, and family.png shows all
 programs that were evaluated, and the ancestors of the best one.
 
@@ -41,7 +41,9 @@ def main(argv: list[str]) -> None:
     with workers.cluster(FLAGS.scheduler) if FLAGS.scheduler else contextlib.nullcontext() as executor:
         summary = search.run(config, options, executor)
     if not jax.process_index():
+        finalists = summary.pop("finalists")
         print(table([{"": name, "value": value} for name, value in summary.items()]))
+        print(table([{name: x if name == "formula" else f"{x:.3f}" for name, x in row.items()} for row in finalists]))
 
 
 if __name__ == "__main__":
@@ -50,5 +52,5 @@ if __name__ == "__main__":
     define_process_flags()
     command_line.define_scheduler_flag()
     preset = lambda: search.configure(flags.FLAGS.language, ())
-    command_line.define_flags(EvolveConfig(), seeds="0", steps="2000", without=("envs", "language"), preset=preset)
+    command_line.define_flags(EvolveConfig(), seeds="0", programs="2000", without=("envs", "language"), preset=preset)
     command_line.start(main)

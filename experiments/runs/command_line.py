@@ -48,12 +48,24 @@ FLAGS = flags.FLAGS
 flags.disclaim_key_flags()  # --help lists the flags as the program's own
 
 
+LENGTHS = {
+    "steps": "Environment steps of each seed, such as 2e6 or 2M.",
+    "programs": "Programs that are evaluated, such as 2000 or 2k.",
+}
+
+
 def define_flags(
-    config: Any, *, seeds: str, steps: str, without: Sequence[str] = (), preset: Callable[[], Any] | None = None
+    config: Any,
+    *,
+    seeds: str,
+    without: Sequence[str] = (),
+    preset: Callable[[], Any] | None = None,
+    **length: str,
 ) -> None:
-    """Define --seeds, --steps, --out, --resume, --overwrite, --log_to, and what `define_settings` does."""
+    """Define --seeds, --out, --resume, --overwrite, --log_to, what `define_settings` does, and one of LENGTHS."""
     flags.DEFINE_string("seeds", seeds, "Seeds, such as 3 or 0,1,2 or 0-9.")
-    flags.DEFINE_string("steps", steps, "Environment steps of each seed, such as 2e6 or 2M.")
+    for name, default in length.items():
+        flags.DEFINE_string(name, default, LENGTHS[name])
     flags.DEFINE_string("out", "", "Results folder; results/<experiment>/<name> if not given.")
     flags.DEFINE_boolean("resume", False, "Go on with the run in the results folder.")
     flags.DEFINE_boolean("overwrite", False, "Replace the run in the results folder.")
@@ -76,10 +88,11 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
     check_out(Path(FLAGS.out))
     config = parse_settings(argv, config)
     has_more = isinstance(config, PopulationConfig) and config.strategy.generations > 0
-    steps = 0 if has_more and FLAGS.steps == "0" else parse_steps(FLAGS.steps)
+    flag = next(name for name in LENGTHS if name in FLAGS)
+    steps = 0 if has_more and FLAGS[flag].value == "0" else parse_steps(FLAGS[flag].value, flag)
     seeds, log_to = parse_seeds(FLAGS.seeds), tuple(FLAGS.log_to)
     by_name(log_to)
-    return config, RunOptions(seeds, steps, FLAGS.out, FLAGS.resume, FLAGS.overwrite, log_to=log_to)
+    return config, RunOptions(seeds, steps, FLAGS.out, FLAGS.resume, FLAGS.overwrite, log_to=log_to, flag=flag)
 
 
 def parse_settings(argv: Sequence[str], config: Config) -> Config:

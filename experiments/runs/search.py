@@ -12,7 +12,7 @@ from frodo import files
 from frodo.regimes.evolution import Evolution
 from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import SEEDS_OF_FINALISTS, EvolutionConfig
-from frodo.regimes.searching import Searches, settings_for
+from frodo.regimes.searching import Searches, settings_for, total
 from frodo.runs.callbacks import by_name
 from frodo.runs.driver import drive, end_program
 from frodo.runs.folders import RunOptions, of_process
@@ -63,10 +63,14 @@ def run(config: EvolveConfig, options: RunOptions, executor: Executor | None = N
         summary = {
             "formula": best.formula,
             "score": best.score,
+            "score_of_nothing": total(found.of_nothing),
             **{f"score/{env}": float(of_envs[i]) for i, env in enumerate(config.envs)},
             **counts,
             **({"programs_per_cpu_hour": counts["evaluated"] / cpu_seconds * 3600} if cpu_seconds else {}),
             **(nearest_to_td(found.search) if config.language == "losses" else {}),
+            "finalists": [
+                {"fresh seeds": total(one.scores), "search": one.score, "formula": one.formula} for one in found.best
+            ],
         }
         run.finish(summary)
     if not plots.can_draw():

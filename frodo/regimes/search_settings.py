@@ -79,14 +79,19 @@ class Kind(NamedTuple):
       formulas: known programs by name.
       fingerprints: compact program, what a loss is told of ends by -> what distinguishes it
         (`meta.programs.equivalence`).
+      nothing: a program by which nothing is learned.
     """
 
     language: Language
     formulas: Mapping[str, str]
     fingerprints: Callable[[Program, str], dict[str, np.ndarray]]
+    nothing: str
 
 
-KINDS = {"losses": Kind(LOSSES, FORMULAS, of_loss), "targets": Kind(TARGETS, OF_TARGETS, of_target)}
+KINDS = {
+    "losses": Kind(LOSSES, FORMULAS, of_loss, "r + gamma"),
+    "targets": Kind(TARGETS, OF_TARGETS, of_target, "v + 0 * r"),
+}
 
 
 @dataclasses.dataclass

@@ -27,7 +27,7 @@ from frodo.runs.signals import Signals
 from frodo.settings import presets
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import replace
-from meta.programs.language import to_formula
+from meta.programs.language import parse, to_formula
 from meta.programs.latex import to_latex
 from meta.updates.optimizers import adam
 from toy_envs.base import Environment
@@ -59,11 +59,13 @@ class Evolved(NamedTuple):
       best: the finalists, the best first by the sum over environments of the medians of `scores`.
       metrics: of every row, [rows] each: best_score, env_steps, and counts.
       search: the search, with all programs as `search.records`.
+      of_nothing: scores of agents that learn nothing, with the finalists' fresh seeds, [environments, seeds].
     """
 
     best: list[Finalist]
     metrics: dict[str, np.ndarray]
     search: Evolution
+    of_nothing: np.ndarray
 
     @property
     def rule(self) -> Rule:
@@ -176,7 +178,9 @@ class Searches(Regime):
         if not search.is_idle:  # a callback ended it
             search.empty_lanes()
         note(f"{len(finalists)} finalists, {len(seeds)} fresh seeds")
-        trainings = Progress(len(finalists) * len(self._names) * len(seeds), unit="trainings")
+        nothing = parse(config.kind.language, config.kind.nothing)
+        programs = [*(record.program for record in finalists), nothing]
+        trainings = Progress(len(programs) * len(self._names) * len(seeds), unit="trainings")
         with contextlib.closing(self), Signals() as signals:
 
             def on_chunk(num: int) -> None:
@@ -185,7 +189,7 @@ class Searches(Regime):
                     end(signals.number)
                     raise KeyboardInterrupt
 
-            again, num_steps = search.rescore([record.program for record in finalists], seeds, on_chunk)
+            (*again, of_nothing), num_steps = search.rescore(programs, seeds, on_chunk)
         num_steps += sum(record.num_steps for record in search.records)
         language = config.kind.language
         best = [
@@ -199,9 +203,19 @@ class Searches(Regime):
             )
             for record, scores in zip(finalists, again, strict=True)
         ]
-        best.sort(key=lambda one: -np.sum(np.median(one.scores, axis=-1)))
+        best.sort(key=lambda one: -total(one.scores))
+        if total(best[0].scores) <= total(of_nothing):
+            note(
+                f"with fresh seeds nothing found is better than agents that learn nothing: {total(best[0].scores):.3f} "
+                f"and {total(of_nothing):.3f}"
+            )
         metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
-        return Evolved(best, metrics, search)
+        return Evolved(best, metrics, search, of_nothing)
+
+
+def total(scores: np.ndarray) -> float:
+    """Return the sum over environments of the medians over seeds, [environments, seeds]."""
+    return float(np.sum(np.median(scores, axis=-1)))
 
 
 def rule_of(

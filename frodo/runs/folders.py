@@ -46,6 +46,7 @@ class RunOptions:
     num_devices: int = 0  # over which each lifetime in JAX is split; 0 where whole lifetimes are shared out
     log_to: tuple[str, ...] = ()  # in addition to metrics.csv: `callbacks.WATCHERS`
     resume_out: str = ""  # the folder to resume, where it is not the run's own but that of several
+    flag: str = "steps"  # of a program, that says how long
     # Of a call of the library the argument that says how long: what the folder holds goes on, and no flags are named.
     call: str = ""
 

@@ -131,7 +131,7 @@ class Run:
                 key = key.replace("rule.settings.", "rule.")  # as its flag, or the argument of a call
                 key = key.removeprefix("config.") if self.options.call else key
                 raise UsageError(f"{self._ask}{key} was {was} in {self.folder} and is {is_now} now")
-        given = f"{self.options.call} is " if self.options.call else "--steps="
+        given = f"{self.options.call} is " if self.options.call else f"--{self.options.flag}="
         given += str(self.options.steps)
         if self.options.steps < steps:
             raise UsageError(f"{self._ask}{given}, less than the {steps} of the run in {self.folder}")

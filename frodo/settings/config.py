@@ -232,7 +232,7 @@ def make_setup(
     is_differentiable = found and all(jnp.issubdtype(x.dtype, jnp.floating) for x in found)
     if is_meta and config.rule.entry.is_learned and not is_differentiable:
         raise ValueError(
-            f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, frozen"
+            f"rule {config.rule.name!r} has nothing to learn with these settings: keep it as it is, by is_frozen=True"
         )
     num_taught = max(1, round(config.num_trajectories(config.distillation.steps, is_meta)))
     for name, steps, num in (

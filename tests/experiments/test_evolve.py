@@ -73,6 +73,11 @@ def test_files(whole):
     again = {x["number"]: [float(y["score"]) for y in finalists if y["number"] == x["number"]] for x in best}
     assert summary["score/toy/catch/5x5"] == pytest.approx(max(map(np.median, again.values())))
     assert json.loads((folder / "summary.json").read_text())["formula"] == summary["formula"]
+    fresh = {x["formula"]: np.median(again[x["number"]]) for x in best}
+    assert [x["fresh seeds"] for x in summary["finalists"]] == pytest.approx(sorted(fresh.values(), reverse=True))
+    assert {x["formula"]: x["search"] for x in summary["finalists"]} == {
+        x["formula"]: pytest.approx(float(x["score"])) for x in best
+    }
     distances = [distance_from_td(parse(LOSSES, row["formula"]), "values") for row in programs]
     assert summary["distance_from_td"] == pytest.approx(min(distances), abs=1e-3)
     nearest = [row for row, x in zip(programs, distances, strict=True) if x < min(distances) + 1e-3]
