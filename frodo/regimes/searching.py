@@ -107,6 +107,8 @@ class Searches(Regime):
 
     def begin(self, state: list[list[Any]], step: int, driven: Driven) -> list[list[Any]]:
         self._driven = driven
+        if self._has_lanes:
+            note(f"compiling the lanes of {', '.join(self._names)}")
         if step:
             told = json.loads(devices.tell(json.dumps(driven.told)))
             self.rows = told.pop("rows", [])

@@ -19,7 +19,7 @@ from tests.experiments.test_evolve import CONFIG
         (FORMULAS["dqn"], 0, 1e-6),
         ("3 * (r + gamma * max(Q_targ(s_next)) - Q(s)[a])**2 + r", 0, 1e-4),
         ("(Q(s)[a] - (r + max(Q_targ(s_next))))**2", 0, 1e-6),
-        (FORMULAS["dqn_reg"], 1e-3, 0.1),
+        (FORMULAS["dqn_reg"], 1e-3, 0.15),
         (FORMULAS["double_dqn"], 0.05, 2),
         ("0 - (Q(s)[a] - (r + gamma * max(Q_targ(s_next))))**2", 1.88, 2),
     ],
