@@ -89,7 +89,8 @@ def parse_options(argv: Sequence[str], config: Config) -> tuple[Config, RunOptio
     config = parse_settings(argv, config)
     has_more = isinstance(config, PopulationConfig) and config.strategy.generations > 0
     flag = next(name for name in LENGTHS if name in FLAGS)
-    steps = 0 if has_more and FLAGS[flag].value == "0" else parse_steps(FLAGS[flag].value, flag)
+    length = getattr(FLAGS, flag)
+    steps = 0 if has_more and length == "0" else parse_steps(length, flag)
     seeds, log_to = parse_seeds(FLAGS.seeds), tuple(FLAGS.log_to)
     by_name(log_to)
     return config, RunOptions(seeds, steps, FLAGS.out, FLAGS.resume, FLAGS.overwrite, log_to=log_to, flag=flag)
