@@ -38,8 +38,7 @@ def rules_of(text: Sequence[str]) -> dict[str, dict[str, str]]:
         name = rule if rule in HAND_DESIGNED else str(Path(rule) if files_of else Path(rule).with_suffix(""))
         found[name.replace("/", "_")] = {path.stem: str(path) for path in files_of} or {"": rule}
     if len(found) < len(text) or not all(text):
-        one = ", ".join(HAND_DESIGNED)
-        raise UsageError(f"--rules={','.join(text)}: give each rule once, {one}, a file or a folder of files")
+        raise UsageError(f"--rules={','.join(text)}: give each rule once, ppo, dpo, a file or a folder of files")
     return found
 
 
