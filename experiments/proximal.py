@@ -10,7 +10,7 @@ All learning rates fall to 0 over a run. Of n rules in a folder each has every n
 run folder each, and above them scores.csv, a row for each run of a seed: `score`, the return of the greedy policy at
 its end (where the environment is not gymnax's, as the policy acts), and `return`, the mean return over its last fifth;
 and statistics.csv: interquartile means of the scores, and mean differences from the first rule, seed by seed, with 95 %
-bootstrap intervals over searches and seeds, and the p-value of the difference.
+bootstrap intervals over the seeds of each search, p-values, and Student-t intervals over searches.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> None:
                 seeds[name] = options.seeds[i :: len(searches)]
     folder, _ = sweep.run_all(configs, options, experiment="proximal", metrics=("return",), seeds=seeds)
     scores = proximal.scores_of(folder, labels, seeds)
-    found = proximal.statistics(scores, next(iter(rules)))
+    found = proximal.statistics(scores, next(iter(labels.values()))["rule"])
     files.write_csv(folder / "scores.csv", scores)
     files.write_csv(folder / "statistics.csv", found)
     print(logs.table([{name: f"{x:.3g}" if isinstance(x, float) else x for name, x in row.items()} for row in found]))

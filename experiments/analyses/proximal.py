@@ -1,4 +1,4 @@
-"""Statistics of rules in PPO's loop: interquartile means and differences, over searches and seeds."""
+"""Statistics of rules in PPO's loop: interquartile means and differences, of searches and seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.results import reading
+from frodo.runs.errors import UsageError
 
 REPETITIONS, SEED = 2000, 0  # of the bootstrap
 
@@ -29,8 +30,12 @@ def scores_of(
 def statistics(scores: Sequence[dict[str, Any]], first: str) -> list[dict[str, Any]]:
     """Return a row for each environment and rule of scores by search and seed.
 
-    Intervals are those of a bootstrap that draws searches, and then the seeds of each; a difference is of pairs of both
-    rules' searches. `p` is its two-sided p-value by the same bootstrap, before any correction for several tests.
+    The intervals of `iqm` and `difference`, and the p-value of the latter, are of a bootstrap over the seeds of each
+    search: they say something of these searches. `searches_low` and `searches_high` are the 95 % Student-t interval of
+    the difference over searches, for others of their kind; nan where there is one.
+
+    Raises:
+      UsageError: two rules have several searches, and not as many.
     """
     rows = []
     quarters = lambda x: stats.trim_mean(x, 0.25)
@@ -42,23 +47,27 @@ def statistics(scores: Sequence[dict[str, Any]], first: str) -> list[dict[str, A
         own, other = of[rule].values(), of[first]
         values = np.array([row["score"] for row in own])
         differences = values - [other[row["seed"]]["score"] for row in own]
+        searches = [(row["search"], other[row["seed"]]["search"]) for row in own]
+        pairs = list(dict.fromkeys(searches))
+        if len(pairs) > max(len(set(names)) for names in zip(*pairs, strict=True)):
+            raise UsageError(f"--rules: {rule} and {first} have other numbers of searches, expected as many, or one")
         row: dict[str, Any] = {"env": env, "rule": rule, "num_seeds": len(own)}
-        for name, x, mean, searches in (
-            ("iqm", values, quarters, [row["search"] for row in own]),
-            ("difference", differences, np.mean, [(row["search"], other[row["seed"]]["search"]) for row in own]),
-        ):
+        for name, x, mean in (("iqm", values, quarters), ("difference", differences, np.mean)):
             drawn = _bootstrap(x, searches, mean)
             low, high = np.percentile(drawn, [2.5, 97.5])
             row |= {name: float(mean(x)), f"{name}_low": float(low), f"{name}_high": float(high)}
-        beyond = 2 * np.minimum(np.mean(drawn <= 0), np.mean(drawn >= 0)) + 1 / REPETITIONS
-        row["p"] = float(np.minimum(beyond, 1))
+        beyond = 2 * (1 + np.minimum(np.sum(drawn <= 0), np.sum(drawn >= 0))) / (1 + REPETITIONS)
+        row["p"] = float("nan" if np.isnan(drawn).any() else np.minimum(beyond, 1))
+        means = [np.mean([x for x, one in zip(differences, searches, strict=True) if one == pair]) for pair in pairs]
+        half = stats.t.ppf(0.975, len(means) - 1) * stats.sem(means) if len(means) > 1 else np.nan
+        row |= {"searches_low": float(np.mean(means) - half), "searches_high": float(np.mean(means) + half)}
         rows.append(row)
     return rows
 
 
 def _bootstrap(values: np.ndarray, searches: Sequence, function: Callable) -> np.ndarray:
-    """Return a function of values that are drawn with replacement, searches first, [REPETITIONS]."""
+    """Return a function of values that are drawn with replacement from those of their search, [REPETITIONS]."""
     random = np.random.default_rng(SEED)
     groups = [values[[i for i, x in enumerate(searches) if x == name]] for name in dict.fromkeys(searches)]
-    draws = lambda: [random.choice(groups[i], len(groups[i])) for i in random.integers(len(groups), size=len(groups))]
-    return np.array([function(np.concatenate(draws())) for _ in range(REPETITIONS)])
+    draws = lambda: np.concatenate([random.choice(group, len(group)) for group in groups])
+    return np.array([function(draws()) for _ in range(REPETITIONS)])

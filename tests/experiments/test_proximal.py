@@ -54,7 +54,7 @@ def test_statistics_are_of_the_same_seeds():
 
 
 def test_an_interval_is_over_searches_too():
-    """Three searches of which one is bad: their seeds are no thirty independent runs."""
+    """Three searches of which one is bad: their seeds are no thirty independent runs of this kind of search."""
     random, scores = np.random.default_rng(0), []
     for rule, of_searches in (("ppo", (0, 0, 0)), ("found", (1, 1, -0.5))):
         for i in range(30):
@@ -63,8 +63,15 @@ def test_an_interval_is_over_searches_too():
     alone = statistics([row | {"search": ""} for row in scores], "ppo")[1]
     found = statistics(scores, "ppo")[1]
     assert 0.4 < alone["difference"] == found["difference"] < 0.6
-    assert 0.1 < alone["difference_low"] and alone["p"] < 0.01
-    assert found["difference_low"] < -0.4 and 0.95 < found["difference_high"] < 1.1 and found["p"] > 0.05
+    assert 0.1 < alone["difference_low"] and np.isnan(alone["searches_low"])
+    assert 0.4 < found["difference_low"] and found["p"] < 0.01  # of these searches
+    assert (
+        found["searches_low"] < -1 and found["searches_high"] > 2
+    )  # of such: means 1, 1 and −.5, two degrees of freedom
+    with pytest.raises(UsageError, match="^--rules: found and ppo have other numbers of searches, expected as many"):
+        statistics([row | {"search": row["seed"] % (2 + (row["rule"] == "ppo"))} for row in scores], "ppo")
+    scores[0]["score"] = np.nan
+    assert np.isnan(statistics(scores, "ppo")[1]["p"])
 
 
 def test_rules_are_compared(start, tmp_path):
