@@ -8,9 +8,8 @@ import numpy as np
 from scipy import stats
 
 from experiments.results import reading
+from experiments.results.statistics import REPETITIONS, SEED, mean_difference
 from frodo.runs.errors import UsageError
-
-REPETITIONS, SEED = 2000, 0  # of the bootstrap
 
 
 def scores_of(
@@ -59,8 +58,8 @@ def statistics(scores: Sequence[dict[str, Any]], first: str) -> list[dict[str, A
         beyond = 2 * (1 + np.minimum(np.sum(drawn <= 0), np.sum(drawn >= 0))) / (1 + REPETITIONS)
         row["p"] = float("nan" if np.isnan(drawn).any() else np.minimum(beyond, 1))
         means = [np.mean([x for x, one in zip(differences, searches, strict=True) if one == pair]) for pair in pairs]
-        half = stats.t.ppf(0.975, len(means) - 1) * stats.sem(means) if len(means) > 1 else np.nan
-        row |= {"searches_low": float(np.mean(means) - half), "searches_high": float(np.mean(means) + half)}
+        of_searches = mean_difference(np.array(means)[:, None])
+        row |= {"searches_low": float(of_searches.low), "searches_high": float(of_searches.high)}
         rows.append(row)
     return rows
 

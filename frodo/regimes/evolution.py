@@ -38,9 +38,7 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-VERSION = (
-    4  # of how programs are scored and distinguished, random numbers and all; before 4 other probes told them apart
-)
+VERSION = 4  # of how programs are scored and distinguished, random numbers and all; before 4 by other probes
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 

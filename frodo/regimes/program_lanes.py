@@ -22,7 +22,7 @@ from frodo.runs import memory
 from frodo.states import is_key
 from meta.programs.evaluation import LISTS, Instructions, ListName, assemble, lists_of, registers_of
 from meta.programs.lanes import LaneConfig, make_lanes
-from meta.programs.language import LOSSES, Language, Program, compact, parse
+from meta.programs.language import LOSSES, RANDOM, Language, Program, compact, parse
 from meta.programs.targets import TARGETS
 from toy_envs.base import Environment
 
@@ -229,7 +229,7 @@ def block(num: int) -> int:
 
 def fits(program: Program, lists: tuple[ListName, ...], has_draws: bool) -> bool:
     """Whether lanes with these outputs of networks, and with or without random numbers, can evaluate a loss."""
-    is_random = any(node.operator in ("Normal", "Uniform") for node in compact(LOSSES, program))
+    is_random = any(node.operator in RANDOM for node in compact(LOSSES, program))
     return set(lists_of(LOSSES, program)) <= set(lists) and (has_draws or not is_random)
 
 

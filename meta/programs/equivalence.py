@@ -95,7 +95,7 @@ def distance_from_td(program: Program, ends: str = "gamma") -> float:
     return min(float(np.linalg.norm(own - _direction(parse(LOSSES, formula), ends))) for formula in TD)
 
 
-@functools.lru_cache(maxsize=10_000)  # most mutations change nodes that nothing depends on
+@functools.lru_cache(maxsize=16)  # each is large; those of TD stay
 def _fingerprint(program: Program, ends: str) -> tuple[np.ndarray, np.ndarray]:
     with jax.enable_x64(True):  # a direction of small gradients is that of their rounding else
         return jax.device_get(fingerprint(assemble(LOSSES, program, registers_of(LISTS)), ends))
@@ -129,7 +129,7 @@ def has_gradient(program: Program, ends: str = "gamma") -> bool:
     return bool(np.any(_direction(program, ends)))
 
 
-@functools.lru_cache(maxsize=10_000)
+@functools.lru_cache(maxsize=10_000)  # most mutations change nodes that nothing depends on
 def of_loss(program: Program, ends: str) -> dict[str, np.ndarray]:
     """Return the fingerprints of a compact loss, of EQUIVALENCES; "gradient" is about 0 without one.
 

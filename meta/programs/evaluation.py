@@ -22,7 +22,7 @@ import numpy as np
 
 from agents.lazy import rlax
 from agents.types import Array
-from meta.programs.language import LIMIT, LOSSES, OPERATORS, Language, Program, compact
+from meta.programs.language import LIMIT, LOSSES, OPERATORS, RANDOM, Language, Program, compact
 
 _TINY = 1e-10  # the least magnitude of a divisor
 _TINY_LOG = 1e-12
@@ -210,7 +210,6 @@ class Instructions(NamedTuple):
 
 
 _LOADS = {"Constant": 0, "Normal": 1, "Uniform": 2}
-_RANDOM = ("Normal", "Uniform")
 
 
 def assemble(language: Language, program: Program, known: Mapping[Feature, int]) -> Instructions:
@@ -228,7 +227,7 @@ def assemble(language: Language, program: Program, known: Mapping[Feature, int])
         elif node.operator in _LOADS:
             registers[i] = len(known) + len(rows)
             rows.append((_CODES["Load"], 0, 0, _LOADS[node.operator], num_drawn, node.value))
-            num_drawn += node.operator in _RANDOM
+            num_drawn += node.operator in RANDOM
         elif node.operator in ARITHMETIC:
             arguments = [registers[x] for x in node.arguments]
             registers[i] = len(known) + len(rows)
@@ -336,7 +335,7 @@ def evaluate_nodes(
                 values.append(given.lists[node.operator, names[node.arguments[0]]])
             case "Constant":
                 values.append(jnp.full_like(like, next(own)))
-            case operator if operator in _RANDOM:
+            case operator if operator in RANDOM:
                 drawn = draws.normal if node.operator == "Normal" else draws.uniform
                 values.append(jnp.broadcast_to(drawn[num_drawn], like.shape).astype(like.dtype))
                 num_drawn += 1

@@ -68,6 +68,7 @@ OPERATORS = {
     "KLDiv": Operator("PP", "R", "kl({}, {})", r"\mathrm{{KL}}({} \,\|\, {})"),
     "Entropy": Operator("P", "R", "entropy({})", r"\mathcal{{H}}({})"),
 }
+RANDOM = ("Normal", "Uniform")  # operators, each node of which is a draw of its own
 LIMIT = 1e10  # of constants, of results, and of the gradient to an argument, in size
 CONSTANTS = (1.0, 0.5, 0.2, 0.1, 0.01)  # what a search draws from
 
@@ -250,7 +251,7 @@ class _Reader:
             raise ValueError(f"{text} is nothing that this language has")
         _check_types(operator, [self.type_of(x) for x in arguments])
         node = Node(operator, arguments, value)
-        is_random = operator in ("Normal", "Uniform")  # each is a draw of its own
+        is_random = operator in RANDOM
         if node not in self.nodes or is_random:
             self.nodes.append(node)
             return len(self.language.inputs) + len(self.nodes) - 1

@@ -17,7 +17,7 @@ from agents.settings import Count, Fraction, OneOf, Settings
 from agents.types import Array, PredictionSpec, successors
 from meta.programs.equivalence import has_gradient
 from meta.programs.evaluation import ENDS, Transition, constants_of, draw, evaluate_nodes, lists_of
-from meta.programs.language import FORMULAS, LOSSES, Program, compact, parse_setting
+from meta.programs.language import FORMULAS, LOSSES, RANDOM, Program, compact, parse_setting
 
 MOST_MAXIMA = 2  # by which cases are distinguished
 
@@ -104,7 +104,7 @@ def program(config: ProgramConfig, is_learned: bool = True) -> UpdateRule:
     """
     parsed = compact(LOSSES, parse_loss("formula", config.formula, config.ends))
     lists, constants = lists_of(LOSSES, parsed), constants_of(LOSSES, parsed) if is_learned else []
-    is_random = any(node.operator in ("Normal", "Uniform") for node in parsed)
+    is_random = any(node.operator in RANDOM for node in parsed)
 
     def apply(meta_params, rule_state, trajectory, predictions, target_predictions):
         def flat(x: Array) -> Array:
