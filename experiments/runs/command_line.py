@@ -254,7 +254,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
         rest = FLAGS([argument for argument in argv if argument not in asked])
     except flags.UnrecognizedFlagError as error:
         name = error.flagname
-        near = did_you_mean(f"--{name}", [f"--{known}" for known in FLAGS]) or ": --help lists the flags"
+        length = next((f" (did you mean '--{known}'?)" for known in LENGTHS if known in FLAGS and name in LENGTHS), "")
+        near = length or did_you_mean(f"--{name}", [f"--{known}" for known in FLAGS]) or ": --help lists the flags"
         _fail(f"--{name} is no flag of this program{near}")
     except flags.Error as error:
         match = re.match(r"flag --([^=]+)=(.*?): ", str(error))

@@ -42,7 +42,9 @@ def test_flags_of_all_programs(start, here, program):
     assert refuse(f"--out={LONG}") == f"--out={LONG}: File name too long"
     assert "in which there are no others" in refuse(f"--out={__file__}/out")
     assert refuse(f"--out={__file__}") == f"--out={__file__} is a file: name a folder"
-    assert refuse("--steps=1e400") == "--steps=1e400: give a positive whole number, such as 5000, 2e6 or 2M"
+    length, other = ("--programs", "--steps") if program == "evolve" else ("--steps", "--programs")
+    assert refuse(f"{other}=5") == f"{other} is no flag of this program (did you mean '{length}'?)"
+    assert refuse(f"{length}=1e400") == f"{length}=1e400: give a positive whole number, such as 5000, 2e6 or 2M"
 
 
 @pytest.mark.parametrize(
