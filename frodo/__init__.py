@@ -1,9 +1,10 @@
 """Agents that discover their own reinforcement-learning objective: the package as a library.
 
-Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds a user-defined `RuleEntry` to `RULES`. A
-user-defined loop: `make_learner`, `make_trajectory`. Regimes: `discover_online` on one environment, whose result `load`
-reads from a file, `discover` by a population, `evolve` by a search for programs; all three keep a run in a folder and
-call back. In `Trials`, `returns_by_trial` on `held_out_tasks` says what the agent's memory learns.
+Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds a user-defined `RuleEntry` to `RULES`, and
+`register_operator` an operator to the language of programs. A user-defined loop: `make_learner`, `make_trajectory`.
+Regimes: `discover_online` on one environment, whose result `load` reads from a file, `discover` by a population,
+`evolve` by a search for programs; all three keep a run in a folder and call back. In `Trials`, `returns_by_trial` on
+`held_out_tasks` says what the agent's memory learns.
 Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
 `Learner.derivatives`. Settings: `AgentConfig`, `PopulationConfig` and what they are made of.
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from frodo.settings.config import AgentConfig, PopulationConfig
     from frodo.settings.registry import RULES, RuleConfig, RuleEntry
     from frodo.settings.strategies import StrategyConfig
+    from meta.programs.operators import register_operator
     from meta.targets.inputs import INPUTS, InputContext
     from meta.targets.target_network import TargetInputs, TargetNetwork, TargetNetworkConfig
     from meta.updates.curriculum import CurriculumConfig
@@ -109,6 +111,7 @@ __all__ = [
     "make_rule",
     "make_trajectory",
     "presets",
+    "register_operator",
     "register_rule",
     "returns_by_trial",
     "shipped_rules",

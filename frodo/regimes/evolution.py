@@ -226,6 +226,7 @@ class Evolution:
         evaluator = self._evaluator
         told = {
             "version": VERSION,
+            "operators": list(self.config.kind.language.operators),
             "rng": self._rng.bit_generator.state,
             "records": [dataclasses.asdict(record) for record in self.records],
             "members": list(self.members),
@@ -240,10 +241,15 @@ class Evolution:
         """Go on from a state of a search with the same tasks and settings.
 
         Raises:
-          ValueError: if an earlier version began it, which scored or distinguished programs in another way.
+          ValueError: if an earlier version began it, which scored or distinguished programs in another way, or its
+            language had other operators, which its random numbers choose among.
         """
         if told.get("version") != VERSION:
             raise ValueError("an earlier version began this search, and scored programs in another way: begin anew")
+        had, has = told["operators"], list(self.config.kind.language.operators)
+        if had != has:
+            other = sorted(set(had) ^ set(has)) or [x for x, y in zip(had, has, strict=True) if x != y]
+            raise ValueError(f"this search had other operators, or in another order: {', '.join(other)}")
         self._rng.bit_generator.state = told["rng"]
         self.counts, self._hashes = collections.Counter(told["counts"]), set(told["hashes"])
         for record in told["records"]:

@@ -6,14 +6,12 @@ that are made of lists are a fixed set of *features*, the same for all programs,
 arithmetic on registers. `assemble` turns a program into `Instructions`: arrays, which are data of a compiled program,
 and can be mapped over. The interpreter has a reverse pass of its own, whose tape is the registers.
 
-Operators are total: results and derivatives are finite for all arguments whose squares are. Results of arithmetic are
-clipped to ±1e10, and so is what each argument of an operator gets of the gradient, so that no product of them
-overflows.
+What each argument of an operator gets of the gradient is clipped to ±1e10, so that no product of them overflows.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -23,44 +21,7 @@ import numpy as np
 from agents.lazy import rlax
 from agents.types import Array
 from meta.programs.language import LIMIT, LOSSES, OPERATORS, RANDOM, Language, Program, compact
-
-_TINY = 1e-10  # the least magnitude of a divisor
-_TINY_LOG = 1e-12
-
-# Arithmetic on numbers, by the names of `language.OPERATORS`; of one argument, the second is ignored.
-ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {
-    "Add": lambda x, y: x + y,
-    "Subtract": lambda x, y: x - y,
-    "DotProduct": lambda x, y: x * y,
-    "Div": lambda x, y: x / jnp.where(y < 0, jnp.minimum(y, -_TINY), jnp.maximum(y, _TINY)),
-    "L2Distance": lambda x, y: (x - y) ** 2,
-    "Max": lambda x, y: jnp.maximum(x, y),
-    "Min": lambda x, y: jnp.minimum(x, y),
-    "Log": lambda x, _: jnp.log(jnp.abs(x) + _TINY_LOG),
-    "Exp": lambda x, _: jnp.exp(jnp.minimum(x, np.log(LIMIT))),
-    "Abs": lambda x, _: jnp.abs(x),
-    "MultiplyTenth": lambda x, _: 0.1 * x,
-}
-# Numbers made of lists, of probabilities by their logarithms, and of states.
-OF_LISTS: dict[str, Callable[..., Any]] = {
-    "MaxList": lambda x: jnp.max(x, axis=-1),
-    "MinList": lambda x: jnp.min(x, axis=-1),
-    "MeanList": lambda x: jnp.mean(x, axis=-1),
-    "VarianceList": lambda x: jnp.var(x, axis=-1),
-    "SelectList": lambda x, action: jnp.take_along_axis(x, action[:, None], axis=-1)[:, 0],
-    "ArgMaxList": lambda x: jnp.argmax(x, axis=-1),
-    "Softmax": lambda x: jax.nn.log_softmax(x),
-    "Entropy": lambda log_p: -jnp.sum(jnp.exp(log_p) * log_p, axis=-1),
-    "KLDiv": lambda log_p, log_q: jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1),
-    "StateDotProduct": lambda x, y: jnp.sum(x * y, axis=-1),
-    "StateL2Distance": lambda x, y: jnp.sum((x - y) ** 2, axis=-1),
-}
-_CODES = {name: i for i, name in enumerate(("Load", *ARITHMETIC))}
-
-
-def _arithmetic(name: str, x: Array, y: Array) -> Array:
-    return jnp.clip(ARITHMETIC[name](x, y), -LIMIT, LIMIT)
-
+from meta.programs.operators import ARITHMETIC, CODES, OF_LISTS, arithmetic
 
 ListName = tuple[str, str]  # a network and the state that it sees
 NETWORKS = ("Q", "QTarget")
@@ -226,13 +187,13 @@ def assemble(language: Language, program: Program, known: Mapping[Feature, int])
             registers[i] = known[expression]
         elif node.operator in _LOADS:
             registers[i] = len(known) + len(rows)
-            rows.append((_CODES["Load"], 0, 0, _LOADS[node.operator], num_drawn, node.value))
+            rows.append((CODES["Load"], 0, 0, _LOADS[node.operator], num_drawn, node.value))
             num_drawn += node.operator in RANDOM
         elif node.operator in ARITHMETIC:
             arguments = [registers[x] for x in node.arguments]
             registers[i] = len(known) + len(rows)
-            rows.append((_CODES[node.operator], arguments[0], arguments[-1], 0, 0, 0.0))
-    padded = rows + [(_CODES["Load"], 0, 0, 0, 0, 0.0)] * (language.max_nodes - len(rows))
+            rows.append((CODES[node.operator], arguments[0], arguments[-1], 0, 0, 0.0))
+    padded = rows + [(CODES["Load"], 0, 0, 0, 0, 0.0)] * (language.max_nodes - len(rows))
     *whole, constant = (np.array(x) for x in zip(*padded, strict=True))
     columns: list[Any] = [x.astype(np.int32) for x in whole]
     num, result = np.int32(len(rows)), np.int32(registers[len(expressions) - 1])
@@ -261,7 +222,7 @@ def _registers(instructions: Instructions, loads: Array, num: Array, given: Arra
 
     def body(i, registers):
         x, y = registers[instructions.first[i]], registers[instructions.second[i]]
-        results = [_arithmetic(name, x, y) for name in ARITHMETIC]
+        results = [arithmetic(name, x, y) for name in ARITHMETIC]
         result = _cases(instructions.code[i], [jnp.broadcast_to(loads[i], x.shape), *results])
         return jax.lax.dynamic_update_index_in_dim(registers, result, first + i, axis=0)
 
@@ -286,7 +247,7 @@ def _backward(kept, cotangent):
     def body(j, adjoint):
         i = num - 1 - j
         x, y, g = registers[instructions.first[i]], registers[instructions.second[i]], adjoint[first + i]
-        pairs = [jax.vjp(lambda x, y, name=name: _arithmetic(name, x, y), x, y)[1](g) for name in ARITHMETIC]
+        pairs = [jax.vjp(lambda x, y, name=name: arithmetic(name, x, y), x, y)[1](g) for name in ARITHMETIC]
         zero = jnp.zeros_like(g)
         dx, dy = (_cases(instructions.code[i], [zero, *own]) for own in zip(*pairs, strict=True))
         adjoint = adjoint.at[instructions.first[i]].add(jnp.clip(dx, -LIMIT, LIMIT))
@@ -341,7 +302,7 @@ def evaluate_nodes(
                 num_drawn += 1
             case operator if operator in ARITHMETIC:
                 x, y = (rlax.clip_gradient(x, -LIMIT, LIMIT) for x in (arguments[0], arguments[-1]))
-                values.append(_arithmetic(operator, x, y))
+                values.append(arithmetic(operator, x, y))
             case operator:
                 values.append(OF_LISTS[operator](*arguments))
     return values

@@ -16,7 +16,7 @@ at `s_next` are. Equal parts are one node. `(x - y)**2` is the paper's L2Distanc
 
 import ast
 import collections
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agents.validation import did_you_mean
@@ -91,7 +91,7 @@ class Language(NamedTuple):
     """What programs compute from what: names of inputs with their types, operators, and the most nodes of a program."""
 
     inputs: Mapping[str, str]
-    operators: tuple[str, ...]
+    operators: Collection[str]
     max_nodes: int = 20
 
     def type_of(self, program: Sequence[Node], i: int) -> str:
@@ -100,7 +100,7 @@ class Language(NamedTuple):
         return types[i] if i < len(types) else OPERATORS[program[i - len(types)].operator].result
 
 
-LOSSES = Language({"s": "S", "a": "Z", "r": "R", "gamma": "R", "s_next": "S"}, tuple(OPERATORS))
+LOSSES = Language({"s": "S", "a": "Z", "r": "R", "gamma": "R", "s_next": "S"}, OPERATORS)
 
 
 def compact(language: Language, program: Program) -> Program:

@@ -21,7 +21,6 @@ from agents.rules.impala import A2CConfig, actor_critic
 from agents.settings import Fraction
 from agents.types import Array, Params, Trajectory, successors
 from meta.programs.evaluation import (
-    ARITHMETIC,
     Given,
     Instructions,
     assemble,
@@ -31,10 +30,11 @@ from meta.programs.evaluation import (
     no_draws,
 )
 from meta.programs.language import Language, Program, parse_setting
+from meta.programs.operators import NUMERICAL
 from meta.targets.fitting import make_up
 from meta.targets.scalar import FrodoConfig, actor_critic_inner_loss, difference_from_vtrace
 
-TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), ("Constant", *ARITHMETIC))
+TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), NUMERICAL)
 FORMULAS = {  # with λ = 0.95
     "n_step_return": "r + gamma * G_next",
     "lambda_return": "r + gamma * (v_next + 0.95 * (G_next - v_next))",

@@ -21,6 +21,7 @@ from frodo.regimes import evolution, plan
 from frodo.rules.files import SHIPPED
 from frodo.runs import workers
 from frodo.settings.registry import RULES
+from meta.programs.operators import REGISTRIES
 from meta.targets.inputs import INPUTS
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ BLOCK = re.compile(
     r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S
 )
 PARSED_ALONE = ("analyse", "benchmark", "check_disco103", "report")  # they have files of others, or no folder
-REGISTERED = re.compile(r"register_rule\(\s*[\"'](\w+)")
+REGISTERED = re.compile(r"register_(?:rule|operator)\(\s*[\"'](\w+)")
 WITH_FOLDERS = ("config.json", "comparison.json", "sweep.json")
 
 
@@ -79,7 +80,7 @@ def as_before():
     """Take back what a page registers, and where it has JAX keep programs."""
     import jax
 
-    registries = [(registry, dict(registry)) for registry in (RULES, INPUTS)]
+    registries = [(registry, dict(registry)) for registry in (RULES, INPUTS, *REGISTRIES)]
     cache = jax.config.jax_compilation_cache_dir
     try:
         yield

@@ -222,11 +222,13 @@ def test_a_search_that_is_stopped_twice_is_one_that_never_was(found):
     assert text_of(resumed) == text_of(found) and resumed.counts == found.counts
 
 
-def test_a_search_of_an_earlier_version_does_not_go_on(found):
+def test_a_search_of_an_earlier_version_or_another_language_does_not_go_on(found):
     _, told = found.state()
     more = Evolution(TASKS, CONFIG, 0)
     with pytest.raises(ValueError, match="^an earlier version began this search, and scored programs in another way"):
         more.restore([], told | {"version": 1})
+    with pytest.raises(ValueError, match="^this search had other operators, or in another order: saturated$"):
+        more.restore([], told | {"operators": [*told["operators"], "saturated"]})
 
 
 def test_the_best_of_a_tournament_is_varied(found):

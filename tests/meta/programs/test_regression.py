@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from meta.programs.evaluation import ARITHMETIC
 from meta.programs.language import parse
+from meta.programs.operators import ARITHMETIC
 from meta.programs.regression import OPERATORS, fit, language_of, values_of
 
 RANDOM = np.random.default_rng(0)
