@@ -6,8 +6,9 @@ run in chunks of steps, all of an environment in one compiled program; lanes tha
 data. Or they are jobs of an executor (`program_jobs`). The first environment is the hurdle: a program that does too
 badly there, with its first seed, sees no other, and no more seeds.
 
-A program whose gradient is that of an earlier one, whatever its formula, gets the earlier one's score; or, as in the
-paper, one whose outputs are.
+A program whose gradient is that of an earlier one, whatever its formula, is not evaluated; or, as in the paper, one
+whose outputs are. It takes the earlier one's place in the population, with its age: were it a young member, copies of
+one program would never grow old, and fill the population. Programs without a gradient are no members.
 """
 
 import collections
@@ -38,7 +39,7 @@ COUNTED = (
     "cut at the hurdle",
     "not finite",
 )
-VERSION = 4  # of how programs are scored and distinguished, random numbers and all; before 4 by other probes
+VERSION = 5  # of how programs are scored and distinguished, random numbers and all; before 4 by other probes
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 
@@ -59,7 +60,6 @@ class Record:
         are known.
       num_steps: environment steps of its agents.
       is_finite: whether the parameters of all its agents were.
-      waiting: equal programs that will be members when the score is known.
     """
 
     number: int
@@ -69,7 +69,6 @@ class Record:
     score: float | None = None
     num_steps: int = 0
     is_finite: bool = True
-    waiting: list[Program] = dataclasses.field(default_factory=list)
 
 
 def _program(nodes: Sequence[Sequence[Any]]) -> Program:
@@ -82,7 +81,8 @@ class Evolution:
 
     Attributes:
       records: all programs that were evaluated, or are being so.
-      members: the population, the oldest first: programs, each with the number of the record that has its score.
+      members: the population, the oldest first: programs, each with the number of the record that has its score, no
+        two with the same.
       counts: proposals, of them those equal to a record in their gradients, those with the outputs of an earlier
         proposal (by a hash, as in the paper), and those without a gradient; evaluations, of them cut at the hurdle.
     """
@@ -101,7 +101,7 @@ class Evolution:
         self._known = {name: Rows() for name in EQUIVALENCES}
         self._hashes: set[str] = set()  # of the outputs of all proposals
         self.records: list[Record] = []
-        self.members: collections.deque[tuple[Program, int | None]] = collections.deque(maxlen=config.population_size)
+        self.members: collections.deque[tuple[Program, int]] = collections.deque(maxlen=config.population_size)
         self.counts = collections.Counter[str]()
 
     @property
@@ -183,7 +183,7 @@ class Evolution:
             program, parent = random_program(self.config.kind.language, self._rng, self._start), None
         else:
             drawn = self._rng.choice(len(self.members), min(self.config.tournament_size, len(self.members)), False)
-            score_of = lambda member: -np.inf if member[1] is None else self.records[member[1]].score or 0.0
+            score_of = lambda member: self.records[member[1]].score or 0.0
             varied, parent = max((self.members[i] for i in drawn), key=score_of)
             program = mutate(self.config.kind.language, self._rng, varied, self.config.num_frozen)
         own = self._fingerprints_of(program)
@@ -192,19 +192,17 @@ class Evolution:
         self._hashes.add(outputs_hash)
         if np.max(np.abs(own["gradient"])) < SAME:
             self.counts["without gradient"] += 1
-            self.members.append((program, None))
             return False
         same = {name: known.same(own[name]) for name, known in self._known.items()}
         self.counts["equal gradients"] += same["gradient"] is not None
         if (number := same[self.config.equivalence]) is None:
-            record = Record(len(self.records), program, parent, waiting=[program])
+            record = Record(len(self.records), program, parent)
             self._remember(record, own)
             self._submit(record, self._trainings[:1])
             return True
-        if self.records[number].score is None:
-            self.records[number].waiting.append(program)
-        else:
-            self.members.append((program, number))
+        for i, member in enumerate(self.members):
+            if member[1] == number:
+                self.members[i] = program, number
         return False
 
     def _fingerprints_of(self, program: Program) -> dict[str, np.ndarray]:
@@ -254,8 +252,7 @@ class Evolution:
         self.counts, self._hashes = collections.Counter(told["counts"]), set(told["hashes"])
         for record in told["records"]:
             scores = {int(task): scores for task, scores in record["scores"].items()}
-            programs = {"program": _program(record["program"]), "waiting": [_program(x) for x in record["waiting"]]}
-            own = Record(**record | programs | {"scores": scores})
+            own = Record(**record | {"program": _program(record["program"]), "scores": scores})
             self._remember(own, self._fingerprints_of(own.program))
         self.members.extend((_program(program), number) for program, number in told["members"])
         for queue, jobs in zip(self._evaluator.queues, told["queues"], strict=True):
@@ -292,5 +289,4 @@ class Evolution:
                 "the environments show may not be, or learning_rate is too large"
             )
         record.score = total if record.is_finite else 0.0
-        self.members.extend((program, record.number) for program in record.waiting)
-        record.waiting = []
+        self.members.append((record.program, record.number))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from frodo.regimes import evolution
-from frodo.regimes.evolution import Evolution
+from frodo.regimes.evolution import Evolution, Record
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.program_lanes import Evaluator, Job, Pool, Task, make_pools
@@ -86,8 +86,22 @@ def test_every_program_is_scored_once_and_sees_the_other_tasks_if_it_takes_the_h
 
 def test_the_oldest_members_go(found):
     assert len(found.members) == 10
-    numbers = {number for _, number in found.members if number is not None}
-    assert max(numbers) >= 20
+    assert max(number for _, number in found.members) >= 20
+
+
+def test_an_equal_program_takes_the_place_of_the_member_that_it_equals_and_is_no_younger():
+    found = Evolution(TASKS[:1], CONFIG, 0)
+    programs = [parse(LOSSES, f"(Q(s)[a] - {i})**2") for i in range(3)]
+    for i, program in enumerate(programs):
+        found._remember(Record(i, program, score=float(i)), found._fingerprints_of(program))
+        found.members.append((program, i))
+    equal = parse(LOSSES, "0.5 * (1 - Q(s)[a])**2 + gamma")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evolution, "random_program", lambda *_: equal)
+        assert not found._propose()
+        patch.setattr(evolution, "random_program", lambda *_: parse(LOSSES, "r + gamma"))
+        assert not found._propose()  # without a gradient it is no member
+    assert list(found.members) == [(programs[0], 0), (equal, 1), (programs[2], 2)] and len(found.records) == 3
 
 
 def gradient_of(program, ends="gamma"):
@@ -98,12 +112,9 @@ def test_records_differ_in_their_gradients_and_equal_programs_get_the_score_of_t
     prints = [gradient_of(record.program) for record in found.records]
     distance = np.max(np.abs(np.array(prints)[:, None] - np.array(prints)), axis=-1)
     assert np.min(distance + np.eye(len(prints))) >= SAME
+    assert len({number for _, number in found.members}) == len(found.members)
     for program, number in found.members:
-        own = gradient_of(program)
-        if number is None:
-            assert not np.any(own)
-        else:
-            np.testing.assert_allclose(own, prints[number], atol=SAME)
+        np.testing.assert_allclose(gradient_of(program), prints[number], atol=SAME)
 
 
 @pytest.mark.parametrize(
