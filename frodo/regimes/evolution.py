@@ -4,7 +4,9 @@ Regularised evolution (Real et al. 2019; Algorithm 2 of the paper): the best of 
 its child becomes a member, and the oldest member goes. Children are evaluated in *lanes* (`meta.programs.lanes`), which
 run in chunks of steps, all of an environment in one compiled program; lanes that are done get the next programs, as
 data. Or they are jobs of an executor (`program_jobs`). The first environment is the hurdle: a program that does too
-badly there, with its first seed, sees no other, and no more seeds.
+badly there, with its first seed, sees no other, and no more seeds. Its first training ends at half, too, where its
+score so far is low among those of earlier programs. One whose score is near the best gets more seeds before it counts,
+as the best of many scores is lucky.
 
 A program whose gradient is that of an earlier one, whatever its formula, is not evaluated; or, as in the paper, one
 whose outputs are. It takes the earlier one's place in the population, with its age: were it a young member, copies of
@@ -36,10 +38,14 @@ COUNTED = (
     "equal outputs",
     "without gradient",
     "evaluated",
+    "stopped at half",
     "cut at the hurdle",
+    "confirmed",
     "not finite",
 )
 VERSION = 5  # of how programs are scored and distinguished, random numbers and all; before 4 by other probes
+MIN_HALVES = 20  # scores at half, from which a training is stopped by its rank
+NEAR = 0.1  # the share of scores that are near the best
 ALL_NOT_FINITE = 10  # programs, of which it is said
 MAX_KNOWN = 10_000  # proposals in a row that are nothing new
 
@@ -59,7 +65,9 @@ class Record:
       score: the sum over tasks of the medians over seeds, as the mean of a few is that of the luckiest; None until all
         are known.
       num_steps: environment steps of its agents.
+      num_trainings: agents that were trained, or will be.
       is_finite: whether the parameters of all its agents were.
+      half: the score of its first agent when half of the training was done; None where it did not come so far.
     """
 
     number: int
@@ -68,7 +76,9 @@ class Record:
     scores: dict[int, list[float]] = dataclasses.field(default_factory=dict)
     score: float | None = None
     num_steps: int = 0
+    num_trainings: int = 0
     is_finite: bool = True
+    half: float | None = None
 
 
 def _program(nodes: Sequence[Sequence[Any]]) -> Program:
@@ -84,7 +94,8 @@ class Evolution:
       members: the population, the oldest first: programs, each with the number of the record that has its score, no
         two with the same.
       counts: proposals, of them those equal to a record in their gradients, those with the outputs of an earlier
-        proposal (by a hash, as in the paper), and those without a gradient; evaluations, of them cut at the hurdle.
+        proposal (by a hash, as in the paper), and those without a gradient; evaluations, of them stopped at half,
+        cut at the hurdle, and confirmed by more seeds.
     """
 
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int, executor: Executor | None = None):
@@ -124,7 +135,8 @@ class Evolution:
                     f"{MAX_KNOWN:,} programs in a row were equal to one of the {len(self.records)} before, or without "
                     "a gradient: the search has found what its start and mutations reach"
                 )
-        for job, outcome in self._evaluator.run(self.config.hurdle if len(self._trainings) > 1 else -np.inf):
+        hurdle = self.config.hurdle if len(self._trainings) > 1 else -np.inf
+        for job, outcome in self._evaluator.run(hurdle, self._least_half()):
             self._collect(job, outcome)
 
     def empty_lanes(self) -> None:
@@ -169,7 +181,7 @@ class Evolution:
                 for seed in seeds:
                     self._evaluator.submit(Job(i, task, seed), program)
         while not self.is_idle:
-            for job, outcome in self._evaluator.run(-np.inf):
+            for job, outcome in self._evaluator.run():
                 scores[job.record, job.task, list(seeds).index(job.seed)] = outcome.score
                 num_steps += outcome.num_steps
             on_chunk(int(np.sum(np.isfinite(scores))))
@@ -231,7 +243,7 @@ class Evolution:
             "counts": dict(self.counts),
             "hashes": sorted(self._hashes),
             "queues": [list(queue) for queue in evaluator.queues],
-            "pools": [[(pool.jobs, pool.programs) for pool in own] for own in evaluator.pools],
+            "pools": [[(pool.jobs, pool.programs, list(pool.halves)) for pool in own] for own in evaluator.pools],
         }
         return self.lanes, json.loads(json.dumps(told))
 
@@ -258,11 +270,12 @@ class Evolution:
         for queue, jobs in zip(self._evaluator.queues, told["queues"], strict=True):
             queue.extend((Job(*job), _program(program)) for job, program in jobs)
         for pools, all_lanes, own in zip(self._evaluator.pools, lanes, told["pools"], strict=True):
-            for pool, of_pool, (jobs, programs) in zip(pools, all_lanes, own, strict=True):
-                pool.restore(of_pool, [job and Job(*job) for job in jobs], [_program(x) for x in programs])
+            for pool, of_pool, (jobs, programs, halves) in zip(pools, all_lanes, own, strict=True):
+                pool.restore(of_pool, [job and Job(*job) for job in jobs], [_program(x) for x in programs], halves)
 
     def _submit(self, record: Record, trainings: Sequence[tuple[int, int]]) -> None:
         """Let a record's program be trained, with draws of its own: its luck is not its children's."""
+        record.num_trainings += len(trainings)
         for task, seed in trainings:
             record.scores.setdefault(task, [])
             self._evaluator.submit(Job(record.number, task, seed, draw=record.number + 1), record.program)
@@ -272,16 +285,26 @@ class Evolution:
         record.scores[job.task].append(outcome.score)
         record.num_steps += outcome.num_steps
         record.is_finite &= outcome.is_finite
-        num_scores = sum(len(scores) for scores in record.scores.values())
-        is_first = num_scores == 1 < len(self._trainings)
-        is_cut = is_first and not (outcome.score >= self.config.hurdle and record.is_finite)
-        if is_first and not is_cut:
-            self._submit(record, self._trainings[1:])
-        if num_scores < len(self._trainings) and not is_cut:
+        if (job.task, job.seed) == (0, 0) and np.isfinite(outcome.half):
+            record.half = outcome.half
+        if sum(len(scores) for scores in record.scores.values()) < record.num_trainings:
             return
         total = sum(float(np.median(scores)) for scores in record.scores.values())
+        is_first = record.num_trainings == 1 < len(self._trainings)
+        is_cut = is_first and not (outcome.score >= self.config.hurdle and record.is_finite)
+        is_done = is_cut or outcome.is_stopped or not record.is_finite
+        if is_first and not is_done:
+            self._submit(record, self._trainings[1:])
+            return
+        if not is_done and record.num_trainings == len(self._trainings) and self._is_near_the_best(total):
+            num = self.config.num_seeds
+            more = range(num, num + self.config.num_confirming)
+            self._submit(record, [(task, seed) for task in range(len(self._tasks)) for seed in more])
+            self.counts["confirmed"] += 1
+            return
         self.counts["evaluated"] += 1
-        self.counts["cut at the hurdle"] += is_cut
+        self.counts["stopped at half"] += outcome.is_stopped
+        self.counts["cut at the hurdle"] += is_cut and not outcome.is_stopped
         self.counts["not finite"] += not record.is_finite
         if self.counts["evaluated"] == self.counts["not finite"] == ALL_NOT_FINITE:
             note(
@@ -290,3 +313,13 @@ class Evolution:
             )
         record.score = total if record.is_finite else 0.0
         self.members.append((record.program, record.number))
+
+    def _is_near_the_best(self, score: float) -> bool:
+        """Say whether a score is to be confirmed: it is among the best NEAR of those of the programs before."""
+        scores = [record.score for record in self.records if record.score is not None]
+        return self.config.num_confirming > 0 and (not scores or score > float(np.quantile(scores, 1 - NEAR)))
+
+    def _least_half(self) -> float:
+        """Return the score at half of a training below which it is stopped: by rank among those of earlier programs."""
+        halves = [record.half for record in self.records if record.half is not None]
+        return float(np.quantile(halves, self.config.stopped_share)) if len(halves) >= MIN_HALVES else -np.inf

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import dataclasses
+import math
 import pickle
 import threading
 from collections.abc import Sequence
@@ -54,11 +55,11 @@ class Evaluations:
         """Say whether fewer evaluations are under way, in all tasks, than may."""
         return sum(map(len, self.queues)) < self._most
 
-    def run(self, hurdle: float) -> list[tuple[Job, Outcome]]:
+    def run(self, hurdle: float = -math.inf, least: float = -math.inf) -> list[tuple[Job, Outcome]]:
         """Hand over what waits, and return the evaluations that ended, at once if some have, else within SECONDS."""
         handed = set(self._handed.values())
         for one in (x for queue in self.queues for x in queue if x not in handed):
-            self._handed[workers.submit(self._executor, evaluate, self._evaluator, hurdle, *one)] = one
+            self._handed[workers.submit(self._executor, evaluate, self._evaluator, hurdle, least, *one)] = one
         done, _ = concurrent.futures.wait(self._handed, SECONDS, concurrent.futures.FIRST_COMPLETED)
         ended = []
         for future in done:
@@ -80,13 +81,13 @@ class Evaluations:
         self._handed = {}
 
 
-def evaluate(evaluator: bytes, hurdle: float, job: Job, program: Program) -> Outcome:
+def evaluate(evaluator: bytes, hurdle: float, least: float, job: Job, program: Program) -> Outcome:
     """Evaluate a program, on a worker, which keeps what it has compiled for the next one."""
     if getattr(_own, "of", None) != evaluator:
         _own.of, _own.evaluator = evaluator, Evaluator(*pickle.loads(evaluator))
     _own.evaluator.submit(job, program)
     while not workers.is_cancelled():
-        for ended, outcome in _own.evaluator.run(hurdle):
+        for ended, outcome in _own.evaluator.run(hurdle, least):
             if ended == job:
                 return outcome
     _own.of = None  # whose lane is not done

@@ -40,11 +40,21 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an evaluation came to: the mean normalised return of all its episodes, 0 if parameters were not finite."""
+    """What an evaluation came to.
+
+    Attributes:
+      score: the mean normalised return of all its episodes, 0 if parameters were not finite.
+      num_steps: environment steps.
+      is_finite: whether parameters were.
+      half: its score when half of it was done; nan where it was over before.
+      is_stopped: whether it was stopped there.
+    """
 
     score: float
     num_steps: int
     is_finite: bool
+    half: float
+    is_stopped: bool
 
 
 class Job(NamedTuple):
@@ -152,6 +162,7 @@ class Pool:
         self.programs = [parse(language, "r + r")] * num
         self._new: dict[int, np.ndarray] = {}
         self.shares = np.zeros(num)  # what is done of each evaluation under way
+        self.halves = np.full(num, np.nan)  # its score when half was done
         self._kind_of = np.zeros(num, int)
         self._instructions = [
             jax.tree.map(lambda x: np.tile(x[None], (num, *[1] * x.ndim)), kind.assemble(self.programs[0]))
@@ -169,12 +180,12 @@ class Pool:
 
     def assign(self, i: int, job: Job, program: Program, key: Array) -> None:
         """Begin an evaluation in a free lane."""
-        self.jobs[i], self._new[i] = job, np.asarray(jax.random.key_data(key))
+        self.jobs[i], self._new[i], self.halves[i] = job, np.asarray(jax.random.key_data(key)), np.nan
         self._set(i, program)
 
-    def restore(self, lanes: Any, jobs: list[Job | None], programs: Sequence[Program]) -> None:
-        """Go on with the lanes, jobs and programs of another pool."""
-        self.lanes, self.jobs = lanes, list(jobs)
+    def restore(self, lanes: Any, jobs: list[Job | None], programs: Sequence[Program], halves: Sequence[float]) -> None:
+        """Go on with the lanes, jobs, programs and scores at half of another pool."""
+        self.lanes, self.jobs, self.halves = lanes, list(jobs), np.array(halves)
         for i, program in enumerate(programs):
             self._set(i, program)
 
@@ -186,11 +197,11 @@ class Pool:
         for rows, row in zip(self._instructions[which], one, strict=True):
             np.asarray(rows)[i] = row
 
-    def run(self, num_steps: int, hurdle: float = -np.inf) -> list[tuple[Job, Outcome]]:
+    def run(self, num_steps: int, hurdle: float = -np.inf, least: float = -np.inf) -> list[tuple[Job, Outcome]]:
         """Run the lanes that are not idle, and return the evaluations that ended, in order.
 
-        With the first seed, one that could not reach the hurdle any more with returns of `highest` from now on ends
-        with what it has.
+        With the first seed, one ends with what it has where its score at half is below `least`, or where it could not
+        reach the hurdle any more with returns of `highest` from now on.
         """
         is_busy = np.array([job is not None for job in self.jobs])
         if not np.any(is_busy):
@@ -214,10 +225,15 @@ class Pool:
             if job is None:
                 continue
             scores = (total[i] - num[i] * lowest) / (highest - lowest)  # a sum
+            score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
             is_hopeless = job.seed == 0 and wanted > 0 and (scores + wanted - num[i]) / wanted < hurdle
-            if is_over[i] or is_hopeless:
-                score = float(scores / max(1, num[i])) if is_finite[i] else 0.0
-                ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]))))
+            is_half = np.isnan(self.halves[i]) and self.shares[i] >= 0.5 and not is_over[i]
+            if is_half:
+                self.halves[i] = score
+            is_stopped = bool(is_half and job.seed == 0 and score < least)
+            if is_over[i] or is_hopeless or is_stopped:
+                half = float(self.halves[i])
+                ended.append((job, Outcome(score, int(steps[i]), bool(is_finite[i]), half, is_stopped)))
                 self.jobs[i], self.shares[i] = None, 0.0
         return ended
 
@@ -302,13 +318,13 @@ class Evaluator:
         self._fill(self.queues[task], self.pools[task])
         return any(pool.free for pool in self.pools[task]) and len(self.queues[task]) < self._max_waiting
 
-    def run(self, hurdle: float) -> list[tuple[Job, Outcome]]:
-        """Fill the lanes, run a chunk, and return the evaluations that ended."""
+    def run(self, hurdle: float = -np.inf, least: float = -np.inf) -> list[tuple[Job, Outcome]]:
+        """Fill the lanes, run a chunk, and return the evaluations that ended; of the first task as `Pool.run` says."""
         ended = []
         for task, (queue, pools) in enumerate(zip(self.queues, self.pools, strict=True)):
             self._fill(queue, pools)
             for pool in pools:
-                ended += pool.run(self._chunk, hurdle if task == 0 else -np.inf)
+                ended += pool.run(self._chunk, *((hurdle, least) if task == 0 else ()))
         return ended
 
     def _fill(self, queue: collections.deque[tuple[Job, Program]], pools: Sequence[Pool]) -> None:

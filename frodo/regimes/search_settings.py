@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from agents.networks.agent import NetworkConfig
-from agents.settings import Count, Fraction, OneOf, Settings
+from agents.settings import Count, CountOrZero, Fraction, OneOf, Settings
 from agents.validation import check_numbers
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import RuleConfig, with_prefix
@@ -108,8 +108,12 @@ class EvolutionConfig(Settings):
       num_frozen: Nodes of `start` that no mutation changes, from 0 on.
       hurdle: The first seed's score in the first environment from which a program gets all others (Co-Reyes et al.
         2021, section 4.1).
+      stopped_share: A program's first training is stopped at half where its score is in this lowest share of those of
+        earlier programs at half, from 0, which stops none, to 1.
       equivalence: What programs of one score are equal in: 'gradient', or 'output' (Co-Reyes et al. 2021, section 3.3).
       num_seeds: Agents of an evaluation in an environment, at least 1; their median counts.
+      num_confirming: More agents of an evaluation in each environment, at least 0, where its score is among the best
+        tenth; their median counts.
       num_lanes: Lanes of an environment for programs that need no more than Q(s) and Q_targ(s_next), at least 1; a CPU
         runs four at a time, so that more are no faster there.
       num_full_lanes: Lanes of an environment for all programs, at least 1; with start='' most need one.
@@ -130,8 +134,10 @@ class EvolutionConfig(Settings):
     start: str = "Q(s)[a]"
     num_frozen: int = 2
     hurdle: float = 0.6
+    stopped_share: Fraction = 0.75
     equivalence: Annotated[str, OneOf(EQUIVALENCES)] = "gradient"
     num_seeds: Count = 1
+    num_confirming: CountOrZero = 5
     num_lanes: Count = 32
     num_full_lanes: Count = 8
     chunk: Count = 1000
@@ -151,7 +157,8 @@ class EvolutionConfig(Settings):
     def validate(self) -> None:
         """Raise a ValueError that names the first bad setting, its value and what was expected."""
         super().validate()
-        for name, most in {"num_seeds": MAX_SEEDS, "num_final_seeds": MAX_SEEDS - SEEDS_OF_FINALISTS}.items():
+        rest = {"num_confirming": MAX_SEEDS - self.num_seeds, "num_final_seeds": MAX_SEEDS - SEEDS_OF_FINALISTS}
+        for name, most in {"num_seeds": MAX_SEEDS, **rest}.items():
             if getattr(self, name) > most:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at most {most}")
         if self.tournament_size > self.population_size:

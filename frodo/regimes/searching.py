@@ -147,7 +147,7 @@ class Searches(Regime):
         speed = f"{counts['evaluated'] / self._driven.clock.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
         return (
             f"{speed * self._has_lanes}{known / counts['proposals']:.0%} nothing new, "
-            f"{counts['cut at the hurdle'] / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
+            f"{(counts['stopped at half'] + counts['cut at the hurdle']) / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
         )
 
     def close(self, *exception: Any) -> None:

@@ -30,7 +30,15 @@ TASKS = [CATCH, CATCH._replace(environment=Catch(4, 3))]
 ROOT = Path(__file__).parents[2]
 LANE = LaneConfig(hidden=(8,), learning_rate=3e-3, exploration=50, capacity=100, batch_size=8, num_episodes=20)
 CONFIG = EvolutionConfig(
-    population_size=10, tournament_size=4, num_lanes=8, num_full_lanes=8, chunk=20, hurdle=0.2, lane=LANE
+    population_size=10,
+    tournament_size=4,
+    num_lanes=8,
+    num_full_lanes=8,
+    chunk=20,
+    hurdle=0.2,
+    stopped_share=0.0,
+    num_confirming=0,
+    lane=LANE,
 )
 SHORT = dataclasses.replace(CONFIG, chunk=6)
 
@@ -266,7 +274,7 @@ def test_an_evaluation_is_what_its_lane_alone_gives():
             evaluator.submit(Job(i, 0, seed), program)
     outcomes = {}
     while not evaluator.is_idle:
-        outcomes |= dict(evaluator.run(-np.inf))
+        outcomes |= dict(evaluator.run())
     assert len(outcomes) == 6
     lanes = make_lanes(CATCH.environment, LANE)
     run = jax.jit(lanes.run, static_argnums=3)
@@ -320,7 +328,7 @@ def test_no_two_programs_of_a_search_have_the_same_luck(keys):
 def test_scores_are_compared_with_the_same_luck(keys):
     programs = [parse(LOSSES, FORMULAS[name]) for name in ("dqn", "double_dqn")]
     search = Evolution([CATCH], CONFIG, 0)
-    search._evaluator.run = lambda hurdle: search._evaluator.has_room(0) and []
+    search._evaluator.run = lambda: search._evaluator.has_room(0) and []
     search.rescore(programs, [0, 1])
     assert {job[:3]: key for job, key in keys.items()} == {
         (i, 0, seed): key_data(jax.random.fold_in(jax.random.key(0), seed)) for i in range(2) for seed in range(2)
@@ -416,7 +424,7 @@ def test_environments_may_have_lengths_of_their_own():
         evaluator.submit(Job(0, task, 0), parse(LOSSES, FORMULAS["dqn"]))
     steps = {}
     while not evaluator.is_idle:
-        steps |= {job.task: outcome.num_steps for job, outcome in evaluator.run(-np.inf)}
+        steps |= {job.task: outcome.num_steps for job, outcome in evaluator.run()}
     assert steps == {0: 3 * 4, 1: 13}  # of 5 episodes of 3 steps the last one is not complete
     with pytest.raises(
         ValueError, match=r"^num_episodes is \(3, 5\), expected a number for each of 1 environments, or"
@@ -447,6 +455,48 @@ def test_the_first_seed_takes_the_hurdle_for_the_others(tasks):
         assert record.scores[0][0] >= 0.2 and record.score == sum(np.median(x) for x in record.scores.values())
 
 
+def test_a_first_training_whose_score_at_half_is_low_among_earlier_ones_is_stopped_there(monkeypatch):
+    monkeypatch.setattr(evolution, "MIN_HALVES", 6)
+    config = dataclasses.replace(CONFIG, stopped_share=0.75, num_seeds=2, hurdle=-1.0)
+    found = search([CATCH], config, num_programs=30)
+    stopped = [record for record in found.records if record.num_steps == 40]
+    assert len(stopped) == found.counts["stopped at half"] and 5 <= len(stopped) <= 20
+    assert all(record.score == record.half == record.scores[0][0] for record in stopped)
+    whole = [record for record in found.records if record not in stopped]
+    assert {record.num_steps for record in whole} == {160} and found.counts["cut at the hurdle"] == 0
+    assert np.mean([record.half for record in whole]) > np.mean([record.half for record in stopped])
+    alone = Evaluator([CATCH], CONFIG, 0)  # which stops none: what went on is the same
+    for record in whole[:3]:
+        alone.submit(Job(record.number, 0, 1, record.number + 1), record.program)
+    while not alone.is_idle:
+        for job, outcome in alone.run():
+            assert outcome.score == pytest.approx(found.records[job.record].scores[0][1], abs=0.05)
+
+
+def test_a_search_goes_on_with_what_it_knows_of_halves(found):
+    one = Evolution([CATCH], dataclasses.replace(CONFIG, stopped_share=0.5), 0)
+    for _ in range(2):
+        one.step(10)  # lanes are at half, of which no outcome tells yet
+    halves = one._evaluator.pools[0][0].halves
+    assert np.sum(np.isfinite(halves)) >= 2
+    lanes, told = one.state()
+    other = Evolution([CATCH], dataclasses.replace(CONFIG, stopped_share=0.5), 0)
+    other.restore(jax.device_get(lanes), json.loads(json.dumps(told)))
+    np.testing.assert_array_equal(other._evaluator.pools[0][0].halves, halves)
+
+
+def test_a_score_near_the_best_counts_when_more_seeds_confirm_it(monkeypatch):
+    monkeypatch.setattr(evolution, "NEAR", 0.5)
+    found = search([CATCH], dataclasses.replace(CONFIG, num_confirming=4), num_programs=20)
+    confirmed = [record for record in found.records if len(record.scores[0]) == 5]
+    others = [record for record in found.records if len(record.scores[0]) == 1]
+    assert len(confirmed) + len(others) == 20 and len(confirmed) == found.counts["confirmed"] and len(others) >= 4
+    assert all(record.score == np.median(record.scores[0]) for record in found.records)
+    assert any(record.score < record.scores[0][0] for record in confirmed)
+    tasks = search(TASKS, dataclasses.replace(CONFIG, num_confirming=1), num_programs=4)
+    assert all(set(map(len, record.scores.values())) <= {1, 2} for record in tasks.records)
+
+
 def test_only_the_first_seed_ends_early():
     evaluator = Evaluator([CATCH], dataclasses.replace(CONFIG, num_seeds=2), seed=0)
     for seed in range(2):
@@ -469,10 +519,10 @@ def test_a_loss_with_a_drawn_factor_is_another_program(factor):
 def test_a_program_whose_agents_are_not_finite_scores_0_and_is_counted(monkeypatch, task):
     run = Evaluator.run
 
-    def spoilt(self, hurdle):
+    def spoilt(self, *least):
         return [
             (job, x._replace(score=0.0, is_finite=False) if job[:3] == (0, task, 0) else x)
-            for job, x in run(self, hurdle)
+            for job, x in run(self, *least)
         ]
 
     monkeypatch.setattr(Evaluator, "run", spoilt)
@@ -493,7 +543,7 @@ def test_finalists_are_scored_by_the_lanes_of_the_search(found):
     evaluator = Evaluator(TASKS, CONFIG, 0)
     evaluator.submit(Job(0, 1, 6), programs[0])
     while not evaluator.is_idle:
-        ended = evaluator.run(-np.inf)
+        ended = evaluator.run()
     assert scores[0, 1, 1] == ended[0][1].score and num_steps > 4 * ended[0][1].num_steps
 
 
