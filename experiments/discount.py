@@ -3,14 +3,16 @@
     frodo discount --env=gymnax/Breakout-MinAtar --seeds=0-9 --steps=2e6
     frodo discount --discounts=0.8,0.9,0.95,0.99,0.995,0.987 --resume    one constant more, as where γ ended
 
-Self-tuned agents begin with γ = .8, and η is γ alone; `tuned` has the agent's own critic in the outer objective,
-`tuned_outer_critic` a second head that learns by the outer discount (Bonnet et al. 2022). The others are IMPALA with a
-constant γ, `constant_<γ>`. Writes one run folder for each and, above them, returns.png, discount.png and summary.json:
+Self-tuned agents begin with γ = .8, and η is γ alone. `tuned` has the agent's own critic in the outer objective, and its
+loss by the outer discount; `tuned_no_value_loss` the critic without this loss; `tuned_outer_critic` a second head that
+learns by the outer discount, and no such loss either (Bonnet et al. 2022). The others are IMPALA with a constant γ,
+`constant_<γ>`. Writes one run folder for each and, above them, returns.png, discount.png and summary.json:
 for each method `return` and `return_over_run`, as mean, std, min and max over seeds and for each seed, and
 steps_per_cpu_second. The last lines say where γ ended.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -21,7 +23,11 @@ from frodo.runs.errors import UsageError
 from frodo.settings import presets
 from frodo.settings.config import OnlineConfig
 
-TUNED = {"tuned": "agent", "tuned_outer_critic": "head"}
+TUNED: dict[str, dict[str, Any]] = {
+    "tuned": {},
+    "tuned_no_value_loss": {"value_cost": 0.0},
+    "tuned_outer_critic": {"critic": "head"},
+}
 METRICS = ("return",)
 
 
@@ -39,8 +45,8 @@ def constants(text: list[str]) -> dict[str, float]:
 def make_configs(config: OnlineConfig, discounts: dict[str, float]) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder: constants learn from as many steps, all of them for updates."""
     configs = {}
-    for name, critic in TUNED.items():
-        configs[name] = config.replace(outer=dataclasses.replace(config.outer, critic=critic))
+    for name, outer in TUNED.items():
+        configs[name] = config.replace(outer=dataclasses.replace(config.outer, **outer))
     for name, discount in discounts.items():
         plain = presets.with_rule(config, "impala")
         configs[name] = plain.replace(rule=plain.rule.replace(discount=discount))

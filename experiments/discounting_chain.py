@@ -20,17 +20,19 @@ LABELS = {
     "bmg_outer_critic": "bootstrapped, outer critic",
     "mg": "meta-gradient",
     "bmg": "bootstrapped",
+    "constant": "constant γ = 1",
 }
 
 
 def make_configs(config: OnlineConfig) -> dict[str, OnlineConfig]:
     """Return what is run, by the name of its folder."""
     configs = {}
-    for name in LABELS:
+    for name in [name for name in LABELS if name != "constant"]:
         critic = config.outer.critic if name.endswith("critic") else "agent"
         outer = dataclasses.replace(config.outer, is_bootstrapped=name.startswith("bmg"), critic=critic)
         configs[name] = config.replace(outer=outer)
-    return configs
+    rule = config.rule.replace(tuned=("policy_cost",), discount=1.0, cost_range=(0.0, 2.0))  # 1, and frozen
+    return configs | {"constant": config.replace(rule=rule, is_frozen=True)}
 
 
 def main(argv: list[str]) -> None:
@@ -43,7 +45,8 @@ def main(argv: list[str]) -> None:
         ("eta_discount", "discount.png", "γ of the rule"),
     ):
         path = folder / name
-        sweep.draw(folder, LABELS, metric, path=path, title="Discounting Chain", ylabel=ylabel)
+        labels = {name: label for name, label in LABELS.items() if name != "constant" or metric != "eta_discount"}
+        sweep.draw(folder, labels, metric, path=path, title="Discounting Chain", ylabel=ylabel)
     sweep.print_table(summary, METRICS)
 
 

@@ -18,6 +18,7 @@ LABELS = {
 BOOTSTRAPPED: dict[str, Any] = dict(is_bootstrapped=True, target_updates=3)  # of M = 5: η's gradient goes through 3
 OUTER: dict[str, dict[str, Any]] = {
     "frodo": {},
+    "frodo_no_value_loss": {"value_cost": 0.0},  # as with an outer critic
     "frodo_outer_head": {"critic": "head"},
     "frodo_outer_network": {"critic": "network"},
     "frodo_bootstrapped": BOOTSTRAPPED,

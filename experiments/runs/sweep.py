@@ -75,7 +75,7 @@ def run_all(
         logs.note(f"{experiment}: {name}")
         result = training.train(config, own, experiment=experiment, name=name, row_steps=row_steps)
         summary[name] = {key: result[key] for key in ("env_steps", "steps_per_cpu_second")}
-        of_seeds = {metric: result[metric] for metric in metrics}
+        of_seeds = {metric: result[metric] for metric in metrics if metric in result}  # constants have no η
         for metric in metrics[:1]:
             whole = reading.curve(reading.read(folder / name), metric).y
             of_seeds[f"{metric}_over_run"] = np.nanmean(whole, axis=1).tolist()
@@ -116,10 +116,10 @@ def print_table(summary: Mapping[str, Any], metrics: Sequence[str]) -> None:
     first, rows = next(iter(methods)), []
     for name, entry in methods.items():
         row = {"method": name}
-        for metric in metrics:
+        for metric in [metric for metric in metrics if metric in entry]:
             std = entry[f"{metric}_std"]
             row[metric] = f"{entry[f'{metric}_mean']:.4f}" + (f" ± {std:.4f}" if std is not None else "")
-            if len(methods) > 1 and std is not None:
+            if len(methods) > 1 and std is not None and metric in methods[first]:
                 difference = np.subtract(entry[metric], methods[first][metric])[:, None]
                 mean, half_width = (float(x[0]) for x in plots.mean_and_interval(difference))
                 row[f"{metric} − {first}"] = f"{mean:.4f} ± {half_width:.4f}" if name != first else ""
