@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import docstring_parser.google
 
-from agents.validation import check_choice
+from agents.validation import check_choice, is_whole
 
 
 class Bounds(NamedTuple):
@@ -46,13 +46,16 @@ NotNegative: TypeAlias = Annotated[float, NOT_NEGATIVE]
 """The type of a setting that is a finite number of at least 0."""
 Fraction: TypeAlias = Annotated[float, Bounds("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 """The type of a setting that is a number from 0 to 1."""
-Count: TypeAlias = Annotated[int, Bounds("an integer of at least 1", lambda x: x >= 1)]
+Count: TypeAlias = Annotated[int, Bounds("an integer of at least 1", lambda x: is_whole(x) and x >= 1)]
 """The type of a setting that is an integer of at least 1."""
-CountOrNone = Annotated[int | None, Bounds("an integer of at least 1", lambda x: x is None or x >= 1)]
-CountOrZero = Annotated[int, Bounds("an integer of at least 0", lambda x: x >= 0)]
+CountOrNone = Annotated[int | None, Bounds("an integer of at least 1", lambda x: x is None or is_whole(x) and x >= 1)]
+CountOrZero = Annotated[int, Bounds("an integer of at least 0", lambda x: is_whole(x) and x >= 0)]
 Sizes = Annotated[
     tuple[int, ...],
-    Bounds("a tuple of positive layer sizes", lambda x: isinstance(x, tuple) and all(size >= 1 for size in x)),
+    Bounds(
+        "a tuple of positive layer sizes",
+        lambda x: isinstance(x, tuple) and all(is_whole(size) and size >= 1 for size in x),
+    ),
 ]
 
 

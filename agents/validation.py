@@ -48,10 +48,14 @@ def check_numbers(config: Any, prefix: str = "") -> None:
                 raise ValueError(f"{name} is {value}, expected a number of at most {_LARGEST:.3g}")
 
 
+def is_whole(value: Any) -> bool:
+    """Say whether a value is a whole number, of Python or NumPy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.bool_))
+
+
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Raise a ValueError where an argument is no whole number, or below the least."""
-    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.bool_))
-    if not is_whole or value < least:
+    if not is_whole(value) or value < least:
         raise ValueError(f"{name} is {value!r}, expected a whole number of at least {least}")
 
 

@@ -3,10 +3,10 @@
     frodo discount --env=gymnax/Breakout-MinAtar --seeds=0-9 --steps=2e6
     frodo discount --discounts=0.8,0.9,0.95,0.99,0.995,0.987 --resume    one constant more, as where γ ended
 
-Self-tuned agents begin with γ = .8, and η is γ alone. `tuned` has the agent's own critic in the outer objective, and its
-loss by the outer discount; `tuned_no_value_loss` the critic without this loss; `tuned_outer_critic` a second head that
-learns by the outer discount, and no such loss either (Bonnet et al. 2022). The others are IMPALA with a constant γ,
-`constant_<γ>`. Writes one run folder for each and, above them, returns.png, discount.png and summary.json:
+Self-tuned agents begin with γ = .8, and η is γ alone. `tuned` has the agent's own critic in the outer objective, and
+its loss by the outer discount; `tuned_no_value_loss` the critic without this loss; `tuned_outer_critic` a second head
+that learns by the outer discount, and no such loss either (Bonnet et al. 2022). The others are IMPALA with a constant
+γ, `constant_<γ>`. Writes one run folder for each and, above them, returns.png, discount.png and summary.json:
 for each method `return` and `return_over_run`, as mean, std, min and max over seeds and for each seed, and
 steps_per_cpu_second. The last lines say where γ ended.
 """

@@ -5,6 +5,7 @@ re-implementation MagiFeeney/Bootstrapped-Meta-Learning.
 """
 
 import dataclasses
+import numbers
 from typing import NamedTuple
 
 import jax
@@ -34,11 +35,18 @@ class TwoColours(base.Environment[TwoColoursState]):
     The agent moves up, down, left or right on 5 x 5 cells, and stays where a wall is. A reached object moves to a
     random free cell. There are no episodes. The blue object pays +1 in the first `phase_length` steps of a lifetime,
     the red one in as many steps after them, and so on. No observation shows the phase.
+
+    Raises:
+      ValueError: if `phase_length` is no whole number of at least 1.
     """
 
     phase_length: int = 100_000
     num_actions = 4
     reward_range = (-1.0, 1.0)
+
+    def __post_init__(self):
+        if not isinstance(self.phase_length, numbers.Integral) or self.phase_length < 1:
+            raise ValueError(f"phase_length is {self.phase_length!r}, expected a whole number of at least 1")
 
     @property
     def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -81,9 +81,14 @@ LABELS = {
 
 
 def by_cycle(series: plots.Series, period: int) -> plots.Series:
-    """Return the means over parts of a cycle, by the steps since the rewards changed places; of a run's second half."""
-    series = series._replace(y=np.where(series.x > series.x[-1] / 2, series.y, np.nan))
-    part = (series.x - np.diff(series.x, prepend=0) / 2) % period // (period // ROWS)
+    """Return the means over parts of a cycle, by the steps since the rewards changed places; of a run's second half.
+
+    Rows that reach across a change are left out.
+    """
+    begin = series.x - np.diff(series.x, prepend=0)
+    is_whole = begin // period == (series.x - 1) // period
+    series = series._replace(y=np.where(is_whole & (series.x > series.x[-1] / 2), series.y, np.nan))
+    part = (begin + series.x) / 2 % period // (period // ROWS)
     y = np.stack([np.nanmean(series.y[:, part == i], axis=1) for i in range(ROWS)], axis=1)
     return series._replace(x=(np.arange(ROWS) + 0.5) * period / ROWS, y=y)
 
@@ -106,7 +111,8 @@ def draw(folder: Path, configs: Mapping[str, OnlineConfig]) -> None:
             is_tuned = True
             weights.append(reading.curve(curves, "eta_entropy_cost")._replace(label=label))
         elif not config.rule.entry.is_learned:
-            weights.append(rewards[-1]._replace(y=known_weight(config, rewards[-1].x)))
+            known = np.broadcast_to(known_weight(config, rewards[-1].x), rewards[-1].y.shape)
+            weights.append(rewards[-1]._replace(y=known))
     summed = [x._replace(y=np.cumsum(x.y * np.diff(x.x, prepend=0), axis=1) / 1000) for x in rewards]
     steps, since = "environment steps", "environment steps since the rewards changed places"
     weight = "weight of the entropy"

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.environments.adapt import as_environment
 from agents.networks.agent import Agent
 from agents.rule import UpdateRule
 from agents.types import Array, Params, Trajectory, check_trajectory
 from agents.validation import check_shape, check_type
 from frodo import states
+from frodo.settings.config import AgentConfig
 from meta.updates.lifetime import Setup, init_agent_state
 
 
@@ -36,6 +38,13 @@ def check_meta_params(rule: UpdateRule, num_actions: int, meta_params: Params | 
     expected = rule.meta_param_shapes(num_actions)
     check_like("meta_params", meta_params, expected, "an η of this rule with these settings")
     check_finite("meta_params", meta_params)
+
+
+def check_known_values(config: AgentConfig, environment: Any) -> None:
+    """Raise a ValueError where the rule takes the true values of another environment."""
+    known = getattr(config.rule.settings, "known_values", "")
+    if known and as_environment(known) != environment:
+        raise ValueError(f"rule.known_values is {known!r} and the environment {environment}, expected the same")
 
 
 def check_finite(name: str, tree: Any) -> None:

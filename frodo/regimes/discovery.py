@@ -15,7 +15,7 @@ from agents.types import Array, Params
 from agents.validation import check_count, check_type, checked_key
 from frodo import devices
 from frodo.logs import note
-from frodo.regimes.arguments import check_meta_params
+from frodo.regimes.arguments import check_known_values, check_meta_params
 from frodo.regimes.online import host_seeds
 from frodo.regimes.population import AgentResults, Population, PopulationState
 from frodo.regimes.strategies import Generations
@@ -292,6 +292,8 @@ def discover(
         config = presets.with_images(config, presets.atari("").network)
     sizes = {agent.num_envs for agent in agents if isinstance(agent, HostEnvironment)}
     config = config.replace(**({"batch_size": sizes.pop()} if len(sizes) == 1 else {}) | settings)
+    for agent in agents:
+        check_known_values(config, agent)
     for shape in {agent.observation_shape for agent in agents}:
         note_layout(config.network, shape)
     earlier = start.rule.origin.env_steps if start and start.rule.origin else 0

@@ -17,7 +17,7 @@ from agents.validation import check_count, check_type, checked_key
 from frodo import states
 from frodo.devices import own_key
 from frodo.regimes import results
-from frodo.regimes.arguments import check_meta_params
+from frodo.regimes.arguments import check_known_values, check_meta_params
 from frodo.regimes.in_jax import LivesInJax
 from frodo.regimes.learner import build_learner, check_teacher
 from frodo.regimes.life_rows import Lives
@@ -187,6 +187,7 @@ def _regime(
     make_learner = functools.partial(build_learner, config, environment.num_actions, is_frozen, teacher=teacher)
     learner = make_learner()
     check_meta_params(learner.setup.rule, environment.num_actions, meta_params)
+    check_known_values(config, environment)
     steps = whole_steps(num_steps, config.num_env_steps(learner.is_meta))
     lives = Lives(key[None], (0,))
     how: dict[str, Any] = dict(meta_params=meta_params, num_devices=num_devices, is_kept=True)

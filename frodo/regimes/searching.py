@@ -144,10 +144,11 @@ class Searches(Regime):
         """Say how fast the search is, how much it met before, and what is best."""
         counts, formula = self.search.counts, to_formula(self.search.config.kind.language, best.program)
         known = counts["proposals"] - len(self.search.records)
+        num_cut = counts["stopped at half"] + counts["cut at the hurdle"]
         speed = f"{counts['evaluated'] / self._driven.clock.cpu_seconds() * 3600:,.0f} an hour of CPU time, "
         return (
             f"{speed * self._has_lanes}{known / counts['proposals']:.0%} nothing new, "
-            f"{(counts['stopped at half'] + counts['cut at the hurdle']) / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
+            f"{num_cut / max(1, counts['evaluated']):.0%} cut, best {best.score:.3f}: {formula}"
         )
 
     def close(self, *exception: Any) -> None:

@@ -77,6 +77,8 @@ class SelfTunedConfig(LambdaConfig):
         super().validate()
         if not self.tuned or len(set(self.tuned)) < len(self.tuned):
             raise ValueError(f"tuned is {self.tuned}, expected one or more different settings of {', '.join(TUNED)}")
+        if len(set(self.eta_inputs)) < len(self.eta_inputs):
+            raise ValueError(f"eta_inputs is {self.eta_inputs}, expected each once")
         if not 0 <= self.discount_range[0] < self.discount_range[1] <= 1:
             raise ValueError(f"discount_range is {self.discount_range}, expected numbers from 0 to 1")
         if self.cost_range[0] < 0:

@@ -48,7 +48,8 @@ class OuterConfig(Settings):
       value_optimizer: The optimiser of the meta-value function (Oh et al. 2025, Methods, and their public code).
       critic: Whose values advantages are made of, of agents with policy and values: 'agent', the agent's own, which
         learn by the rule; 'head', those of a second head, whose loss stops at it, or 'network', those of a meta-value
-        function, which learn by the outer discount and λ (Bonnet et al. 2022). Agents without values have 'network'.
+        function, which learn by the outer discount and λ (Bonnet et al. 2022). DiscoRL's agents, which have no such
+        values, always have the meta-value function.
       kl_cost: Weight of KL(π after ‖ π before the updates), of policies, at least 0 (Zahavy et al. 2020).
       is_bootstrapped: Whether η is moved by KL(target ‖ π) alone: π is that of K updates, the target, a constant, that
         of L more, the last of them by this objective (Flennerhag et al. 2022). K + L − 1 is num_updates.

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from experiments.analyses import catch, two_colours
 from experiments.results.plots import Series
 from frodo.runs.errors import UsageError
 from frodo.settings import presets
+from meta.targets.self_tuned import self_tuned
 
 
 @pytest.mark.parametrize("rule", ["self_tuned", "frodo", "a2c"])
@@ -42,6 +44,12 @@ def test_discounting_chain_compares_critics_and_objectives_alone():
     configs = discounting_chain.make_configs(preset)
     assert set(configs) == set(discounting_chain.LABELS)
     kinds = set()
+    constant = configs.pop("constant")
+    constant.validate()
+    assert constant.is_frozen and constant.rule.settings.discount == 1.0
+    assert constant.replace(rule=preset.rule, is_frozen=False) == preset
+    weight = self_tuned(constant.rule.settings).random_meta_params(jax.random.key(0), 5)["policy_cost"]
+    np.testing.assert_allclose(weight, 0.0, atol=1e-6)  # whose sigmoid is half of its range: 1
     for config in configs.values():
         config.validate()
         kinds.add((config.outer.is_bootstrapped, config.outer.critic))
@@ -56,13 +64,15 @@ def test_a_cycle_is_the_mean_over_the_times_since_the_rewards_changed():
     np.testing.assert_allclose(found.x, np.arange(50, 1000, 100))
     rows = np.arange(20).reshape(10, 2).mean(axis=1)
     np.testing.assert_allclose(found.y, [rows + 20.0])  # of the second half, from the 20th row on
+    late = two_colours.by_cycle(Series("", x + 20.0, np.arange(40.0)[None]), period=1000)
+    assert late.y[0, 0] == 20.5 and late.y[0, -1] == 38.0  # rows 19 and 39 are of both sides of a change, and left out
 
 
 @pytest.mark.parametrize("env", ["gymnax/Breakout-MinAtar", "toy/catch/5x5"])
 def test_a_tuned_discount_is_compared_with_constants_of_the_same_agent_at_as_many_steps(env):
     preset = presets.tuned_discount(env)
     configs = discount.make_configs(preset, discount.constants(["0.8", "0.99"]))
-    assert list(configs) == ["tuned", "tuned_outer_critic", "constant_0.8", "constant_0.99"]
+    assert list(configs) == ["tuned", "tuned_no_value_loss", "tuned_outer_critic", "constant_0.8", "constant_0.99"]
     for name, config in configs.items():
         config.validate()
         is_meta, own = name in discount.TUNED, config.rule.settings
@@ -81,8 +91,8 @@ def test_catch_compares_outer_objectives_of_the_same_frodo():
     for name, config in configs.items():
         config.validate()
         assert config.replace(outer=presets.catch().outer) == presets.catch() and catch.label(name)
-    kinds = {(config.outer.critic, config.outer.is_bootstrapped) for config in configs.values()}
-    assert len(kinds) == len(configs) == 5
+    kinds = {(x.outer.critic, x.outer.is_bootstrapped, x.outer.value_cost) for x in configs.values()}
+    assert len(kinds) == len(configs) == 6
 
 
 def test_the_weight_of_a_schedule_falls_to_its_end():

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import frodo
 from experiments.comparison.comparison import check
@@ -11,6 +12,15 @@ from toy_envs.catch import Catch
 
 KEY = jax.random.key(0)
 TINY = dict(batch_size=2, unroll=4, validation_unroll=4, num_updates=2, network=frodo.NetworkConfig("mlp", (4,)))
+
+
+def test_true_values_are_those_of_the_environment():
+    rule = frodo.make_rule("self_tuned", tuned=("discount",), discount=0.95, known_values="toy/discounting_chain/3")
+    message = "^rule.known_values is 'toy/discounting_chain/3' and the environment .*, expected the same$"
+    with pytest.raises(ValueError, match=message):
+        frodo.discover_online("toy/discounting_chain/0", rule, num_steps=100, key=KEY, **TINY)
+    with pytest.raises(ValueError, match=message):
+        frodo.discover([Catch(4, 3)], rule, num_meta_steps=2, key=KEY, budgets=(100,), **TINY)
 
 
 def test_a_population_discovers_it_an_agent_goes_on_with_its_file_and_it_is_compared(tmp_path):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tests.reference import toy_envs as reference
 from tests.toy_envs import stepping
@@ -60,3 +61,9 @@ def test_every_free_cell_has_the_same_chance():
     for one, other in ((0, 24), (7, 3), (12, 13)):
         found = jax.vmap(lambda number, one=one, other=other: _free_cell(number, one, other))(jnp.arange(23))
         assert sorted(found.tolist()) == [cell for cell in range(25) if cell not in (one, other)]
+
+
+@pytest.mark.parametrize("phase_length", [0, -1, 1.5])
+def test_a_bad_phase_is_named(phase_length):
+    with pytest.raises(ValueError, match=f"^phase_length is {phase_length}, expected a whole number of at least 1$"):
+        TwoColours(phase_length=phase_length)

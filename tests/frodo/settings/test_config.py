@@ -193,6 +193,11 @@ def test_a_rule_that_predicts_does_not_act():
             {"target_updates": 0, "is_bootstrapped": True},
             "outer.target_updates is 0, expected an integer of at least 1",
         ),
+        (
+            {"num_updates": 2},
+            {"target_updates": 1.5, "is_bootstrapped": True},
+            "outer.target_updates is 1.5, expected an integer of at least 1",
+        ),
         ({}, {"target_updates": 2}, "outer.target_updates is 2, expected 1: is_bootstrapped is False"),
         (
             {"num_updates": 2},

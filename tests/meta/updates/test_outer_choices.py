@@ -18,6 +18,7 @@ from meta.updates.lifetime import Setup, init_agent_state, make_agent_step
 from meta.updates.outer import OuterConfig, make_outer, with_outer_head
 from tests.reference import agents as reference
 from tests.trajectories import random_trajectory
+from toy_envs.discounting_chain import DiscountingChain
 
 A, M = 3, 3
 NETWORK = NetworkConfig("mlp", (5,), activation="tanh")
@@ -34,7 +35,11 @@ RULES = {
     "disco": disco(
         DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=4, action_embedding=(4, 4))
     )._replace(regulariser=None),
+    "known": self_tuned(
+        SelfTunedConfig(tuned=("discount",), discount=0.8, lambda_=0.7, known_values="toy/discounting_chain/3")
+    ),
 }
+NUM_ACTIONS = {"known": 5}  # of other rules A
 OBJECTIVES = {
     "actor_critic": OUTER,
     "kl": dataclasses.replace(OUTER, kl_cost=0.7),
@@ -52,6 +57,8 @@ OTHERS = [
     ("frodo", "network"),
     ("frodo", "bootstrapped_head"),
     ("disco", "bootstrapped_2"),
+    ("known", "head"),
+    ("known", "actor_critic"),
 ]
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -64,16 +71,16 @@ def check_close(actual, expected):
 
 @functools.cache
 def problem(rule_name, objective):
-    rule, config = RULES[rule_name], OBJECTIVES[objective]
-    if config.critic == "head":
+    rule, config, num_actions = RULES[rule_name], OBJECTIVES[objective], NUM_ACTIONS.get(rule_name, A)
+    if config.critic == "head" and rule_name != "known":
         rule = with_outer_head(rule, config)
     network = dataclasses.replace(NETWORK, action_model=4) if rule_name == "disco" else NETWORK
-    agent = make_agent(network, rule.spec(A), A)
-    setup = Setup(agent, rule, optax.sgd(0.3), make_outer(config, rule, NETWORK, A))
-    trajectories = random_trajectory(1, M, 5, 3, num_actions=A)
-    validation = random_trajectory(2, 5, 3, num_actions=A)
+    agent = make_agent(network, rule.spec(num_actions), num_actions)
+    setup = Setup(agent, rule, optax.sgd(0.3), make_outer(config, rule, NETWORK, num_actions))
+    how = dict(num_actions=num_actions, observation=(2,) if rule_name == "known" else (2, 2))
+    trajectories, validation = random_trajectory(1, M, 5, 3, **how), random_trajectory(2, 5, 3, **how)
     state = init_agent_state(setup, jax.random.key(0), jnp.asarray(validation.observation[0]))
-    meta_params = rule.random_meta_params(jax.random.key(1), A)
+    meta_params = rule.random_meta_params(jax.random.key(1), num_actions)
     return setup, config, meta_params, state, trajectories, validation
 
 
@@ -91,6 +98,11 @@ def direct(rule_name, objective, params, outer_state):
 
     def loss(params):
         predictions = setup.agent.unroll(params, validation)
+        if rule_name == "known":  # by the rule's γ, which is .8, or with an outer critic by the outer one
+            discount = config.discount if config.critic == "head" else 0.8
+            probabilities = jax.lax.stop_gradient(jax.nn.softmax(predictions["policy"]))
+            values = DiscountingChain(3).true_values(validation.observation, probabilities, discount)
+            predictions |= {"value": values, OUTER_VALUE: values}
         losses, _ = setup.outer.loss(outer_state, predictions, validation)
         if config.kl_cost:
             log_p = jax.nn.log_softmax(setup.agent.unroll(state.params, validation)["policy"][:-1])
@@ -155,6 +167,56 @@ def test_other_rules_have_the_same_objectives(rule_name, objective):
     _, of_params, num = of_objective(rule_name, objective)
     _, pull = jax.vjp(lambda meta_params: after(rule_name, objective, num)(meta_params).params, meta_params)
     check_close(gradient, pull(of_params)[0])
+
+
+def test_bootstrapped_with_one_update_is_what_it_comes_to_by_hand():
+    """A policy of two logits, the biases of a network that sees zeros; η weighs the entropy, the only inner loss."""
+    rate, advantage, logits, weight = 0.5, 2.0, np.array([0.4, -0.3]), 0.6
+    settings = dict(policy_cost=0.0, value_cost=0.0, entropy_cost=weight, reduction="mean")
+    rule = self_tuned(SelfTunedConfig(tuned=("entropy_cost",), cost_range=(0.0, 1.0), **settings))
+    config = OuterConfig(is_bootstrapped=True, value_cost=0.0, entropy_cost=0.0)
+    agent = make_agent(NetworkConfig("mlp", ()), rule.spec(2), 2)
+    setup = Setup(agent, rule, optax.sgd(rate), make_outer(config, rule, NetworkConfig("mlp", ()), 2))
+    one = random_trajectory(0, 5, 3, num_actions=2, observation=(1,))
+    one = jax.tree.map(lambda x: x[:1, :1], one)._replace(
+        observation=np.zeros((2, 1, 1)),
+        is_first=np.array([[True], [True]]),
+        action=np.array([[1]], np.int32),
+        reward=np.array([[advantage]]),  # values are 0
+        discount=np.zeros((1, 1)),
+        truncated=np.zeros((1, 1), bool),
+        valid=np.ones((1, 1), bool),
+        behaviour_logits=np.log([[[0.9, 0.1]]]),  # ratios are clipped to 1
+    )
+    state = init_agent_state(setup, jax.random.key(0), jnp.zeros((1, 1)))
+    biases = lambda x: jnp.asarray(logits) if x.shape == (2,) else x
+    state = state._replace(params=jax.tree.map(biases, state.params))
+    meta_params = rule.random_meta_params(jax.random.key(0), 2)
+    first = jax.tree.map(lambda x: x[None], one)
+    _, gradient, metrics = make_agent_step(setup, "mixed")(meta_params, state, first, one)
+
+    softmax = lambda z: np.exp(z) / np.exp(z).sum()
+    p = softmax(logits)
+    of_entropy = -p * (np.log(p) - p @ np.log(p))  # ∇ of the entropy to the logits
+    after_one = softmax(updated := logits + rate * weight * of_entropy)
+    target = softmax(updated + rate * advantage * (np.array([0.0, 1.0]) - after_one))
+    np.testing.assert_allclose(metrics["outer_loss"], target @ (np.log(target) - np.log(after_one)), rtol=1e-6)
+    of_sigmoid = weight * (1 - weight)
+    expected = (after_one - target) @ (rate * of_entropy) * of_sigmoid
+    np.testing.assert_allclose(gradient["entropy_cost"], [expected], rtol=1e-6)
+
+
+def test_memory_does_not_hold_the_activations_of_all_updates():
+    def size(mode, num):
+        setup, _, meta_params, state, trajectories, validation = problem("numbers", "bootstrapped_head")
+        large = lambda x: jnp.zeros((num, *np.shape(x)[1:2], 200, *np.shape(x)[3:]), x.dtype)
+        more = lambda x: jnp.zeros((*np.shape(x)[:1], 200, *np.shape(x)[2:]), x.dtype)
+        own = jax.tree.map(large, trajectories), jax.tree.map(more, validation)
+        compiled = jax.jit(make_agent_step(setup, mode)).lower(meta_params, state, *own).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    of_update = {mode: (size(mode, 12) - size(mode, 4)) / 8 for mode in ("reverse", "mixed")}
+    assert of_update["mixed"] < 0.2 * of_update["reverse"], of_update
 
 
 @pytest.mark.parametrize("mode", ["reverse", "remat"])
