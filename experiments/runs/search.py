@@ -62,6 +62,7 @@ def run(config: EvolveConfig, options: RunOptions, executor: Executor | None = N
         of_envs = np.median(best.scores, axis=-1)
         summary = {
             "formula": best.formula,
+            **({"simplified": best.simplified.text, "latex": best.simplified.latex} if best.simplified else {}),
             "score": best.score,
             "score_of_nothing": total(found.of_nothing),
             **{f"score/{env}": float(of_envs[i]) for i, env in enumerate(config.envs)},

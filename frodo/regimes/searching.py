@@ -5,6 +5,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from frodo.settings.config import AgentConfig
 from frodo.settings.registry import replace
 from meta.programs.language import parse, to_formula
 from meta.programs.latex import to_latex
+from meta.programs.simplify import Simplified, simplify
 from meta.updates.optimizers import adam
 from toy_envs.base import Environment
 
@@ -39,6 +41,7 @@ class Finalist(NamedTuple):
     Attributes:
       rule: the program as a rule, with agents as those of the search.
       formula, latex: the program as text.
+      simplified: the same by SymPy, for reading (`meta.programs.simplify`); None where it is not installed.
       score: of the search.
       scores: of fresh seeds, [environments, seeds].
       number: of its record.
@@ -47,6 +50,7 @@ class Finalist(NamedTuple):
     rule: Rule
     formula: str
     latex: str
+    simplified: Simplified | None
     score: float
     scores: np.ndarray
     number: int
@@ -200,6 +204,7 @@ class Searches(Regime):
                 rule_of(config, self._names, record, num_steps, cpu_seconds),
                 to_formula(language, record.program),
                 to_latex(language, record.program),
+                simplify(language, record.program) if find_spec("sympy") else None,
                 record.score or 0.0,
                 scores,
                 record.number,
