@@ -61,13 +61,13 @@ def _as_sympy(language: Language, program: Program, sympy: Any) -> tuple[Any, di
     known: dict[Any, str] = {}
     num_drawn = 0
 
-    def symbol(text: str, latex: str, **is_: bool) -> Any:
-        found = sympy.Symbol(text, real=True, **is_)
+    def symbol(text: str, latex: str, is_not_negative: bool = False) -> Any:
+        found = sympy.Symbol(text, real=True, **{"nonnegative": True} if is_not_negative else {})
         known[found] = latex
         return found
 
     texts = [(name, SYMBOLS.get(name, name)) for name in language.inputs]
-    numbers = [symbol(*text, **{"nonnegative": True} if text[0] == "gamma" else {}) for text in texts]
+    numbers = [symbol(*text, text[0] == "gamma") for text in texts]
     for node in compact(language, program):
         operator, name = OPERATORS[node.operator], node.operator
         own = [texts[i] for i in node.arguments]
@@ -82,7 +82,7 @@ def _as_sympy(language: Language, program: Program, sympy: Any) -> tuple[Any, di
         elif operator.arguments in ("R", "RR"):  # a user-defined one
             number = sympy.Function(name, real=True)(*(numbers[i] for i in node.arguments))
         else:
-            number = symbol(text, latex, **{"nonnegative": True} if name in NOT_NEGATIVE else {})
+            number = symbol(text, latex, name in NOT_NEGATIVE)
         numbers.append(number)
         texts.append((text, latex))
     return numbers[-1], known
