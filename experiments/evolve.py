@@ -1,6 +1,6 @@
 """Evolve a loss: programs are varied and selected by how well fresh agents learn by them (Co-Reyes et al. 2021).
 
-    frodo evolve --programs=2000
+    frodo evolve
     frodo evolve --envs=gymnax/CartPole-v1,toy/catch --config.start=dqn --config.num_frozen=0
     frodo evolve --language=targets --envs=toy/catch/5x5,toy/grid_world/0
 
@@ -13,7 +13,8 @@ its scores, that of agents that learn nothing, and of losses the program that is
 best.png is the best score over programs, program.png the program of rule.npz as a graph, and family.png shows all
 programs that were evaluated, and the ancestors of the best one.
 
-Returns are normalised by the bounds of the paper's code, elsewhere by random and by best play.
+Returns are normalised by the bounds of the paper's code, elsewhere by random and by best play. By default trainings are
+those of the paper's appendix B; for losses in toys alone, they are short trainings of small agents.
 """
 
 import contextlib
@@ -47,10 +48,10 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("envs", "gymnax/CartPole-v1", "Environments in JAX; the first is the hurdle.")
+    flags.DEFINE_string("envs", "toy/catch/6x5", "Environments in JAX; the first is the hurdle.")
     flags.DEFINE_enum("language", "losses", list(KINDS), "What programs compute.")
     define_process_flags()
     command_line.define_scheduler_flag()
-    preset = lambda: search.configure(flags.FLAGS.language, ())
+    preset = lambda: search.configure(flags.FLAGS.language, parse_tasks(flags.FLAGS.envs))
     command_line.define_flags(EvolveConfig(), seeds="0", programs="2000", without=("envs", "language"), preset=preset)
     command_line.start(main)

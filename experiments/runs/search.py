@@ -34,7 +34,7 @@ class EvolveConfig(EvolutionConfig):
 
 def configure(language: str, envs: tuple[str, ...]) -> EvolveConfig:
     """Return the settings of a search in these environments."""
-    return EvolveConfig(**vars(settings_for(language)), envs=envs)
+    return EvolveConfig(**vars(settings_for(language, envs)), envs=envs)
 
 
 def run(config: EvolveConfig, options: RunOptions, executor: Executor | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,11 +28,30 @@ from frodo.runs.signals import Signals
 from frodo.settings import presets
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import replace
+from meta.programs.lanes import LaneConfig
 from meta.programs.language import parse, to_formula
 from meta.programs.latex import to_latex
 from meta.programs.simplify import Simplified, simplify
 from meta.updates.optimizers import adam
 from toy_envs.base import Environment
+
+OF_TOYS: dict[str, Any] = dict(
+    hurdle=0.1,
+    num_seeds=3,
+    num_lanes=24,
+    num_full_lanes=12,
+    chunk=300,
+    lane=LaneConfig(
+        hidden=(32, 32),
+        learning_rate=5e-3,
+        ends="values",
+        exploration=200,
+        target_period=50,
+        capacity=20_000,
+        batch_size=16,
+        num_episodes=300,
+    ),
+)
 
 
 class Finalist(NamedTuple):
@@ -277,7 +296,8 @@ def evolve(
       executor: of `concurrent.futures`, with processes as workers. A free worker evaluates the next program, so scores
         come in another order each time, and two searches with one seed differ. The rule then has no `cpu_seconds`.
         None evaluates all programs in this process.
-      **settings: fields of `EvolutionConfig`, such as num_finalists and num_final_seeds.
+      **settings: fields of `EvolutionConfig`, such as num_finalists and num_final_seeds. Their defaults are those of
+        `EvolutionConfig`, but for losses in toys alone, which have short trainings of small agents.
     Returns:
       The finalists, the best first, metrics of every row, and the search itself.
     Raises:
@@ -291,7 +311,7 @@ def evolve(
     check_type("environments", environments, Mapping | Sequence, "names of environments, or a mapping to environments")
     named = environments if isinstance(environments, Mapping) else {name: name for name in environments}
     tasks = [_task(name, environment, (bounds or {}).get(name)) for name, environment in named.items()]
-    config = replace("a search", settings_for(language), settings)
+    config = replace("a search", settings_for(language, named), settings)
     config.validate()
     regime = Searches(tasks, list(named), config, seed, num_programs, executor)
     about = {"environments": ", ".join(named), "seed": str(seed)}
@@ -303,10 +323,15 @@ def evolve(
         return regime.result(end, run.clock.cpu_seconds() if run and not executor else None)
 
 
-def settings_for(language: str) -> EvolutionConfig:
-    """Return the settings of a search: losses begin with Q(s)[a], targets with nothing."""
+def settings_for(language: str, names: Iterable[str]) -> EvolutionConfig:
+    """Return the settings of a search in these environments: losses begin with Q(s)[a], targets with nothing.
+
+    Where all environments are toys, agents that learn by losses are small, and three of them score a program.
+    """
     config = EvolutionConfig(language=language)
-    return config if language != "targets" else dataclasses.replace(config, start="", num_frozen=0, chunk=25_600)
+    if language == "targets":
+        return dataclasses.replace(config, start="", num_frozen=0, chunk=25_600)
+    return dataclasses.replace(config, **OF_TOYS) if all(name.startswith("toy/") for name in names) else config
 
 
 def _task(name: str, environment: Any, bounds: tuple[float, float] | None) -> Task:
