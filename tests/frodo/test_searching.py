@@ -11,6 +11,8 @@ import pytest
 
 import frodo
 from frodo.regimes.scores import task_of
+from frodo.regimes.search_settings import EvolutionConfig
+from frodo.regimes.searching import settings_for
 from meta.programs.lanes import LaneConfig
 from meta.programs.language import LOSSES, parse
 from meta.programs.latex import to_latex
@@ -139,3 +141,11 @@ def test_workers_evaluate_what_lanes_do_and_a_search_that_is_stopped_goes_on(exe
     assert len(same) >= 2
     for one, other in same:
         assert one.num_steps == other.num_steps and one.score == pytest.approx(other.score, abs=1e-5)
+
+
+def test_agents_are_small_where_all_environments_are_toys():
+    small, paper = settings_for("losses", ["toy/catch", "toy/grid_world/0"]), EvolutionConfig()
+    small.validate()
+    assert (small.lane.hidden, small.num_seeds, small.hurdle) == ((32, 32), 3, 0.1)
+    assert settings_for("losses", ["toy/catch", "gymnax/CartPole-v1"]) == paper
+    assert settings_for("targets", ["toy/catch"]).lane == paper.lane
