@@ -95,7 +95,7 @@ class Evolution:
         two with the same.
       counts: proposals, of them those equal to a record in their gradients, those with the outputs of an earlier
         proposal (by a hash, as in the paper), and those without a gradient; evaluations, of them stopped at half,
-        cut at the hurdle, and confirmed by more seeds.
+        and cut at the hurdle; those whose score is, or was, to be confirmed by more seeds.
     """
 
     def __init__(self, tasks: Sequence[Task], config: EvolutionConfig, seed: int, executor: Executor | None = None):
@@ -156,8 +156,12 @@ class Evolution:
     @property
     def num_done(self) -> float:
         """Programs that were evaluated, and the shares of those under way."""
-        scores = sum(len(own) for record in self.records if record.score is None for own in record.scores.values())
-        return self.counts["evaluated"] + (scores + self._evaluator.under_way) / len(self._trainings)
+        trained = collections.Counter[int](self._evaluator.under_way)
+        for record in self.records:
+            trained[record.number] += sum(map(len, record.scores.values()))
+        of_all = lambda record: max(len(self._trainings), record.num_trainings)
+        shares = (min(1.0, trained[x.number] / of_all(x)) for x in self.records if x.score is None)
+        return self.counts["evaluated"] + sum(shares)
 
     def rescore(
         self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[int], None] = lambda num: None
@@ -315,7 +319,10 @@ class Evolution:
         self.members.append((record.program, record.number))
 
     def _is_near_the_best(self, score: float) -> bool:
-        """Say whether a score is to be confirmed: it is among the best NEAR of those of the programs before."""
+        """Say whether a score is to be confirmed: above all but the best NEAR of earlier ones, cut or not.
+
+        A score that equals theirs is not, as where many programs have the least or the highest one.
+        """
         scores = [record.score for record in self.records if record.score is not None]
         return self.config.num_confirming > 0 and (not scores or score > float(np.quantile(scores, 1 - NEAR)))
 

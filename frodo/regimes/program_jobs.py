@@ -39,7 +39,8 @@ class Evaluations:
         except Exception as error:  # whatever an environment of someone else raises
             raise ValueError(f"environments cannot be pickled for the workers of an executor: {error}") from error
         self._most, self._language = config.num_lanes + config.num_full_lanes, config.kind.language
-        self.num_first, self.under_way = self._most, 0.0  # workers tell nothing before their scores
+        self.num_first = self._most
+        self.under_way: dict[int, float] = {}  # workers tell nothing before their scores
         self.pools: list[list[Pool]] = [[] for _ in tasks]
         self.queues: list[collections.deque[tuple[Job, Program]]] = [collections.deque() for _ in tasks]
         self._handed: dict[Future, tuple[Job, Program]] = {}

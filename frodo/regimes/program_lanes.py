@@ -22,8 +22,7 @@ from frodo.runs import memory
 from frodo.states import is_key
 from meta.programs.evaluation import LISTS, Instructions, ListName, assemble, lists_of, registers_of
 from meta.programs.lanes import LaneConfig, make_lanes
-from meta.programs.language import LOSSES, RANDOM, Language, Program, compact, parse
-from meta.programs.targets import TARGETS
+from meta.programs.language import LOSSES, RANDOM, TARGETS, Language, Program, compact, parse
 from toy_envs.base import Environment
 
 BLOCK = 4  # lanes that learn side by side on a CPU: more are no faster there, and fewer are slower
@@ -309,9 +308,14 @@ class Evaluator:
         return not any(self.queues) and all(job is None for own in self.pools for pool in own for job in pool.jobs)
 
     @property
-    def under_way(self) -> float:
-        """What is done of the evaluations under way, a sum of shares."""
-        return float(sum(np.sum(pool.shares) for own in self.pools for pool in own))
+    def under_way(self) -> dict[int, float]:
+        """What is done of the evaluations under way: of each record, the sum of their shares."""
+        shares = collections.Counter[int]()
+        for pool in (pool for own in self.pools for pool in own):
+            for job, share in zip(pool.jobs, pool.shares, strict=True):
+                if job:
+                    shares[job.record] += float(share)
+        return shares
 
     def has_room(self, task: int) -> bool:
         """Give lanes what waits for one; say whether a lane is left, and no more waits than may."""

@@ -9,14 +9,14 @@ import numpy as np
 
 from agents.networks.agent import NetworkConfig
 from agents.settings import Count, CountOrZero, Fraction, OneOf, Settings
-from agents.validation import check_numbers
+from agents.validation import check_numbers, is_whole
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import RuleConfig, with_prefix
 from meta.programs.equivalence import EQUIVALENCES, of_loss, of_target
 from meta.programs.lanes import LaneConfig
-from meta.programs.language import FORMULAS, LOSSES, Language, Program, parse_setting
+from meta.programs.language import FORMULAS, LOSSES, TARGETS, Language, Program, parse_setting
 from meta.programs.targets import FORMULAS as OF_TARGETS
-from meta.programs.targets import TARGETS, TargetProgramConfig
+from meta.programs.targets import TargetProgramConfig
 from meta.updates.optimizers import OptimizerConfig
 
 MAX_SEEDS = 2**16  # of programs: the draws of a task, before those of the next one
@@ -132,7 +132,7 @@ class EvolutionConfig(Settings):
     tournament_size: Count = 25
     mutation_share: Fraction = 0.95
     start: str = "Q(s)[a]"
-    num_frozen: int = 2
+    num_frozen: CountOrZero = 2
     hurdle: float = 0.6
     stopped_share: Fraction = 0.75
     equivalence: Annotated[str, OneOf(EQUIVALENCES)] = "gradient"
@@ -166,14 +166,14 @@ class EvolutionConfig(Settings):
                 f"tournament_size is {self.tournament_size}, expected at most population_size ({self.population_size})"
             )
         num = min(len(self.parse_start()), self.kind.language.max_nodes - 1)
-        if not 0 <= self.num_frozen <= num:
+        if self.num_frozen > num:
             raise ValueError(f"num_frozen is {self.num_frozen}, expected 0 to {num}, by the nodes of start")
         if not math.isfinite(self.hurdle):
             raise ValueError(f"hurdle is {self.hurdle}, expected a number")
         for name in LENGTHS:
             if getattr(self, name) and self.language != "losses":
                 raise ValueError(f"{name} is {getattr(self, name)}, expected none: targets have target_lane.budget")
-            if any(value < 1 for value in getattr(self, name)):
+            if not all(is_whole(value) and value >= 1 for value in getattr(self, name)):
                 raise ValueError(f"{name} is {getattr(self, name)}, expected integers of at least 1")
         check_numbers(self)
         with_prefix("lane", self.lane.validate)

@@ -29,7 +29,7 @@ from frodo.settings import presets
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import replace
 from meta.programs.lanes import LaneConfig
-from meta.programs.language import parse, to_formula
+from meta.programs.language import Language, Program, parse, to_formula
 from meta.programs.latex import to_latex
 from meta.programs.simplify import Simplified, simplify
 from meta.updates.optimizers import adam
@@ -60,7 +60,7 @@ class Finalist(NamedTuple):
     Attributes:
       rule: the program as a rule, with agents as those of the search.
       formula, latex: the program as text.
-      simplified: the same by SymPy, for reading (`meta.programs.simplify`); None where it is not installed.
+      simplified: the same by SymPy, for reading (`meta.programs.simplify`); None without it, or where it fails.
       score: of the search.
       scores: of fresh seeds, [environments, seeds].
       number: of its record.
@@ -223,7 +223,7 @@ class Searches(Regime):
                 rule_of(config, self._names, record, num_steps, cpu_seconds),
                 to_formula(language, record.program),
                 to_latex(language, record.program),
-                simplify(language, record.program) if find_spec("sympy") else None,
+                _simplified(language, record.program),
                 record.score or 0.0,
                 scores,
                 record.number,
@@ -231,13 +231,23 @@ class Searches(Regime):
             for record, scores in zip(finalists, again, strict=True)
         ]
         best.sort(key=lambda one: -total(one.scores))
-        if total(best[0].scores) <= total(of_nothing):
+        if not best:
+            note("no program has a score yet")
+        elif total(best[0].scores) <= total(of_nothing):
             note(
                 f"with fresh seeds nothing found is better than agents that learn nothing: {total(best[0].scores):.3f} "
                 f"and {total(of_nothing):.3f}"
             )
         metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
         return Evolved(best, metrics, search, of_nothing)
+
+
+def _simplified(language: Language, program: Program) -> Simplified | None:
+    """Simplify a program, where SymPy is there and knows how: what was found does not depend on it."""
+    try:
+        return simplify(language, program) if find_spec("sympy") else None
+    except Exception:  # whatever SymPy meets in a formula
+        return None
 
 
 def total(scores: np.ndarray) -> float:

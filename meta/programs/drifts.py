@@ -13,11 +13,9 @@ from agents.rules.ppo import PPOConfig, Proximal
 from agents.settings import CountOrZero
 from agents.types import Array, Params
 from meta.programs.evaluation import Given, constants_of, evaluate, no_draws
-from meta.programs.language import Language, Program, parse_setting
-from meta.programs.operators import NUMERICAL
+from meta.programs.language import DRIFTS, Program, parse_setting
 from meta.targets.proximal import with_drift
 
-DRIFTS = Language(dict.fromkeys(("r", "A", "t"), "R"), NUMERICAL)
 FORMULAS = {"ppo": "max(0.0, (r - max(0.8, min(1.2, r))) * A)"}  # r A less its minimum with the clipped one
 
 

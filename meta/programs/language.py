@@ -100,7 +100,11 @@ class Language(NamedTuple):
         return types[i] if i < len(types) else OPERATORS[program[i - len(types)].operator].result
 
 
+# The operators of languages without lists, states and draws.
+NUMERICAL = {name: None for name, of in OPERATORS.items() if {*of.arguments, of.result} == {"R"} and name not in RANDOM}
 LOSSES = Language({"s": "S", "a": "Z", "r": "R", "gamma": "R", "s_next": "S"}, OPERATORS)
+TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), NUMERICAL)
+DRIFTS = Language(dict.fromkeys(("r", "A", "t"), "R"), NUMERICAL)
 
 
 def compact(language: Language, program: Program) -> Program:

@@ -5,6 +5,7 @@ clipped to ±1e10.
 """
 
 import inspect
+import keyword
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.types import Array
-from meta.programs.language import LIMIT, LOSSES, OPERATORS, Operator
+from meta.programs.language import DRIFTS, LIMIT, LOSSES, NUMERICAL, OPERATORS, TARGETS, Operator
 
 _TINY = 1e-10  # the least magnitude of a divisor
 _TINY_LOG = 1e-12
@@ -47,7 +48,6 @@ OF_LISTS: dict[str, Callable[..., Any]] = {
     "StateL2Distance": lambda x, y: jnp.sum((x - y) ** 2, axis=-1),
 }
 CODES = {name: i for i, name in enumerate(("Load", *ARITHMETIC))}  # of the interpreter's instructions
-NUMERICAL = dict.fromkeys(("Constant", *ARITHMETIC))  # the operators of languages without lists and states
 REGISTRIES: tuple[dict[str, Any], ...] = (OPERATORS, ARITHMETIC, CODES, NUMERICAL)  # that an operator is added to
 PROBED = np.array([-1e10, -100.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 100.0, 1e10], np.float32)
 
@@ -70,10 +70,10 @@ def register_operator(name: str, function: Callable[..., Array], arguments: str 
     Raises:
       ValueError: naming the operator, and what is taken, not known or not finite.
     """
-    if not str(name).isidentifier():
-        raise ValueError(f"operator is {name!r}, expected a name of letters, digits and _")
-    taken = {*OPERATORS, *LOSSES.inputs, *(one.formula.partition("(")[0] for one in OPERATORS.values())}
-    if name in taken:
+    if not str(name).isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"operator is {name!r}, expected a name of letters, digits and _, and no word of Python")
+    inputs = {name for language in (LOSSES, TARGETS, DRIFTS) for name in language.inputs}
+    if name in {*OPERATORS, *CODES, *inputs, *(one.formula.partition("(")[0] for one in OPERATORS.values())}:
         raise ValueError(f"operator is {name!r}, which is a name already")
     if arguments not in ("R", "RR"):
         raise ValueError(f"operator {name!r} has arguments {arguments!r}, expected 'R' for one number, 'RR' for two")
@@ -83,8 +83,8 @@ def register_operator(name: str, function: Callable[..., Array], arguments: str 
         raise ValueError(f"operator {name!r} is not a function of {len(arguments)} arguments") from None
     _check(name, function, len(arguments))
     ARITHMETIC[name] = function if arguments == "RR" else lambda x, _: function(x)
-    texts = ", ".join(["{}"] * len(arguments))
-    OPERATORS[name] = Operator(arguments, "R", f"{name}({texts})", rf"\mathrm{{{{{name}}}}}({texts})")
+    texts, latex = ", ".join(["{}"] * len(arguments)), name.replace("_", r"\_")
+    OPERATORS[name] = Operator(arguments, "R", f"{name}({texts})", rf"\mathrm{{{{{latex}}}}}({texts})")
     CODES[name] = len(CODES)
     NUMERICAL[name] = None
     jax.clear_caches()  # interpreters that were compiled do not know it

@@ -25,13 +25,25 @@ def simplify(language: Language, program: Program) -> Simplified:
       ModuleNotFoundError: if SymPy is not installed.
     """
     import sympy
+    from sympy.core.function import AppliedUndef
+    from sympy.printing.latex import LatexPrinter
     from sympy.printing.str import StrPrinter
 
     class Printer(StrPrinter):
         def _print_Function(self, expression: Any) -> str:
-            return f"{expression.func.__name__.lower()}({self.stringify(expression.args, ', ')})"
+            name = expression.func.__name__
+            name = name if isinstance(expression, AppliedUndef) else name.lower()
+            return f"{name}({self.stringify(expression.args, ', ')})"
 
         _print_Abs = _print_Max = _print_Min = _print_Function
+
+    class OwnLatexPrinter(LatexPrinter):
+        def _print_Function(self, expression: Any, exp: Any = None) -> str:
+            if not isinstance(expression, AppliedUndef):
+                return super()._print_Function(expression, exp)
+            name = expression.func.__name__.replace("_", r"\_")
+            text = rf"\mathrm{{{name}}}({', '.join(map(self._print, expression.args))})"
+            return text if exp is None else f"{text}^{{{exp}}}"
 
     expression, latex = _as_sympy(language, program, sympy)
     found = sympy.simplify(expression)
@@ -40,7 +52,7 @@ def simplify(language: Language, program: Program) -> Simplified:
     if "Q(" in to_formula(language, program):
         moves = [term for term in sympy.Add.make_args(found) if any("Q(" in str(x) for x in term.free_symbols)]
         found = sympy.Add(*moves) if moves else found
-    return Simplified(Printer().doprint(found), sympy.latex(found, symbol_names=latex))
+    return Simplified(Printer().doprint(found), OwnLatexPrinter({"symbol_names": latex}).doprint(found))
 
 
 def _as_sympy(language: Language, program: Program, sympy: Any) -> tuple[Any, dict[Any, str]]:

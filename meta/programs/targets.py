@@ -29,12 +29,10 @@ from meta.programs.evaluation import (
     interpret,
     no_draws,
 )
-from meta.programs.language import Language, Program, parse_setting
-from meta.programs.operators import NUMERICAL
+from meta.programs.language import TARGETS, Program, parse_setting
 from meta.targets.fitting import make_up
 from meta.targets.scalar import FrodoConfig, actor_critic_inner_loss, difference_from_vtrace
 
-TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), NUMERICAL)
 FORMULAS = {  # with λ = 0.95
     "n_step_return": "r + gamma * G_next",
     "lambda_return": "r + gamma * (v_next + 0.95 * (G_next - v_next))",

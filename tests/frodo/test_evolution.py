@@ -21,8 +21,7 @@ from frodo.states import as_array
 from meta.programs.equivalence import SAME, TD, distance_from_td, of_loss, outputs
 from meta.programs.evaluation import LISTS, assemble, registers_of
 from meta.programs.lanes import LaneConfig, make_lanes
-from meta.programs.language import FORMULAS, LOSSES, compact, parse, to_formula
-from meta.programs.targets import TARGETS
+from meta.programs.language import FORMULAS, LOSSES, TARGETS, compact, parse, to_formula
 from toy_envs.catch import Catch
 
 CATCH = Task(Catch(5, 5), -1.0, 1.0)
@@ -354,6 +353,7 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
         ),
         ({"chunk": 0}, "^chunk is 0, expected an integer of at least 1$"),
         ({"mutation_share": 1.5}, "^mutation_share is 1.5, expected a number from 0 to 1$"),
+        ({"num_frozen": 1.5}, "^num_frozen is 1.5, expected an integer of at least 0$"),
         ({"num_frozen": 3}, "^num_frozen is 3, expected 0 to 2, by the nodes of start$"),
         (
             {"language": "target"},
@@ -366,6 +366,7 @@ def test_an_evaluation_that_cannot_take_the_hurdle_ends_early():
             {"language": "targets", "start": "", "num_frozen": 0, "num_episodes": (5,)},
             r"^num_episodes is \(5,\), expected none: targets have target_lane.budget$",
         ),
+        ({"max_steps": (5, 1.5)}, r"^max_steps is \(5, 1.5\), expected integers of at least 1$"),
         ({"max_steps": (5, 0)}, r"^max_steps is \(5, 0\), expected integers of at least 1$"),
         ({"lane": LaneConfig(capacity=0)}, "^lane.capacity is 0, expected an integer of at least 1$"),
         ({"lane": LaneConfig(ends="value")}, "^lane.ends is 'value', expected one of gamma, values .did you mean"),
@@ -409,7 +410,7 @@ def test_programs_are_not_proposed_long_before_they_can_be_trained():
     # From nothing, more than half of the programs need one of the few lanes for all programs.
     config = dataclasses.replace(CONFIG, start="", num_frozen=0, num_full_lanes=2)
     found = Evolution([CATCH], config, 0)
-    for _ in range(8):
+    for _ in range(12):
         found.step(10_000)
         scored = sum(record.score is not None for record in found.records)
         assert len(found.records) - scored <= 8 + 2 + 2
@@ -493,8 +494,21 @@ def test_a_score_near_the_best_counts_when_more_seeds_confirm_it(monkeypatch):
     assert len(confirmed) + len(others) == 20 and len(confirmed) == found.counts["confirmed"] and len(others) >= 4
     assert all(record.score == np.median(record.scores[0]) for record in found.records)
     assert any(record.score < record.scores[0][0] for record in confirmed)
-    tasks = search(TASKS, dataclasses.replace(CONFIG, num_confirming=1), num_programs=4)
-    assert all(set(map(len, record.scores.values())) <= {1, 2} for record in tasks.records)
+    tasks = search(TASKS, dataclasses.replace(CONFIG, num_confirming=1, hurdle=-1.0), num_programs=4)
+    numbers = [{task: len(scores) for task, scores in record.scores.items()} for record in tasks.records]
+    assert {0: 2, 1: 2} in numbers and all(one in ({0: 1, 1: 1}, {0: 2, 1: 2}) for one in numbers)
+
+
+def test_no_more_programs_are_done_than_there_are_while_some_are_confirmed(monkeypatch):
+    monkeypatch.setattr(evolution, "NEAR", 0.5)
+    found = Evolution([CATCH], dataclasses.replace(CONFIG, num_confirming=8), 0)
+    num_done, rose = 0.0, []
+    while found.counts["evaluated"] < 6 and len(rose) < 200:
+        found.step(6)
+        assert found.counts["evaluated"] <= found.num_done <= len(found.records)
+        rose.append(found.num_done > num_done)
+        num_done = found.num_done
+    assert found.counts["confirmed"] > 0 and sum(rose) > len(rose) / 2 and found.num_done == 6
 
 
 def test_only_the_first_seed_ends_early():
@@ -555,6 +569,7 @@ TARGET_CONFIG = EvolutionConfig(
     tournament_size=3,
     num_lanes=4,
     chunk=512,
+    num_confirming=0,
     target_lane=TargetLaneConfig(hidden=(8,), learning_rate=0.1, batch_size=4, unroll=4, budget=1500),
 )
 SHORT_TARGETS = dataclasses.replace(TARGET_CONFIG, num_lanes=8, chunk=64)

@@ -14,9 +14,8 @@ from frodo.regimes.scores import task_of
 from frodo.regimes.search_settings import EvolutionConfig
 from frodo.regimes.searching import settings_for
 from meta.programs.lanes import LaneConfig
-from meta.programs.language import LOSSES, parse
+from meta.programs.language import LOSSES, TARGETS, parse
 from meta.programs.latex import to_latex
-from meta.programs.targets import TARGETS
 from toy_envs.base import DmEnv
 from toy_envs.catch import Catch
 
@@ -66,7 +65,7 @@ def test_a_search_that_is_stopped_goes_on_as_if_it_had_never_been(whole, tmp_pat
         stopped.append(row)
         return len(stopped) == 3
 
-    find(folder=tmp_path, callbacks=[stop])
+    assert find(folder=tmp_path, callbacks=[stop]).best == []  # no training has ended
     assert len(rows(tmp_path / "metrics.csv")) == 3
     again = find(folder=tmp_path)
     assert [(x.formula, x.scores.tolist()) for x in again.best] == [
@@ -140,7 +139,8 @@ def test_workers_evaluate_what_lanes_do_and_a_search_that_is_stopped_goes_on(exe
     same = [(x, known[x.program]) for x in records if x.program in known and known[x.program].number == x.number]
     assert len(same) >= 2
     for one, other in same:
-        assert one.num_steps == other.num_steps and one.score == pytest.approx(other.score, abs=1e-5)
+        assert one.scores[0][0] == pytest.approx(other.scores[0][0], abs=1e-5)  # more seeds depend on the order
+        assert one.num_trainings != other.num_trainings or one.num_steps == other.num_steps
 
 
 def test_agents_are_small_where_all_environments_are_toys():

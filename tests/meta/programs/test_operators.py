@@ -5,14 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meta.programs.drifts import DRIFTS
 from meta.programs.equivalence import of_loss
 from meta.programs.evaluation import Given, assemble, evaluate, interpret, no_draws
 from meta.programs.generation import random_program
-from meta.programs.language import FORMULAS, LOSSES, parse, to_formula
+from meta.programs.language import DRIFTS, FORMULAS, LOSSES, TARGETS, parse, to_formula
 from meta.programs.latex import to_latex
 from meta.programs.operators import REGISTRIES, register_operator
-from meta.programs.targets import TARGETS
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +64,10 @@ def test_searches_draw_it():
         ("max", jnp.tanh, "R", "operator is 'max', which is a name already"),
         ("gamma", jnp.tanh, "R", "operator is 'gamma', which is a name already"),
         ("Add", jnp.tanh, "R", "operator is 'Add', which is a name already"),
+        ("v", jnp.tanh, "R", "operator is 'v', which is a name already"),
+        ("t", jnp.tanh, "R", "operator is 't', which is a name already"),
+        ("Load", jnp.tanh, "R", "operator is 'Load', which is a name already"),
+        ("lambda", jnp.tanh, "R", "operator is 'lambda', expected a name of letters, digits and _, and no word of"),
         ("my op", jnp.tanh, "R", "operator is 'my op', expected a name of letters, digits and _"),
         ("x", jnp.tanh, "", "operator 'x' has arguments '', expected 'R' for one number, 'RR' for two"),
         ("x", jnp.tanh, "L", "operator 'x' has arguments 'L', expected 'R' for one number, 'RR' for two"),

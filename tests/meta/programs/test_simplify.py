@@ -8,10 +8,9 @@ import pytest
 
 from meta.programs.evaluation import Given, evaluate, no_draws
 from meta.programs.generation import random_program
-from meta.programs.language import FORMULAS, LOSSES, parse
+from meta.programs.language import FORMULAS, LOSSES, TARGETS, parse
 from meta.programs.operators import REGISTRIES, register_operator
 from meta.programs.simplify import simplify
-from meta.programs.targets import TARGETS
 
 sympy = pytest.importorskip("sympy")
 
@@ -58,7 +57,11 @@ def test_user_defined_operators_stay():
     own = [dict(registry) for registry in REGISTRIES]
     try:
         register_operator("saturated", jnp.tanh)
+        register_operator("Soft_2", jnp.tanh)
         assert simplify(TARGETS, parse(TARGETS, "saturated(r) + saturated(r)")).text == "2*saturated(r)"
+        found = simplify(TARGETS, parse(TARGETS, "Soft_2(r)**2 + log(v)"))
+        assert found.text == "Soft_2(r)**2 + log(abs(v))"
+        assert found.latex == r"\mathrm{Soft\_2}(r)^{2} + \log{\left(\left|{v(s)}\right| \right)}"
     finally:
         for registry, known in zip(REGISTRIES, own, strict=True):
             registry.clear()

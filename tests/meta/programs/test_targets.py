@@ -10,8 +10,8 @@ from frodo.regimes.learner import build_learner
 from frodo.settings import presets
 from meta.programs.equivalence import SAME
 from meta.programs.generation import random_program
-from meta.programs.language import parse, to_formula
-from meta.programs.targets import FORMULAS, TARGETS, TargetProgramConfig, assembled, fingerprint, probe, target_program
+from meta.programs.language import TARGETS, parse, to_formula
+from meta.programs.targets import FORMULAS, TargetProgramConfig, assembled, fingerprint, probe, target_program
 from tests.trajectories import random_trajectory
 
 GAMMA = 0.9
