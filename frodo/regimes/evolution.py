@@ -156,12 +156,10 @@ class Evolution:
     @property
     def num_done(self) -> float:
         """Programs that were evaluated, and the shares of those under way."""
-        trained = collections.Counter[int](self._evaluator.under_way)
-        for record in self.records:
-            trained[record.number] += sum(map(len, record.scores.values()))
+        under_way = self._evaluator.under_way
+        trained = lambda record: sum(map(len, record.scores.values())) + under_way.get(record.number, 0.0)
         of_all = lambda record: max(len(self._trainings), record.num_trainings)
-        shares = (min(1.0, trained[x.number] / of_all(x)) for x in self.records if x.score is None)
-        return self.counts["evaluated"] + sum(shares)
+        return self.counts["evaluated"] + sum(trained(x) / of_all(x) for x in self.records if x.score is None)
 
     def rescore(
         self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[int], None] = lambda num: None

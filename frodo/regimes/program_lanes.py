@@ -310,7 +310,7 @@ class Evaluator:
     @property
     def under_way(self) -> dict[int, float]:
         """What is done of the evaluations under way: of each record, the sum of their shares."""
-        shares = collections.Counter[int]()
+        shares = collections.defaultdict[int, float](float)
         for pool in (pool for own in self.pools for pool in own):
             for job, share in zip(pool.jobs, pool.shares, strict=True):
                 if job:
