@@ -105,6 +105,11 @@ class Environment(abc.ABC, Generic[State]):
         """The numbers of its tasks, all below 2³²: what `initial_state` draws, where it draws one."""
         return range(2**31)
 
+    @property
+    def tested(self) -> "Environment[State]":
+        """The environment in whose held-out tasks agents of this one are tested."""
+        return self
+
     def numbered_state(self, task_id: Array) -> State:
         """Return the start of an episode of the task of that number, the same each time.
 

@@ -14,10 +14,10 @@ from toy_envs.catch import Catch
 from toy_envs.discounting_chain import DiscountingChain
 from toy_envs.grid_worlds import NUM_WORLDS, GridWorld
 from toy_envs.random_walk import RandomWalk
-from toy_envs.rule_room import KINDS, RuleRoom
+from toy_envs.rule_room import KINDS, MIXTURES, RuleRoom
 from toy_envs.two_colours import TwoColours
 
-_ROOMS = (*KINDS, "mixed")
+_ROOMS = (*KINDS, *MIXTURES)
 _KINDS = "|".join(_ROOMS)
 # Patterns of names, and functions that make the environment from what is variable in a name, or raise a ValueError.
 TOYS: dict[str, Callable[..., Environment]] = {

@@ -53,6 +53,8 @@ KINDS = {
 }
 # Most tasks of this kind teach nothing: work for a curriculum.
 MIXED = {"main": 0.05, "chain": 0.05, "easy": 0.05, "medium": 0.05, "pre_solved": 0.4, "impossible": 0.4}
+SOLVABLE = dict.fromkeys(("main", "chain", "easy", "medium"), 0.25)  # those of `MIXED` that teach something
+MIXTURES = {"mixed": MIXED, "solvable": SOLVABLE}
 
 
 class Task(NamedTuple):
@@ -96,7 +98,8 @@ class RuleRoom(base.Environment[RuleRoomState]):
     and whether the goal is reached; of the kind `visible` the rules as well, zeros if they are hidden.
 
     Args:
-      kind: a name of `KINDS`, or "mixed", which draws a kind for each task (`MIXED`).
+      kind: a name of `KINDS`; or "mixed" or "solvable", which draw a kind for each task (`MIXTURES`). Agents of mixed
+        rooms are tested in solvable ones.
       pool: how many tasks there are; None for 2³¹, "held_out" for those of `HELD_OUT`.
       number: of the one task of the pool that it always is; None to draw it.
     Raises:
@@ -111,8 +114,8 @@ class RuleRoom(base.Environment[RuleRoomState]):
     held_out_ids = HELD_OUT
 
     def __post_init__(self):
-        if self.kind not in (*KINDS, "mixed"):
-            raise ValueError(f"kind is {self.kind!r}, expected one of {', '.join(KINDS)}, mixed")
+        if self.kind not in {**KINDS, **MIXTURES}:
+            raise ValueError(f"kind is {self.kind!r}, expected one of {', '.join([*KINDS, *MIXTURES])}")
         is_number = isinstance(self.pool, int) and 1 <= self.pool <= 2**31
         if not (is_number or self.pool in (None, "held_out")):
             raise ValueError(f"pool is {self.pool!r}, expected 1 to 2³¹ tasks, or held_out")
@@ -135,7 +138,11 @@ class RuleRoom(base.Environment[RuleRoomState]):
     @property
     def shares(self) -> dict[str, float]:
         """The kinds of its tasks, and how probable each is."""
-        return MIXED if self.kind == "mixed" else {self.kind: 1.0}
+        return MIXTURES.get(self.kind, {self.kind: 1.0})
+
+    @property
+    def tested(self) -> "RuleRoom":
+        return dataclasses.replace(self, kind="solvable") if self.kind == "mixed" else self
 
     @property
     def task_ids(self) -> range:

@@ -133,6 +133,10 @@ class Trials(base.Environment[TrialsState]):
         )
         return next_state, reward, next_state.trial == state.num_trials, jnp.zeros((), bool)
 
+    def is_first_of_trial(self, observation: base.Array) -> base.Array:
+        """Return whether a trial begins, bool [...], of observations [..., n], where the time left is known."""
+        return observation[..., math.prod(self.environment.observation_shape) + MAX_SHOWN + 1] == 1
+
     def is_last_trial(self, observation: base.Array) -> base.Array:
         """Return whether the trial is the last one of its episode, bool [...], of observations [..., n]."""
         return observation[..., math.prod(self.environment.observation_shape)] == 1

@@ -32,13 +32,14 @@ class HeldOut(NamedTuple):
 def parse(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool) -> HeldOut:
     """Return what is tested, by the flags; a UsageError where an agent of the environment cannot be."""
     made = []
-    for flag, name in (("env", env), ("test_env", test_env or env)):
+    for flag, name in {"env": env, "test_env": test_env or env}.items():
         if not is_pure(name):
             raise UsageError(f"--{flag}={name}: give an environment written in JAX, such as toy/rule_room/main")
         with caused_by(f"--{flag}"):
             made.append(make_environment(name, 1, 0))
     trained, tested = made
     assert isinstance(trained, Environment) and isinstance(tested, Environment)
+    tested = tested if test_env else trained.tested
     if {trained.task_ids[0], trained.task_ids[-1]} <= set(trained.held_out_ids or ()):
         others = env.partition("/held_out")[0]
         raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments.results import plots
@@ -51,7 +52,7 @@ def check_solvable(environment: Environment) -> None:
 
 
 def references(environment: Environment, tasks: Any, nums_trials: tuple[int, ...]) -> References:
-    """Return what is possible in tasks, states at the start of a trial [num_tasks, ...], for each number of trials."""
+    """Return what is possible in `held_out_tasks`, [num_tasks, ...], for each number of trials."""
     if isinstance(environment, RuleRoom):
         return _of_rooms(environment, jax.tree.map(np.asarray, tasks.task), nums_trials)
     if isinstance(environment, Bandit):
@@ -67,8 +68,10 @@ def references(environment: Environment, tasks: Any, nums_trials: tuple[int, ...
 def _of_rooms(room: RuleRoom, tasks: Any, nums_trials: tuple[int, ...]) -> References:
     """An explorer knows the layout, and the rules where they are shown; its means are over all that they may be."""
     one_of = [jax.tree.map(lambda x, i=i: x[i], tasks) for i in range(len(tasks.start))]
-    possible = possible_reactions(KINDS[room.kind])
-    layouts = [(task, task.reactions[None] if task.is_shown else possible) for task in one_of[:NUM_LAYOUTS]]
+    possible = [possible_reactions(KINDS[kind]) for kind in room.shares]
+    numbers = jax.vmap(room.kind_number)(jnp.array(room.held_out_ids[:NUM_LAYOUTS], jnp.uint32)).tolist()
+    kinds = zip(one_of, numbers, strict=False)
+    layouts = [(task, task.reactions[None] if task.is_shown else possible[number]) for task, number in kinds]
     known = [oracle_return(task._replace(reactions=table)) for task, tables in layouts for table in tables]
     weights = [1 / len(tables) for _, tables in layouts for _ in tables]
     mean = lambda k: np.mean([best_returns(task, tables, k) for task, tables in layouts], axis=0)

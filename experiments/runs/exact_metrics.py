@@ -93,7 +93,7 @@ def log_metrics(
         params = learner.setup.acting_params(state.learner.agent)
         found: dict[str, Any] = {}
         if isinstance(environment, Trials):
-            trial, k = environment.environment, environment.num_trials
+            trial, k = environment.environment.tested, environment.num_trials
             of_episode = environment.horizon or learner.config.unroll
             num_tasks = int(max(1, min(TRIALS_EPISODES, TRIALS_SHARE * num_steps / of_episode)))
             how: dict[str, Any] = dict(num_trials=k, is_forgetful=environment.is_forgetful)

@@ -46,8 +46,10 @@ def unused(config: AgentConfig, is_in_jax: bool = True) -> dict[str, str]:
     if not config.replay.capacity:
         none_of("replay.capacity is 0", "replay.batch_size", "replay.fresh")
     if config.curriculum.kind != "plr":
-        of_plr = ("capacity", "replay", "staleness", "temperature")
+        of_plr = [x.name for x in dataclasses.fields(config.curriculum) if x.name not in ("kind", "num_train")]
         none_of(f"curriculum.kind is {config.curriculum.kind!r}", *(f"curriculum.{name}" for name in of_plr))
+    elif config.curriculum.fitness == "learnability":
+        none_of("curriculum.fitness is 'learnability'", "curriculum.is_of_last_trial")
     if config.curriculum.kind == UNIFORM:
         none_of(f"curriculum.kind is {UNIFORM!r}", "curriculum.num_train")
     if not config.distillation.steps:

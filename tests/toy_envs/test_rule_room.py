@@ -177,6 +177,17 @@ def test_the_mixture_has_its_shares():
         assert found[kind].mean() == pytest.approx(share, abs=0.025), kind
 
 
+def test_agents_of_mixed_rooms_are_tested_in_those_that_have_a_goal_to_find():
+    room = RuleRoom("mixed", 512)
+    assert room.tested == RuleRoom("solvable", 512) and RuleRoom("chain").tested == RuleRoom("chain")
+    assert room.tested.observation_shape == room.observation_shape and room.tested.horizon == room.horizon
+    drawn = tasks("solvable", 200)
+    assert np.all(np.any(drawn.reactions == GOAL, axis=(1, 2))) and not np.any(drawn.is_solved)
+    num_objects = np.sum(drawn.homes != ABSENT, axis=1)
+    of_kinds = [num_objects == 2, num_objects == 3, drawn.horizon == 16, (num_objects == 4) & (drawn.horizon == 12)]
+    np.testing.assert_allclose(np.mean(of_kinds, axis=1), 0.25, atol=0.1)
+
+
 def test_pools_hold_the_same_tasks_and_held_out_ones_are_in_no_other():
     draw = lambda room: jax.jit(jax.vmap(room.initial_state))(jax.random.split(jax.random.key(0), 32)).task
     for pool, ids in ((3, range(3)), ("held_out", HELD_OUT)):
@@ -216,7 +227,7 @@ def test_names():
 
 def test_what_is_no_room_is_refused():
     kinds = ", ".join(KINDS)
-    with pytest.raises(ValueError, match=f"^kind is 'maine', expected one of {kinds}, mixed$"):
+    with pytest.raises(ValueError, match=f"^kind is 'maine', expected one of {kinds}, mixed, solvable$"):
         RuleRoom("maine")
     with pytest.raises(ValueError, match=re.escape("pool is 0, expected 1 to 2³¹ tasks, or held_out")):
         RuleRoom("main", 0)

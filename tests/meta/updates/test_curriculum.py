@@ -11,6 +11,7 @@ import frodo
 from agents.acting import in_jax as acting
 from agents.acting.in_jax import Actor
 from agents.networks.agent import make_agent
+from agents.rules.categorical import to_scalars
 from agents.rules.moving_average import DECAY
 from agents.types import PredictionSpec
 from frodo.rules.files import config_for, population_config
@@ -51,6 +52,17 @@ def test_probabilities_of_the_archive_by_hand():
     expected = 0.8 * np.array([1 / 4, 1, 1 / 9, 0]) / (1 + 1 / 4 + 1 / 9) + 0.2 * np.array([4, 1, 5, 0]) / 10
     found = curriculum.replay_probabilities(archive, staleness=0.2, temperature=0.5)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_no_task_has_more_than_its_share_and_what_is_above_it_goes_to_the_others():
+    archive = filled([5.0, 2.0, -1.0, 0.0, -np.inf], [9, 9, 9, 9, 0], 10)
+    free = np.asarray(curriculum.replay_probabilities(archive, 0.0, 0.5))
+    found = np.asarray(curriculum.replay_probabilities(archive, 0.0, 0.5, max_share=0.4))
+    assert free[0] > 0.7 and found[0] == pytest.approx(0.4) and np.sum(found) == pytest.approx(1.0) and found[4] == 0
+    room = 0.4 - free[1:4]
+    np.testing.assert_allclose(found[1:4], free[1:4] + (free[0] - 0.4) * room / np.sum(room), rtol=1e-5)
+    even = np.asarray(curriculum.replay_probabilities(archive, 0.0, 0.5, max_share=0.25))
+    np.testing.assert_allclose(even, [0.25] * 4 + [0.0], rtol=1e-5)
 
 
 def entries_of(archive):
@@ -106,21 +118,45 @@ def test_fitness_is_compared_with_that_of_episodes_of_as_many_trials():
     assert np.isnan(found[0])
 
 
-def test_fitness_is_the_mean_error_of_the_steps_that_count():
+@pytest.mark.parametrize("fitness", ["td_error", "value_model", "action_model"])
+def test_errors_of_steps_by_hand(fitness):
     trajectory = random_trajectory(0, 5, 3)
     rng = np.random.default_rng(1)
-    values, is_counted = rng.normal(size=(6, 3)).astype(np.float32), rng.random((5, 3)) < 0.5
-    is_counted[:, 2] = False
-    expected = np.full(3, np.nan)
-    for b in range(2):
-        errors = [
-            abs(trajectory.reward[t, b] + DISCOUNT * trajectory.discount[t, b] * values[t + 1, b] - values[t, b])
-            for t in range(5)
-            if is_counted[t, b]
-        ]
-        expected[b] = np.mean(errors)
-    found = curriculum.td_error_fitness(trajectory, jnp.array(values), jnp.array(is_counted), DISCOUNT)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    made = lambda *shape: rng.normal(size=(6, 3, *shape)).astype(np.float32)
+    predictions = {"policy": made(4), "value_bins": made(7), "model_value": made(4, 7), "model_policy": made(4, 4)}
+    scalars = lambda x: np.asarray(to_scalars(x))
+    values, expected = scalars(predictions["value_bins"]), np.zeros((5, 3))
+    softmax = lambda x: np.exp(x) / np.sum(np.exp(x))
+    trajectory = trajectory._replace(truncated=jnp.zeros((5, 3), bool))
+    assert np.any(trajectory.discount == 0)
+    for t, b in np.ndindex(5, 3):
+        action, discount = int(trajectory.action[t, b]), float(trajectory.discount[t, b])
+        if fitness == "td_error":
+            expected[t, b] = abs(trajectory.reward[t, b] + DISCOUNT * discount * values[t + 1, b] - values[t, b])
+        elif fitness == "value_model":
+            model = scalars(predictions["model_value"])[t, b, action]
+            expected[t, b] = abs(discount * values[t + 1, b] - model)
+        elif not trajectory.is_last[t, b]:
+            p, q = softmax(predictions["model_policy"][t, b, action]), softmax(predictions["policy"][t + 1, b])
+            divergence = lambda p, q: np.sum(p * np.log(p / q))
+            expected[t, b] = divergence(p, (p + q) / 2) / 2 + divergence(q, (p + q) / 2) / 2
+    found = curriculum.step_errors(fitness, jax.tree.map(jnp.asarray, predictions), trajectory, DISCOUNT)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_trials_that_paid_anything_are_counted_once_each():
+    rng = np.random.default_rng(0)
+    reward = rng.choice([-1.0, 0.0, 0.0, 0.0, 0.5], (12, 6)).astype(np.float32)
+    is_first, is_played = rng.random((12, 6)) < 0.3, np.arange(12)[:, None] < np.array([12, 12, 9, 7, 12, 1])
+    is_first[0] = True
+    expected = np.zeros((2, 6))
+    for b in range(6):
+        starts = [t for t in range(12) if is_first[t, b] and is_played[t, b]]
+        for start, end in zip(starts, [*starts[1:], 12], strict=True):
+            own = [reward[t, b] for t in range(start, end) if is_played[t, b]]
+            expected[:, b] += [max(own) > 0, 1]
+    np.testing.assert_array_equal(curriculum.successes(*map(jnp.asarray, (reward, is_first, is_played))), expected)
+    assert 0 < expected[0].sum() < expected[1].sum()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +182,10 @@ def test_admitted_tasks_are_given_out_in_turn():
     lanes = jnp.array([3, 4, 5, 6], jnp.uint32)
     waiting = Admitted(jnp.array([90, 91, 0, 0], jnp.uint32), jnp.int32(2))
     num_left, is_trained = jnp.array([0, 2, 0, 0]), jnp.array([True, True, True, False])
-    state = curriculum.CurriculumState(jax.random.key(0), lanes, num_left, is_trained, num_left, waiting)
+    judged = jnp.zeros((2, 4))
+    state = curriculum.CurriculumState(
+        jax.random.key(0), lanes, num_left, is_trained, ~is_trained, num_left, judged, waiting
+    )
     proposed = jnp.array([50, 51, 52], jnp.uint32)
     after = curriculum.choose_admitted(config, state, proposed, jnp.array([False, False, False]))
     assert after.task_ids.tolist() == [90, 4, 91, 6] and after.num_left.tolist() == [7, 2, 7, 0]
@@ -163,13 +202,13 @@ def due(num_left, archive):
     """A state of PLR in which tasks have so many trials left."""
     num_left = jnp.array(num_left)
     task_ids = jnp.arange(len(num_left)).astype(jnp.uint32)
-    return curriculum.CurriculumState(
-        jax.random.key(0), task_ids, num_left, jnp.zeros_like(num_left, bool), num_left, archive
-    )
+    no, judged = jnp.zeros_like(num_left, bool), jnp.full((2, len(num_left)), 3.0)
+    return curriculum.CurriculumState(jax.random.key(0), task_ids, num_left, no, no, num_left, judged, archive)
 
 
 def test_plr_replays_by_the_probabilities_and_a_task_for_so_many_trials():
-    config = CurriculumConfig("plr", num_train=7, capacity=4, replay=0.3, staleness=0.5, temperature=0.5)
+    how = dict(num_judged=3, is_robust=True, max_share=1.0)
+    config = CurriculumConfig("plr", num_train=7, capacity=4, replay=0.3, staleness=0.5, temperature=0.5, **how)
     archive = filled([0.5, 2.0, -1.0, 0.0], [6, 9, 5, 0], 10)
     num = 20_000
     state = due([0] * num + [5], archive)
@@ -179,7 +218,11 @@ def test_plr_replays_by_the_probabilities_and_a_task_for_so_many_trials():
     is_replayed = after.task_ids[:-1] < 100
     assert np.mean(is_replayed) == pytest.approx(0.3, abs=0.01)
     np.testing.assert_array_equal(after.is_trained[:-1], is_replayed)
-    np.testing.assert_array_equal(after.num_left[:-1], np.where(is_replayed, 7, 1))
+    np.testing.assert_array_equal(after.is_new[:-1], ~is_replayed)
+    np.testing.assert_array_equal(after.num_left[:-1], np.where(is_replayed, 7, 3))
+    assert np.all(after.judged[:, :-1] == 0) and np.all(after.judged[:, -1] == 3)
+    of_both = dataclasses.replace(config, is_robust=False)
+    assert np.all(curriculum.choose_by_plr(of_both, state, proposed, jax.random.key(1)).is_trained[:-1])
     np.testing.assert_array_equal(after.task_ids[:-1][~is_replayed], proposed[:-1][~is_replayed])
     shares = np.bincount(after.task_ids[:-1][is_replayed] - 10, minlength=4) / np.sum(is_replayed)
     np.testing.assert_allclose(shares, curriculum.replay_probabilities(archive, 0.5, 0.5), atol=0.02)
@@ -188,36 +231,55 @@ def test_plr_replays_by_the_probabilities_and_a_task_for_so_many_trials():
 
 
 def test_what_plr_did_not_choose_grows_stale():
-    config = CurriculumConfig("plr", capacity=2, replay=1.0, staleness=0.0, temperature=0.01)
+    config = CurriculumConfig("plr", capacity=2, replay=1.0, staleness=0.0, temperature=0.01, max_share=1.0)
     state = due([0, 0], filled([0.5, 2.0], [6, 9], 10))
     after = curriculum.choose_by_plr(config, state, jnp.zeros(2, jnp.uint32), jax.random.key(0))
     assert after.task_ids.tolist() == [11, 11] and after.tasks.chosen_at.tolist() == [6, 11]
 
 
-def test_the_archive_has_the_errors_of_last_trials_by_the_agents_values():
-    found = played("plr", 14, num_train=9, capacity=9, replay=0.5)  # few places: what is replayed may have lost its own
-    num_replayed, num_lost = 0, 0
+def errors_by_hand(trajectory, values, num_trials, is_of_last):
+    """Means of errors over the last trial of each episode, or over all; a trial of this room has twelve steps."""
+    reward, discount = np.asarray(trajectory.reward), DISCOUNT * np.asarray(trajectory.discount)
+    error = lambda t, b: abs(reward[t, b] + discount[t, b] * values[t + 1, b] - values[t, b])
+    first = lambda k: 12 * (k - 1) if is_of_last else 0
+    return [np.mean([error(t, b) for t in range(first(k), 12 * k)]) for b, k in enumerate(num_trials)]
+
+
+@pytest.mark.parametrize(
+    ("fitness", "is_of_last_trial", "num_judged"),
+    [("td_error", True, 1), ("td_error", False, 2), ("learnability", False, 3)],
+)
+def test_the_archive_has_the_mean_of_what_a_task_was_judged_by(fitness, is_of_last_trial, num_judged):
+    how = dict(num_train=9, capacity=9, replay=0.5, max_share=1.0)  # few places: what is replayed may have lost its own
+    how |= dict(fitness=fitness, is_of_last_trial=is_of_last_trial, num_judged=num_judged)
+    found = played("plr", 14 * num_judged, **how)
+    num_replayed, num_lost, judged = 0, 0, np.zeros((2, 8))
     for (before, *_), (state, trajectory, _, values) in zip(found, found[1:], strict=False):
         before, own, values = jax.device_get((before.curriculum, state.curriculum, values))
-        reward, discount = np.asarray(trajectory.reward), DISCOUNT * np.asarray(trajectory.discount)
-        fitness = [
-            np.mean(
-                [
-                    abs(reward[t, b] + discount[t, b] * values[t + 1, b] - values[t, b])
-                    for t in range(12 * (k - 1), 12 * k)  # a trial of this room has twelve steps
-                ]
-            )
-            for b, k in enumerate(own.num_trials)
-        ]
-        _, fitness = curriculum.normalised(before.tasks, jnp.array(fitness, jnp.float32), own.num_trials)
-        new = zip(own.task_ids.tolist(), np.asarray(fitness).tolist(), (~own.is_trained).tolist(), strict=True)
+        is_kept = before.num_left > 0
+        if before is found[0][0].curriculum or not np.any(judged):
+            judged = np.asarray(before.judged)
+        judged = np.where(is_kept, judged, 0.0)
+        if fitness == "learnability":
+            reward, lengths = np.asarray(trajectory.reward), 12 * np.asarray(own.num_trials)
+            paid = [[np.max(reward[t : t + 12, b]) > 0 for t in range(0, x, 12)] for b, x in enumerate(lengths)]
+            judged = judged + np.array([[sum(one), len(one)] for one in paid]).T
+            fitness_of = judged[0] / judged[1] * (1 - judged[0] / judged[1])
+        else:
+            errors = errors_by_hand(trajectory, values, own.num_trials, is_of_last_trial)
+            _, errors = curriculum.normalised(before.tasks, jnp.array(errors, jnp.float32), own.num_trials)
+            judged = judged + np.stack([errors, np.ones(8)])
+            fitness_of = judged[0] / judged[1]
+        np.testing.assert_allclose(own.judged, judged, rtol=1e-3, atol=1e-3)
+        num_left = np.where(is_kept, before.num_left, np.where(own.is_new, num_judged, 9))
+        num_left = num_left - np.where(own.is_new, 1, own.num_trials)
+        np.testing.assert_array_equal(own.num_left, num_left)
+        is_over = num_left <= 0
+        new = zip(own.task_ids[is_over].tolist(), fitness_of[is_over].tolist(), own.is_new[is_over], strict=True)
         expected = insert_by_hand(entries_of(before.tasks), 9, new)
         assert entries_of(own.tasks) == pytest.approx(expected, rel=1e-3, abs=1e-3)
-        is_kept = before.num_left > 0
-        num_left = np.where(is_kept, before.num_left, np.where(own.is_trained, 9, 1)) - own.num_trials
-        np.testing.assert_array_equal(own.num_left, num_left)
-        num_replayed += int(np.sum(own.is_trained))
-        num_lost += len(set(own.task_ids[own.is_trained].tolist()) - set(before.tasks.task_ids.tolist()))
+        num_replayed += int(np.sum(~own.is_new))
+        num_lost += len(set(own.task_ids[~own.is_new].tolist()) - set(before.tasks.task_ids.tolist()))
     assert num_replayed > num_lost > 0
 
 
@@ -242,7 +304,8 @@ def played(kind, num_rollouts, **settings):
 
 @pytest.mark.parametrize("kind", ["plr", "no_op"])
 def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kind):
-    found = played(kind, 14, num_train=4, capacity=20, replay=0.5)
+    settings = dict(num_judged=1, is_robust=True, max_share=1.0) if kind == "plr" else {}
+    found = played(kind, 14, num_train=4, capacity=20, replay=0.5, **settings)
     num_trained, kept = 0, 0
     for (before, *_), (state, trajectory, num_episodes, _) in zip([(None,), *found], found, strict=False):
         own = state.curriculum
@@ -278,6 +341,18 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
         ({"kind": "plr"}, {}, "catch", "^curriculum.kind is 'plr', expected 'uniform': the environment is none of"),
         ({"kind": "plr", "capacity": 50}, {}, "room", "^curriculum.capacity is 50, expected at most the 40 tasks"),
         ({"kind": "plr", "capacity": 0}, {}, "room", "^curriculum.capacity is 0, expected an integer of at least 1"),
+        (
+            {"kind": "plr", "capacity": 40},
+            {},
+            "room",
+            "^curriculum.max_share is 0.02, expected at least 0.028, as that",
+        ),
+        (
+            {"kind": "plr", "capacity": 9, "max_share": 1.0, "fitness": "value_model"},
+            {},
+            "room",
+            "^curriculum.fitness is 'value_model', expected 'learnability': agents predict policy, value, and no model",
+        ),
         ({"kind": "prl"}, {}, "room", "^curriculum.kind is 'prl', expected one of uniform, no_op, plr"),
         ({"kind": "plr", "replay": 0.0, "capacity": 9}, {}, "room", "^curriculum.replay is 0.0, expected a positive"),
         ({"kind": "plr", "capacity": 50}, {}, "changing", "^curriculum.capacity is 50, expected at most the 40 tasks"),
