@@ -5,7 +5,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +28,9 @@ from frodo.settings import presets
 from frodo.settings.config import AgentConfig
 from frodo.settings.registry import replace
 from meta.programs.lanes import LaneConfig
-from meta.programs.language import Language, Program, parse, to_formula
+from meta.programs.language import parse, to_formula
 from meta.programs.latex import to_latex
-from meta.programs.simplify import Simplified, simplify
+from meta.programs.simplify import Simplified, try_to_simplify
 from meta.updates.optimizers import adam
 from toy_envs.base import Environment
 
@@ -223,7 +222,7 @@ class Searches(Regime):
                 rule_of(config, self._names, record, num_steps, cpu_seconds),
                 to_formula(language, record.program),
                 to_latex(language, record.program),
-                _simplified(language, record.program),
+                try_to_simplify(language, record.program),
                 record.score or 0.0,
                 scores,
                 record.number,
@@ -240,14 +239,6 @@ class Searches(Regime):
             )
         metrics = {name: np.array([row[name] for row in self.rows]) for name in (self.rows or [{}])[0]}
         return Evolved(best, metrics, search, of_nothing)
-
-
-def _simplified(language: Language, program: Program) -> Simplified | None:
-    """Simplify a program, where SymPy is there and knows how: what was found does not depend on it."""
-    try:
-        return simplify(language, program) if find_spec("sympy") else None
-    except Exception:  # whatever SymPy meets in a formula
-        return None
 
 
 def total(scores: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 They are simplified as formulas of real numbers. Where a program divides by 0, or a result is clipped, it differs.
 """
 
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from meta.programs.language import OPERATORS, RANDOM, Language, Program, compact, to_formula
@@ -16,6 +17,14 @@ class Simplified(NamedTuple):
 
     text: str
     latex: str
+
+
+def try_to_simplify(language: Language, program: Program) -> Simplified | None:
+    """Simplify a program, where SymPy is there and knows how; else return None."""
+    try:
+        return simplify(language, program) if find_spec("sympy") else None
+    except Exception:  # whatever SymPy meets in a formula
+        return None
 
 
 def simplify(language: Language, program: Program) -> Simplified:

@@ -17,7 +17,7 @@ from agents.types import PredictionSpec
 from frodo.rules.files import config_for, population_config
 from frodo.settings import presets
 from frodo.settings.config import PopulationConfig
-from meta.updates import curriculum
+from meta.updates import curriculum, level_replay
 from meta.updates.curriculum import Admitted, CurriculumConfig
 from tests.toy_envs.test_trials import Corridors
 from tests.trajectories import random_trajectory
@@ -37,7 +37,7 @@ class OfKnownLength(Corridors):
 
 
 def filled(fitness, chosen_at, num_choices):
-    archive = curriculum.empty_archive(len(fitness), 2)
+    archive = level_replay.empty_archive(len(fitness), 2)
     return archive._replace(
         task_ids=jnp.arange(10, 10 + len(fitness)).astype(jnp.uint32),
         fitness=jnp.array(fitness, jnp.float32),
@@ -50,18 +50,18 @@ def test_probabilities_of_the_archive_by_hand():
     # Ranks 2, 1 and 3; to the power of 1/0.5 the weights are 1/4, 1 and 1/9. Not chosen for 4, 1 and 5 choices.
     archive = filled([0.5, 2.0, -1.0, -np.inf], [6, 9, 5, 0], 10)
     expected = 0.8 * np.array([1 / 4, 1, 1 / 9, 0]) / (1 + 1 / 4 + 1 / 9) + 0.2 * np.array([4, 1, 5, 0]) / 10
-    found = curriculum.replay_probabilities(archive, staleness=0.2, temperature=0.5)
+    found = level_replay.replay_probabilities(archive, staleness=0.2, temperature=0.5)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_no_task_has_more_than_its_share_and_what_is_above_it_goes_to_the_others():
     archive = filled([5.0, 2.0, -1.0, 0.0, -np.inf], [9, 9, 9, 9, 0], 10)
-    free = np.asarray(curriculum.replay_probabilities(archive, 0.0, 0.5))
-    found = np.asarray(curriculum.replay_probabilities(archive, 0.0, 0.5, max_share=0.4))
+    free = np.asarray(level_replay.replay_probabilities(archive, 0.0, 0.5))
+    found = np.asarray(level_replay.replay_probabilities(archive, 0.0, 0.5, max_share=0.4))
     assert free[0] > 0.7 and found[0] == pytest.approx(0.4) and np.sum(found) == pytest.approx(1.0) and found[4] == 0
     room = 0.4 - free[1:4]
     np.testing.assert_allclose(found[1:4], free[1:4] + (free[0] - 0.4) * room / np.sum(room), rtol=1e-5)
-    even = np.asarray(curriculum.replay_probabilities(archive, 0.0, 0.5, max_share=0.25))
+    even = np.asarray(level_replay.replay_probabilities(archive, 0.0, 0.5, max_share=0.25))
     np.testing.assert_allclose(even, [0.25] * 4 + [0.0], rtol=1e-5)
 
 
@@ -89,24 +89,26 @@ def insert_by_hand(entries, capacity, new):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_archive_keeps_the_fittest_of_what_was_new(seed):
     rng, capacity = np.random.default_rng(seed), 6
-    archive, entries = curriculum.empty_archive(capacity, 1), {}
+    archive, entries = level_replay.empty_archive(capacity, 1), {}
     for _ in range(4):
         task_ids, fitness = rng.integers(0, 15, 7), rng.normal(size=7).astype(np.float32)
         fitness[rng.random(7) < 0.2] = rng.choice([np.nan, np.inf, -np.inf])
         is_new = rng.random(7) < 0.7
         entries = insert_by_hand(entries, capacity, zip(task_ids.tolist(), fitness.tolist(), is_new, strict=True))
-        archive = curriculum.insert_all(archive, jnp.array(task_ids, jnp.uint32), jnp.array(fitness), jnp.array(is_new))
+        archive = level_replay.insert_all(
+            archive, jnp.array(task_ids, jnp.uint32), jnp.array(fitness), jnp.array(is_new)
+        )
         assert entries_of(archive) == pytest.approx(entries) and np.sum(archive.fitness > -np.inf) == len(entries)
 
 
 def test_fitness_is_compared_with_that_of_episodes_of_as_many_trials():
-    archive = curriculum.empty_archive(3, 2)
+    archive = level_replay.empty_archive(3, 2)
     rng, moments = np.random.default_rng(0), np.zeros((2, 2))
     weights = np.zeros(2)
     for _ in range(5):
         fitness, num_trials = rng.normal(size=6) + 3, rng.integers(1, 3, 6)
         fitness[0] = np.nan
-        archive, found = curriculum.normalised(archive, jnp.array(fitness, jnp.float32), jnp.array(num_trials))
+        archive, found = level_replay.normalised(archive, jnp.array(fitness, jnp.float32), jnp.array(num_trials))
         for k in (1, 2):
             own = fitness[(num_trials == k) & np.isfinite(fitness)]
             if len(own):
@@ -140,7 +142,7 @@ def test_errors_of_steps_by_hand(fitness):
             p, q = softmax(predictions["model_policy"][t, b, action]), softmax(predictions["policy"][t + 1, b])
             divergence = lambda p, q: np.sum(p * np.log(p / q))
             expected[t, b] = divergence(p, (p + q) / 2) / 2 + divergence(q, (p + q) / 2) / 2
-    found = curriculum.step_errors(fitness, jax.tree.map(jnp.asarray, predictions), trajectory, DISCOUNT)
+    found = level_replay.step_errors(fitness, jax.tree.map(jnp.asarray, predictions), trajectory, DISCOUNT)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -155,7 +157,7 @@ def test_trials_that_paid_anything_are_counted_once_each():
         for start, end in zip(starts, [*starts[1:], 12], strict=True):
             own = [reward[t, b] for t in range(start, end) if is_played[t, b]]
             expected[:, b] += [max(own) > 0, 1]
-    np.testing.assert_array_equal(curriculum.successes(*map(jnp.asarray, (reward, is_first, is_played))), expected)
+    np.testing.assert_array_equal(level_replay.successes(*map(jnp.asarray, (reward, is_first, is_played))), expected)
     assert 0 < expected[0].sum() < expected[1].sum()
 
 
@@ -225,7 +227,7 @@ def test_plr_replays_by_the_probabilities_and_a_task_for_so_many_trials():
     assert np.all(curriculum.choose_by_plr(of_both, state, proposed, jax.random.key(1)).is_trained[:-1])
     np.testing.assert_array_equal(after.task_ids[:-1][~is_replayed], proposed[:-1][~is_replayed])
     shares = np.bincount(after.task_ids[:-1][is_replayed] - 10, minlength=4) / np.sum(is_replayed)
-    np.testing.assert_allclose(shares, curriculum.replay_probabilities(archive, 0.5, 0.5), atol=0.02)
+    np.testing.assert_allclose(shares, level_replay.replay_probabilities(archive, 0.5, 0.5), atol=0.02)
     np.testing.assert_array_equal(after.tasks.chosen_at, [11] * 4)
     assert after.tasks.num_choices == 11
 
@@ -267,7 +269,7 @@ def test_the_archive_has_the_mean_of_what_a_task_was_judged_by(fitness, is_of_la
             fitness_of = judged[0] / judged[1] * (1 - judged[0] / judged[1])
         else:
             errors = errors_by_hand(trajectory, values, own.num_trials, is_of_last_trial)
-            _, errors = curriculum.normalised(before.tasks, jnp.array(errors, jnp.float32), own.num_trials)
+            _, errors = level_replay.normalised(before.tasks, jnp.array(errors, jnp.float32), own.num_trials)
             judged = judged + np.stack([errors, np.ones(8)])
             fitness_of = judged[0] / judged[1]
         np.testing.assert_allclose(own.judged, judged, rtol=1e-3, atol=1e-3)
@@ -297,7 +299,7 @@ def played(kind, num_rollouts, **settings):
     found = []
     for _ in range(num_rollouts):
         state, trajectory, stats = step(state)
-        values = curriculum.state_values(agent.unroll(params, trajectory))
+        values = level_replay.state_values(agent.unroll(params, trajectory))
         found.append((state, trajectory, stats.num_episodes, values))
     return found
 
