@@ -4,7 +4,10 @@ Draws one metric of every run over its environment steps, with confidence bands 
 numbers: for each seed the mean over the last fifth of the run, then mean and standard deviation (n - 1) over seeds.
 Runs that differ in nothing but their seeds are one curve: a population has one seed, so several have a folder each.
 With --median it is the median over runs that is drawn, and stands below them. A run is named by its folder, or by a
-file in it, such as results/atari57/frodo/*/summary.json, of those that are finished.
+file in it, such as results/atari57/frodo/*/summary.json, of those that are finished. With --reach=LEAST the table has
+the steps after which the metric, as the mean over a twentieth of the run, is first so large. Seeds that never come so
+far count with the run's end. Where runs have the same seeds, the difference from the first run stands next to it, with
+the half-width of its 95 % Student-t interval.
 """
 
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ from absl import flags
 
 from agents.validation import did_you_mean
 from experiments.results import plots
-from experiments.results.reading import DIFFERENCE, X, curve, final_values, median, pool, read
+from experiments.results.reading import DIFFERENCE, Results, X, curve, final_values, median, pool, read, steps_to
 from experiments.runs.command_line import start
 from frodo.logs import note, table
 from frodo.runs.errors import UsageError
@@ -24,7 +27,7 @@ from frodo.runs.folders import check_out
 NO_METRICS = ("seed", "update", X, "env_frames")  # columns that are not asked for
 
 
-def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False) -> list[dict]:
+def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False, reach: float | None = None) -> list[dict]:
     """Draw and return the rows of the table.
 
     Raises:
@@ -55,20 +58,39 @@ def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False) ->
         finals = final_values(results, metric)
         std = float(np.std(finals, ddof=1)) if len(finals) > 1 else float("nan")
         row = {"run": str(results.folder), "seeds": len(finals), X: int(results.columns[X].max())}
-        rows.append(row | {metric: float(np.mean(finals)), "std": std})
+        row |= {metric: float(np.mean(finals)), "std": std}
+        rows.append(row | ({} if reach is None else _reached(results, having[0], metric, reach)))
     if is_median:
         rows.append({"run": "median"} | {name: float(np.median([row[name] for row in rows])) for name in (X, metric)})
     return rows
 
 
+def _reached(results: Results, first: Results, metric: str, least: float) -> dict:
+    """Return how soon the seeds of a run reach a value, and by how much later than those of the first run."""
+
+    def counted(one: Results) -> np.ndarray:
+        steps = steps_to(one, metric, least)
+        return np.where(np.isnan(steps), one.columns[X].max(), steps)
+
+    steps, seeds = counted(results), lambda one: list(dict.fromkeys(one.columns["seed"]))
+    num = np.sum(~np.isnan(steps_to(results, metric, least)))
+    row = {f"steps to {least:g}": float(np.mean(steps)), "reached by": f"{num} of {len(steps)}"}
+    if results is first or seeds(results) != seeds(first):
+        return row
+    mean, half_width = plots.mean_and_interval((steps - counted(first))[:, None])
+    return row | {"difference": f"{mean[0]:.3g} ± {half_width[0]:.2g}"}
+
+
 def main(argv: list[str]) -> None:
     check_out(Path(flags.FLAGS.out), is_file=True)
-    print(table(run(argv[1:], flags.FLAGS.metric, flags.FLAGS.out, flags.FLAGS.median)))
-    note(f"curves: {flags.FLAGS.out}")
+    FLAGS = flags.FLAGS
+    print(table(run(argv[1:], FLAGS.metric, FLAGS.out, FLAGS.median, FLAGS.reach)))
+    note(f"curves: {FLAGS.out}")
 
 
 if __name__ == "__main__":
     flags.DEFINE_string("metric", "return", "Column of metrics.csv.")
     flags.DEFINE_boolean("median", False, "Draw the median over the runs, not each.")
+    flags.DEFINE_float("reach", None, "Show after how many steps the metric is first so large.")
     flags.DEFINE_string("out", "report.png", "The figure.")
     start(main)

@@ -13,7 +13,7 @@ from experiments.results.plots import Series
 from frodo.files import read_json
 from frodo.runs.errors import UsageError
 
-FINAL_FRACTION = 0.2  # of a run
+FINAL_FRACTION, SMOOTHED = 0.2, 0.05  # of a run
 X = "env_steps"
 DIFFERENCE = "target_difference"  # always positive, with rare values far above the others
 
@@ -99,6 +99,17 @@ def final_values(results: Results, metric: str) -> np.ndarray:
     is_final = (steps > (1 - FINAL_FRACTION) * steps.max()) & ~np.isnan(values)
     finals = [values[is_final & is_own] for is_own in lives(results)]
     return np.array([final.mean() if final.size else np.nan for final in finals])
+
+
+def steps_to(results: Results, metric: str, least: float) -> np.ndarray:
+    """Return after how many steps the mean over SMOOTHED of the run is first so large, for each seed; NaN if never."""
+    _, x, y = curve(results, metric)
+    width = SMOOTHED * x.max()
+    found = []
+    for own in y:
+        means = np.array([own[(x > end - width) & (x <= end)].mean() if end >= width else -np.inf for end in x])
+        found.append(x[np.argmax(means >= least)] if (means >= least).any() else np.nan)
+    return np.array(found)
 
 
 def steps_per_cpu_second(results: Results) -> float:

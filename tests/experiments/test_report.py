@@ -1,5 +1,6 @@
 """The report: a table and a figure of runs, and what is said of runs that cannot be shown."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,20 @@ def test_report_of_a_run(folder, tmp_path):
     ]
     assert (tmp_path / "out.png").stat().st_size > 10_000
     assert report.run([str(folder)], "late", str(tmp_path / "out.png"))[0]["late"] == 1.0
+
+
+def test_steps_to_a_value_as_a_mean_over_a_twentieth_of_the_run(folder, tmp_path):
+    later = make_run(tmp_path / "later")  # by 20 steps
+    header, *lines = (later / "metrics.csv").read_text().splitlines()
+    shifted = [re.sub(r"^(\d+),(\d+),(\d+)", lambda x: f"{x[1]},{x[2]},{int(x[3]) + 20}", line) for line in lines]
+    (later / "metrics.csv").write_text("\n".join([header, *shifted]) + "\n")
+    rows = report.run([str(folder), str(later)], "return", str(tmp_path / "out.png"), reach=15.0)
+    assert header.startswith("seed,update,env_steps,")
+    assert [row["steps to 15"] for row in rows] == [50.0, 75.0]  # of the second one the means of two rows
+    assert [row["reached by"] for row in rows] == ["2 of 2"] * 2 and "difference" not in rows[0]
+    assert rows[1]["difference"] == "25 ± 0"
+    (row,) = report.run([str(folder)], "return", str(tmp_path / "out.png"), reach=20.0)
+    assert (row["steps to 20"], row["reached by"]) == ((95 + 50) / 2, "1 of 2")
 
 
 def test_a_row_is_of_all_seeds_of_runs_that_differ_in_nothing_else(tmp_path):
