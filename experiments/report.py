@@ -18,7 +18,7 @@ from absl import flags
 
 from agents.validation import did_you_mean
 from experiments.results import plots
-from experiments.results.reading import DIFFERENCE, Results, X, curve, final_values, median, pool, read, steps_to
+from experiments.results.reading import DIFFERENCE, X, curve, final_values, median, pool, reached, read
 from experiments.runs.command_line import start
 from frodo.logs import note, table
 from frodo.runs.errors import UsageError
@@ -59,26 +59,10 @@ def run(paths: Sequence[str], metric: str, out: str, is_median: bool = False, re
         std = float(np.std(finals, ddof=1)) if len(finals) > 1 else float("nan")
         row = {"run": str(results.folder), "seeds": len(finals), X: int(results.columns[X].max())}
         row |= {metric: float(np.mean(finals)), "std": std}
-        rows.append(row | ({} if reach is None else _reached(results, having[0], metric, reach)))
+        rows.append(row | ({} if reach is None else reached(results, having[0], metric, reach)))
     if is_median:
         rows.append({"run": "median"} | {name: float(np.median([row[name] for row in rows])) for name in (X, metric)})
     return rows
-
-
-def _reached(results: Results, first: Results, metric: str, least: float) -> dict:
-    """Return how soon the seeds of a run reach a value, and by how much later than those of the first run."""
-
-    def counted(one: Results) -> np.ndarray:
-        steps = steps_to(one, metric, least)
-        return np.where(np.isnan(steps), one.columns[X].max(), steps)
-
-    steps, seeds = counted(results), lambda one: list(dict.fromkeys(one.columns["seed"]))
-    num = np.sum(~np.isnan(steps_to(results, metric, least)))
-    row = {f"steps to {least:g}": float(np.mean(steps)), "reached by": f"{num} of {len(steps)}"}
-    if results is first or seeds(results) != seeds(first):
-        return row
-    mean, half_width = plots.mean_and_interval((steps - counted(first))[:, None])
-    return row | {"difference": f"{mean[0]:.3g} ± {half_width[0]:.2g}"}
 
 
 def main(argv: list[str]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
     from frodo.regimes.discovery import Discovery, discover
     from frodo.regimes.evaluation import HeldOut
+    from frodo.regimes.k_shot import KShot, k_shot
     from frodo.regimes.learner import Learner, LearnerState, make_learner
     from frodo.regimes.online import discover_online, load
     from frodo.regimes.results import OnlineResult
@@ -69,6 +70,7 @@ __all__ = [
     "HeldOut",
     "HostEnvironment",
     "InputContext",
+    "KShot",
     "Learner",
     "LearnerState",
     "NetworkConfig",
@@ -102,6 +104,7 @@ __all__ = [
     "evolve",
     "fit_rule",
     "held_out_tasks",
+    "k_shot",
     "lambda_returns",
     "load",
     "load_rule",

@@ -13,6 +13,7 @@ from experiments.results import k_shot, plots
 from experiments.runs import loaded_agent
 from frodo import files, logs
 from frodo.regimes.adaptation import held_out_tasks
+from frodo.regimes.k_shot import check_solvable, random_returns, references
 from frodo.runs import memory
 from frodo.runs.errors import UsageError, caused_by
 from toy_envs.bandit import Bandit
@@ -48,7 +49,7 @@ def parse(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: in
         what = f"observations and number of actions are {own}, expected {expected} as in training"
         raise UsageError(f"--test_env={test_env}: {what}")
     with caused_by(f"--test_env={test_env or env}"):
-        k_shot.check_solvable(tested)
+        check_solvable(tested)
     with caused_by(f"--test_tasks={num_tasks}"):
         tasks = jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
         memory.check({"the number of tasks": memory.num_bytes(tasks)})
@@ -62,18 +63,22 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
     agents = [loaded_agent.load(folder, seed) for seed in seeds]
     tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
     logs.note("test: what is possible in these tasks")
-    known = k_shot.references(test.environment, tasks, test.nums_trials)
+    known = references(test.environment, tasks, test.nums_trials)
+    one, most = agents[0], max(test.nums_trials)
+    params = one.learner.setup.acting_params(one.agent)
+    random = random_returns(one.learner, params, test.environment, tasks, jax.random.key(0), most).mean(axis=0)
     found = {}
     for k in test.nums_trials:
         logs.note(f"test: {k} trial{'s' * (k > 1)}")
         returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
         found[k] = k_shot.statistics(returns, known.oracle)
     if plots.can_draw():
-        k_shot.draw(folder / "k_shot.png", found, known, title)
+        k_shot.draw(folder / "k_shot.png", found, known, random, title)
     optimum = {k: known.optimum[k].tolist() for k in found if k in known.optimum}
     rows = [
         {"seed": seed, "num_trials": k, "trial": i + 1}
         | {name: float(values[number, i]) for name, values in own.items()}
+        | {"random": float(random[i])}
         | ({"optimum": optimum[k][i]} if k in optimum else {})
         for number, seed in enumerate(seeds)
         for k, own in found.items()
@@ -86,21 +91,24 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
         for k, own in found.items():
             of_all[k]["regret"] = (k * known.oracle.mean() - own["return"].sum(axis=1)).tolist()
             of_all[k]["least_regret"] = float(k * known.mean_oracle - known.optimum[k].sum())
-    _print(found, of_all)
+    _print(found, of_all, random)
     logs.note(f"figure: {folder / 'k_shot.png'}")
-    summary: dict[str, Any] = {"num_tasks": test.num_tasks, "is_greedy": test.is_greedy}
+    summary: dict[str, Any] = {"num_tasks": test.num_tasks, "is_greedy": test.is_greedy, "random": random.tolist()}
     if known.oracle.size:
         summary |= {"num_solvable": int(np.sum(known.oracle > 0)), "oracle": float(known.oracle.mean())}
         summary["one_trial_optimum"] = known.one_trial
     return summary | {str(k): entry for k, entry in of_all.items()}
 
 
-def _print(found: Mapping[int, Mapping[str, np.ndarray]], of_all: Mapping[int, Mapping[str, Any]]) -> None:
+def _print(
+    found: Mapping[int, Mapping[str, np.ndarray]], of_all: Mapping[int, Mapping[str, Any]], random: np.ndarray
+) -> None:
     """Print statistics by trial, as means over seeds, and their spread where there are several."""
     spread = lambda x: f"{x.mean():.4f}" + (f" ± {x.std(ddof=1):.4f}" if len(x) > 1 else "")
     table = [
         {"trials": str(k), "trial": i + 1}
         | {name: spread(values[:, i]) for name, values in own.items()}
+        | {"random": f"{random[i]:.4f}"}
         | {name: values[i] for name, values in of_all[k].items() if name == "optimum"}
         for k, own in found.items()
         for i in range(k)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.results.plots import Series
+from experiments.results.plots import Series, mean_and_interval
 from frodo.files import read_json
 from frodo.runs.errors import UsageError
 
@@ -110,6 +110,22 @@ def steps_to(results: Results, metric: str, least: float) -> np.ndarray:
         means = np.array([own[(x > end - width) & (x <= end)].mean() if end >= width else -np.inf for end in x])
         found.append(x[np.argmax(means >= least)] if (means >= least).any() else np.nan)
     return np.array(found)
+
+
+def reached(results: Results, first: Results, metric: str, least: float) -> dict:
+    """Return how soon the seeds of a run reach a value, and by how much later than those of the first run."""
+
+    def counted(one: Results) -> np.ndarray:
+        steps = steps_to(one, metric, least)
+        return np.where(np.isnan(steps), one.columns[X].max(), steps)
+
+    steps, seeds = counted(results), lambda one: list(dict.fromkeys(one.columns["seed"]))
+    num = np.sum(~np.isnan(steps_to(results, metric, least)))
+    row = {f"steps to {least:g}": float(np.mean(steps)), "reached by": f"{num} of {len(steps)}"}
+    if results is first or seeds(results) != seeds(first):
+        return row
+    mean, half_width = mean_and_interval((steps - counted(first))[:, None])
+    return row | {"difference": f"{mean[0]:.3g} ± {half_width[0]:.2g}"}
 
 
 def steps_per_cpu_second(results: Results) -> float:

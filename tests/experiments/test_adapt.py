@@ -14,6 +14,7 @@ import pytest
 from experiments.results import k_shot
 from experiments.runs.loaded_agent import load
 from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
+from frodo.regimes.k_shot import references
 from toy_envs.bandit import Bandit
 from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
@@ -128,13 +129,13 @@ def test_rooms_that_change_are_tested_on_tasks_that_are_held_out():
 def test_what_is_possible_in_a_bandit():
     bandit = Bandit(2, num_pulls=1)
     tasks = held_out_tasks(bandit, 3)
-    known = k_shot.references(bandit, tasks, (1, 2, 41))
+    known = references(bandit, tasks, (1, 2, 41))
     np.testing.assert_allclose(known.oracle, np.max(tasks.probabilities, axis=1))
     # The second pull: after a success, of probability 1/2, the same arm pays with 2/3; after none the other with 1/2.
     np.testing.assert_allclose(known.optimum[2], [(1 / 2 + 1 / 3 + 1 / 4) / 2] * 2)
     assert known.mean_oracle == pytest.approx(2 / 3) and known.one_trial == pytest.approx(1 / 2)
     assert np.all(np.isnan(known.optimum[41]))
-    assert not k_shot.references(RuleRoom("easy"), held_out_tasks(RuleRoom("easy"), 1), ()).optimum
+    assert not references(RuleRoom("easy"), held_out_tasks(RuleRoom("easy"), 1), ()).optimum
 
 
 def test_rules_that_are_shown_need_no_trial():
@@ -142,7 +143,7 @@ def test_rules_that_are_shown_need_no_trial():
     tasks = jax.jit(lambda: held_out_tasks(room, 12))()
     shown = np.flatnonzero(tasks.task.is_shown)[:1]
     assert len(shown) == 1
-    known = k_shot.references(room, jax.tree.map(lambda x: x[shown], tasks), (2,))
+    known = references(room, jax.tree.map(lambda x: x[shown], tasks), (2,))
     np.testing.assert_allclose(known.optimum[2], known.oracle[0])
     assert known.mean_oracle == pytest.approx(known.oracle[0]) == known.one_trial
 

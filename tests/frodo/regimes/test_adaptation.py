@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import frodo
 from agents.networks.agent import NetworkConfig
 from experiments.results import k_shot
 from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
+from frodo.regimes.k_shot import references
 from frodo.regimes.learner import build_learner
 from frodo.settings import presets
 from tests.toy_envs.test_trials import Corridors
@@ -93,7 +95,7 @@ def test_scores_of_two_rooms_by_hand():
     found = jax.jit(play)(params)
     np.testing.assert_allclose(found, [[11 / 12] * 2, [0, 0]], rtol=1e-6)
 
-    known = k_shot.references(room, tasks, (2,))
+    known = references(room, tasks, (2,))
     np.testing.assert_allclose(known.oracle, [11 / 12, 10 / 12])
     assert known.mean_oracle == pytest.approx(21 / 24) == known.one_trial
     np.testing.assert_allclose(known.optimum[2], [21 / 24] * 2)  # there is nothing to find out
@@ -114,3 +116,29 @@ def test_held_out_tasks():
         held_out_tasks(room, 1001)
     drawn = held_out_tasks(Corridors(), 4)
     assert len(set(np.asarray(drawn.episode).tolist())) == 4
+
+
+def test_k_shot_has_random_actions_and_the_best_explorer_next_to_the_agent():
+    room = RuleRoom("medium")
+    learner, params = make(room, policy=lambda predictions: predictions["policy"].at[:, 0].set(1e9))  # stays
+    found = frodo.k_shot(learner, params, room, KEY, num_trials=3, num_tasks=64, num_episodes=2)
+    assert found.returns.shape == found.of_random.shape == (64, 3) and found.oracle.shape == (64,)
+    assert not np.any(found.returns) and 0 < found.of_random.mean() < 0.3
+    known = references(room, held_out_tasks(room, 64), (3,))
+    np.testing.assert_allclose(found.optimum, known.optimum[3])
+    assert np.all(found.optimum > found.of_random.mean(axis=0)) and found.optimum[0] < found.optimum[2]
+    with pytest.raises(ValueError, match="^tasks of the kind impossible have no goal to find"):
+        frodo.k_shot(learner, params, RuleRoom("impossible"), KEY, num_trials=3)
+
+
+def test_the_best_explorer_of_a_mixture_is_the_mean_of_those_of_its_kinds():
+    mixed = RuleRoom("solvable")
+    found = references(mixed, held_out_tasks(mixed, 12), (1,))
+    ids = np.array(mixed.held_out_ids[:12], np.uint32)
+    numbers = np.asarray(jax.vmap(mixed.kind_number)(ids))
+    optimum = np.zeros(1)
+    assert set(numbers) == {0, 1, 2, 3}
+    for number, kind in enumerate(mixed.shares):
+        own = jax.tree.map(lambda x, number=number: x[numbers == number], held_out_tasks(mixed, 12))
+        optimum += np.mean(numbers == number) * references(RuleRoom(kind), own, (1,)).optimum[1]
+    np.testing.assert_allclose(found.optimum[1], optimum, rtol=1e-5)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from agents.environments.names import make_environment
-from experiments.results import k_shot
 from frodo.regimes.adaptation import held_out_tasks
+from frodo.regimes.k_shot import references
 from frodo.regimes.scores import bounds, normalised, reference_scores
 from frodo.runs.errors import UsageError
 from toy_envs.grid_worlds import GridWorld, make_world
@@ -43,7 +43,7 @@ def test_scores_of_toys_run_from_random_to_best():
 def test_a_rule_room_is_scored_by_who_knows_its_rules():
     rooms = [RuleRoom("main", "held_out", number) for number in range(3)]
     scores = [reference_scores(f"toy/rule_room/main/held_out/{room.number}") for room in rooms]
-    known = k_shot.references(RuleRoom("main"), held_out_tasks(RuleRoom("main"), 3), ())
+    known = references(RuleRoom("main"), held_out_tasks(RuleRoom("main"), 3), ())
     np.testing.assert_allclose([best for _, best in scores], known.oracle)
     assert len(set(scores)) == 3 and all(0 < random < 0.1 for random, _ in scores)
     # Where the goal is reached at the start, random play loses it sooner or later.
