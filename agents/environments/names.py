@@ -64,7 +64,8 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     - `gymnax/<Id>`, as `gymnax/Breakout-MinAtar`: a pure one, too, with discrete actions and gymnax's own defaults.
     - `craftax/Craftax-Classic-Symbolic-v1`: Crafter as pure functions, seen as symbols, 10,000 steps at most.
     - `navix/<Id>`, as `navix/Navix-DoorKey-5x5-v0`: MiniGrid as pure functions, seen whole, 100 steps at most.
-    - `xminigrid/<Id>`, as `xminigrid/XLand-MiniGrid-R1-9x9`: XLand as pure functions, with *trivial* tasks.
+    - `xminigrid/<Id>`, as `xminigrid/XLand-MiniGrid-R1-9x9`: XLand as pure functions, with *trivial* tasks;
+      `xminigrid/<Id>/train` and `/held_out` have different goals.
     - `bsuite/<experiment>/<index>`, as `bsuite/catch/0`. Of these, `deep_sea_stochastic` takes no seed and differs from
       run to run, and `mnist` with its variants needs the files of MNIST in /tmp/mnist.
     - `envpool/<Id>`: any id of envpool's, with its own defaults.

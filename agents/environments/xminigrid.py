@@ -11,6 +11,8 @@ from agents.environments.extras import import_extra, strongly_typed
 from toy_envs.base import Array, Environment
 
 NUM_DISTRACTORS = 3
+TASKS = ("", "train", "held_out")  # all of the benchmark's, or a part, after a slash in a name
+HELD_OUT = 8  # one of so many goals is held out
 MODULES = ("core.goals", "core.rules", "types")  # of xminigrid, which it does not import itself
 
 
@@ -22,7 +24,9 @@ class XLandState(NamedTuple):
 class XLandEnvironment(Environment[XLandState]):
     """An environment of xminigrid, with the task of its parameters, if it has one.
 
-    With `draws_tasks` the task is drawn as in the *trivial* benchmark of XLand, and `restart` keeps it.
+    With `tasks` the task is drawn as in the *trivial* benchmark of XLand, and `restart` keeps it. Of "train" and
+    "held_out" the goals are different ones, seven eighths and one eighth of all; agents of the former are tested in the
+    latter. Of "" there are all, so those of a test may have been trained on.
 
     In that benchmark there is one goal of eleven kinds, such as to hold an object, to be next to it, or to lay
     one next to another; its one or two objects lie in the grid, and three others. The goal is known by its
@@ -34,25 +38,30 @@ class XLandEnvironment(Environment[XLandState]):
 
     Args:
       env, params: what `xminigrid.make` returns.
+      tasks: one of `TASKS`; None for that of the parameters.
     Raises:
       ImportError: if xminigrid is not installed.
     """
 
     reward_range = (0.0, 1.0)
 
-    def __init__(self, env: Any, params: Any, draws_tasks: bool = False):
+    def __init__(self, env: Any, params: Any, tasks: str | None = None):
         xminigrid = import_extra("xminigrid", *MODULES)
-        self._env, self._params, self._draws_tasks = env, params, draws_tasks
+        self._env, self._params, self._tasks = env, params, tasks
         self.horizon, self.num_actions = self._params.max_steps, self._env.num_actions(self._params)
         constants = xminigrid.core.constants
         self._sizes, self._num_directions = (constants.NUM_TILES, constants.NUM_COLORS), len(constants.DIRECTIONS)
         self.observation_shape = (self._params.view_size**2 * sum(self._sizes) + self._num_directions,)
 
+    @functools.cached_property
+    def tested(self) -> "XLandEnvironment":  # type: ignore[override]
+        return XLandEnvironment(self._env, self._params, "held_out") if self._tasks == "train" else self
+
     def initial_state(self, key: Array) -> XLandState:
-        if not self._draws_tasks:
+        if self._tasks is None:
             return self._begin(getattr(self._params, "ruleset", ()), key)
         task_key, key = jax.random.split(key)
-        return self._begin(trivial_task(task_key), key)
+        return self._begin(trivial_task(task_key, self._tasks), key)
 
     def restart(self, state: XLandState) -> XLandState:
         return self._begin(state.task, state.time_step.state.key)
@@ -76,11 +85,12 @@ class XLandEnvironment(Environment[XLandState]):
         return 1.0 - state.time_step.state.step_num / self.horizon
 
 
-def trivial_task(key: Array) -> Any:
+def trivial_task(key: Array, tasks: str = "") -> Any:
     """Draw a task, a RuleSet, as the generator of xminigrid's *trivial* benchmark does.
 
     A goal of an object that is held or laid somewhere is of those that can be picked up, any other of all; distractors
-    are drawn with replacement from what the goal does not have.
+    are drawn with replacement from what the goal does not have. A goal is held out if the sum of the numbers of its
+    kind and objects is a multiple of HELD_OUT; a goal of the wrong part of `TASKS` gets another first object.
     """
     xminigrid = import_extra("xminigrid", *MODULES)
     goals, tiles, colours = xminigrid.core.goals, xminigrid.core.constants.Tiles, xminigrid.core.constants.Colors
@@ -91,8 +101,14 @@ def trivial_task(key: Array) -> Any:
 
     kind_key, first_key, second_key, distractor_key = jax.random.split(key, 4)
     kind = jax.random.randint(kind_key, (), 0, 11)
-    first = jax.random.randint(first_key, (), 0, jnp.where(kind == 0, num_pickable, len(objects)))
+    num_first = jnp.where(kind == 0, num_pickable, len(objects))
+    first = jax.random.randint(first_key, (), 0, num_first)
     second = jax.random.randint(second_key, (), 0, num_pickable)
+    rest = (kind + first + jnp.where(kind > 5, second, 0)) % HELD_OUT
+    if tasks == "train":
+        first = jnp.where(rest == 0, (first + 1) % num_first, first)
+    elif tasks == "held_out":
+        first = jnp.where(first >= rest, first - rest, first - rest + HELD_OUT)
     one, other = jnp.asarray(objects)[first], jnp.asarray(objects)[second]
     places = ("", "Up", "Down", "Left", "Right")
     possible = [
@@ -112,12 +128,15 @@ def trivial_task(key: Array) -> Any:
 
 
 @functools.cache
-def make_xminigrid(env_id: str) -> XLandEnvironment:
-    """Make an environment, the same one for the same id: populations compile one program for it."""
+def make_xminigrid(name: str) -> XLandEnvironment:
+    """Make an environment by id/tasks, the same one for the same name: populations compile one program for it."""
+    env_id, _, tasks = name.partition("/")
     env, params = import_extra("xminigrid", *MODULES).make(env_id)
-    return XLandEnvironment(env, params, draws_tasks=True)
+    return XLandEnvironment(env, params, tasks)
 
 
 def xminigrid_ids() -> list[str]:
-    """Return the ids of XLands that xminigrid knows; an ImportError says where it is missing."""
-    return [name for name in import_extra("xminigrid", *MODULES).registered_environments() if name.startswith("XLand-")]
+    """Return the names of XLands that xminigrid knows; an ImportError says where it is missing."""
+    known = import_extra("xminigrid", *MODULES).registered_environments()
+    parts = ["", *(f"/{part}" for part in TASKS[1:])]
+    return [f"{name}{part}" for name in known if name.startswith("XLand-") for part in parts]

@@ -46,6 +46,29 @@ def test_objects_are_the_goals_and_three_others(tasks):
     assert np.any(np.all(distractors[:, 0] == distractors[:, 1], axis=-1))  # drawn with replacement
 
 
+def test_goals_that_are_held_out_are_no_goals_of_training(tasks):
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    draw = lambda part: jax.device_get(jax.jit(jax.vmap(lambda key: trivial_task(key, part)))(keys)).goal
+    train, held_out, of_all = (draw(part) for part in ("train", "held_out", ""))
+    numbers = lambda goals: {tuple(goal) for goal in goals.tolist()}
+    assert (
+        not numbers(train) & numbers(held_out)
+        and numbers(of_all) & numbers(train)
+        and numbers(of_all) & numbers(held_out)
+    )
+    alone = [numbers(goals[np.isin(goals[:, 0], ALONE)]) for goals in (of_all, train, held_out)]
+    assert alone[0] == alone[1] | alone[2] and len(alone[0]) == 60 + 5 * 70  # all goals of one object are drawn
+    assert len(alone[2]) / len(alone[0]) == pytest.approx(1 / 8, abs=0.02)
+    for goals in (train, held_out):
+        assert np.all(np.abs(np.unique(goals[:, 0], return_counts=True)[1] / len(goals) - 1 / 11) < 0.01)
+    made = make_environment(f"xminigrid/{ID}/train", 1, 0)
+    assert (
+        made.tested.tested is made.tested is not made and make_environment(f"xminigrid/{ID}", 1, 0).tested is not made
+    )
+    goal = jax.jit(made.tested.initial_state)(jax.random.key(2)).task.goal
+    assert tuple(goal.tolist()) in numbers(held_out) or goal[0] in PAIRS
+
+
 def test_steps_are_xminigrids_own():
     environment = make_xminigrid(ID)
     own, params = xminigrid.make(ID)
