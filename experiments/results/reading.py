@@ -123,7 +123,7 @@ def reached(results: Results, first: Results, metric: str, least: float) -> dict
     num = np.sum(~np.isnan(steps_to(results, metric, least)))
     row = {f"steps to {least:g}": float(np.mean(steps)), "reached by": f"{num} of {len(steps)}"}
     if results is first or seeds(results) != seeds(first):
-        return row
+        return row | {"difference": ""}
     mean, half_width = mean_and_interval((steps - counted(first))[:, None])
     return row | {"difference": f"{mean[0]:.3g} ± {half_width[0]:.2g}"}
 
