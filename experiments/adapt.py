@@ -12,7 +12,7 @@ number of trials: `return`, the mean over tasks of each trial's return, and wher
 (`experiments.results.k_shot`) `score`, `median` and `p20`, all [seeds][trials]; `optimum` [trials]; of a bandit
 `regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Next to them
 `oracle`, its mean, `one_trial_optimum`, `num_tasks`, and `num_solvable`, of which there are median and p20. --resume
-with all steps done tests anew, such as with --greedy.
+with all steps done tests anew, such as with --greedy. --film draws an episode of the first seed's agent as film.gif.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     config, options = command_line.parse_options(argv, preset())
     options = dataclasses.replace(options, num_devices=num_devices())
     training.choose_threads(config, options)
-    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy)
+    how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy, FLAGS.film)
     test = held_out.parse(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
     label = Path(FLAGS.rule).name.removesuffix(".npz")
     name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
@@ -74,6 +74,7 @@ if __name__ == "__main__":
     flags.DEFINE_integer("test_tasks", 256, "Tasks of the test, all held out.", lower_bound=1)
     flags.DEFINE_integer("test_episodes", 8, "Episodes of each task.", lower_bound=1)
     flags.DEFINE_boolean("greedy", False, "Take the most probable action in the test, not one drawn from the policy.")
+    flags.DEFINE_boolean("film", False, "Draw the first seed's agent in the rule room where it gains most: film.gif.")
     flags.DEFINE_integer("num_devices", 0, "Split the batch over so many, 0 for no split.", lower_bound=0)
     define_process_flags()
     without = ("env", "init_meta_params", "is_frozen")

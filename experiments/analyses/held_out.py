@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from agents.environments.names import is_pure, make_environment
+from experiments.analyses import room_film
 from experiments.results import k_shot, plots
 from experiments.runs import loaded_agent
 from frodo import files, logs
@@ -18,6 +19,7 @@ from frodo.runs import memory
 from frodo.runs.errors import UsageError, caused_by
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
+from toy_envs.rule_room import RuleRoom
 
 
 class HeldOut(NamedTuple):
@@ -28,9 +30,12 @@ class HeldOut(NamedTuple):
     num_tasks: int
     num_episodes: int  # of each task
     is_greedy: bool  # in choosing actions
+    is_filmed: bool
 
 
-def parse(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool) -> HeldOut:
+def parse(
+    env: str, test_env: str, trials: str, num_tasks: int, num_episodes: int, is_greedy: bool, is_filmed: bool
+) -> HeldOut:
     """Return what is tested, by the flags; a UsageError where an agent of the environment cannot be."""
     made = []
     for flag, name in {"env": env, "test_env": test_env or env}.items():
@@ -50,12 +55,15 @@ def parse(env: str, test_env: str, trials: str, num_tasks: int, num_episodes: in
         raise UsageError(f"--test_env={test_env}: {what}")
     with caused_by(f"--test_env={test_env or env}"):
         check_solvable(tested)
+    if is_filmed and not isinstance(tested, RuleRoom):
+        raise UsageError(f"--film: only rule rooms are drawn, and the test is in {test_env or env}")
     with caused_by(f"--test_tasks={num_tasks}"):
         tasks = jax.eval_shape(lambda: held_out_tasks(tested, num_tasks))
         memory.check({"the number of tasks": memory.num_bytes(tasks)})
     if not re.fullmatch(r" *[1-9]\d{0,2} *(, *[1-9]\d{0,2} *)*", trials):
         raise UsageError(f"--test_trials={trials}: give numbers of trials from 1 to 999, such as 1,2,4,8")
-    return HeldOut(tested, tuple(sorted({int(k) for k in trials.split(",")})), num_tasks, num_episodes, is_greedy)
+    nums_trials = tuple(sorted({int(k) for k in trials.split(",")}))
+    return HeldOut(tested, nums_trials, num_tasks, num_episodes, is_greedy, is_filmed)
 
 
 def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict[str, Any]:
@@ -72,6 +80,8 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
         logs.note(f"test: {k} trial{'s' * (k > 1)}")
         returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
         found[k] = k_shot.statistics(returns, known.oracle)
+        if test.is_filmed and k == most and plots.can_draw():
+            _film(folder / "film.gif", agents[0], test.environment, tasks, returns[0], known.oracle)
     if plots.can_draw():
         k_shot.draw(folder / "k_shot.png", found, known, random, title)
     optimum = {k: known.optimum[k].tolist() for k in found if k in known.optimum}
@@ -98,6 +108,17 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
         summary |= {"num_solvable": int(np.sum(known.oracle > 0)), "oracle": float(known.oracle.mean())}
         summary["one_trial_optimum"] = known.one_trial
     return summary | {str(k): entry for k, entry in of_all.items()}
+
+
+def _film(
+    path: Path, agent: loaded_agent.LoadedAgent, room: Environment, tasks: Any, returns: np.ndarray, oracle: np.ndarray
+) -> None:
+    """Draw an episode of the task in which the mean return rises most from the first trial to the last."""
+    assert isinstance(room, RuleRoom)
+    i = int(np.argmax(returns[:, -1] - returns[:, 0]))
+    frames = room_film.play(agent, room, jax.tree.map(lambda x: x[i], tasks), returns.shape[1])
+    room_film.write_gif(path, frames, f"Held-out room {i}, parameters frozen", float(oracle[i]))
+    logs.note(f"film: {path}")
 
 
 def _print(

@@ -45,9 +45,11 @@ def test_a_room_from_training_to_the_figure_and_the_test_again(start, tmp_path):
         ("0", "3", "3"),
     ]
     assert [float(row["return"]) for row in found[5:]] == test["3"]["return"][1] and len(found) == 8
+    assert [float(row["random"]) for row in found[5:]] == test["random"] and all(x >= 0 for x in test["random"])
     assert (tmp_path / "k_shot.png").exists() and (tmp_path / "return.png").exists()
 
-    assert start("experiments.adapt", *args, "--test_trials=1", "--resume").returncode == 0
+    assert start("experiments.adapt", *args, "--test_trials=1", "--resume", "--film").returncode == 0
+    assert (tmp_path / "film.gif").stat().st_size > 3000
     assert json.loads((tmp_path / "summary.json").read_bytes())["test"]["1"] == test["1"]
 
 

@@ -57,6 +57,10 @@ MISTAKES = [
     (["adapt", "--env=toy/rule_room/impossible"], "tasks of the kind impossible have no goal to find"),
     (["adapt", "--env=changing/actions/5/toy/rule_room/impossible"], "the kind impossible have no goal to find"),
     (
+        ["adapt", "--env=toy/bandit/2", "--film"],
+        "--film: only rule rooms are drawn, and the test is in toy/bandit/2",
+    ),
+    (
         ["adapt", "--test_env=toy/rule_room/mixed"],
         "--test_env=toy/rule_room/mixed: tasks of the kind pre_solved and impossible have no goal to find",
     ),
