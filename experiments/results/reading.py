@@ -114,17 +114,16 @@ def steps_to(results: Results, metric: str, least: float) -> np.ndarray:
 
 def reached(results: Results, first: Results, metric: str, least: float) -> dict:
     """Return how soon the seeds of a run reach a value, and by how much later than those of the first run."""
-
-    def counted(one: Results) -> np.ndarray:
-        steps = steps_to(one, metric, least)
-        return np.where(np.isnan(steps), one.columns[X].max(), steps)
-
-    steps, seeds = counted(results), lambda one: list(dict.fromkeys(one.columns["seed"]))
-    num = np.sum(~np.isnan(steps_to(results, metric, least)))
-    row = {f"steps to {least:g}": float(np.mean(steps)), "reached by": f"{num} of {len(steps)}"}
-    if results is first or seeds(results) != seeds(first):
+    seeds = lambda one: list(dict.fromkeys(one.columns["seed"]))
+    steps, of_first = (steps_to(one, metric, least) for one in (results, first))
+    counted, before = (
+        np.where(np.isnan(own), one.columns[X].max(), own) for own, one in ((steps, results), (of_first, first))
+    )
+    row = {f"steps to {least:g}": float(np.mean(counted)), "reached by": f"{np.sum(~np.isnan(steps))} of {len(steps)}"}
+    is_never = np.isnan(steps).all() and np.isnan(of_first).all()
+    if results is first or is_never or seeds(results) != seeds(first):
         return row | {"difference": ""}
-    mean, half_width = mean_and_interval((steps - counted(first))[:, None])
+    mean, half_width = mean_and_interval((counted - before)[:, None])
     return row | {"difference": f"{mean[0]:.3g} ± {half_width[0]:.2g}"}
 
 
