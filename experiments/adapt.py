@@ -69,7 +69,9 @@ if __name__ == "__main__":
     flags.DEFINE_string("trials", "4", "Trials of an episode in training; 1-6 for a number that is drawn.")
     flags.DEFINE_boolean("forgetful", False, "Reset the memory at the end of each trial, in training and test.")
     flags.DEFINE_string("rule", "impala", f"Rule: {', '.join(RULES)}, {settings.DISCOVERED}.")
-    flags.DEFINE_string("test_env", "", "Environment of the test; that of training if not given.")
+    flags.DEFINE_string(
+        "test_env", "", "Environment of the test, by default that of training, or of its solvable rooms."
+    )
     flags.DEFINE_string("test_trials", "1,2,4,8", "Numbers of trials that are tested.")
     flags.DEFINE_integer("test_tasks", 256, "Tasks of the test, all held out.", lower_bound=1)
     flags.DEFINE_integer("test_episodes", 8, "Episodes of each task.", lower_bound=1)

@@ -90,6 +90,11 @@ class Environment(abc.ABC, Generic[State]):
         """Return the part of an episode's time that is left, float32 from 1 to 0; always 1 if no limit is known."""
         return jnp.ones((), jnp.float32)
 
+    @property
+    def has_time_left(self) -> bool:
+        """Whether it says what time is left."""
+        return type(self).time_left is not Environment.time_left
+
     @functools.cached_property
     def shown(self) -> Any:
         """The shape and dtype of what `observe` returns, jax.ShapeDtypeStruct."""

@@ -69,6 +69,14 @@ class Changing(base.Environment[ChangingState]):
         return dataclasses.replace(self, environment=self.environment.program)
 
     @property
+    def tested(self) -> "Changing":
+        return dataclasses.replace(self, environment=self.environment.tested)
+
+    @property
+    def has_time_left(self) -> bool:
+        return self.environment.has_time_left
+
+    @property
     def task_ids(self) -> range:
         return self.environment.task_ids
 

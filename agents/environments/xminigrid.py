@@ -13,6 +13,7 @@ from toy_envs.base import Array, Environment
 NUM_DISTRACTORS = 3
 TASKS = ("", "train", "held_out")  # all of the benchmark's, or a part, after a slash in a name
 HELD_OUT = 8  # one of so many goals is held out
+PLACES = ("", "Up", "Down", "Left", "Right")  # where something is near
 MODULES = ("core.goals", "core.rules", "types")  # of xminigrid, which it does not import itself
 
 
@@ -90,7 +91,8 @@ def trivial_task(key: Array, tasks: str = "") -> Any:
 
     A goal of an object that is held or laid somewhere is of those that can be picked up, any other of all; distractors
     are drawn with replacement from what the goal does not have. A goal is held out if the sum of the numbers of its
-    kind and objects is a multiple of HELD_OUT; a goal of the wrong part of `TASKS` gets another first object.
+    kind and objects, the same for goals that are met together, is a multiple of HELD_OUT. One of the wrong part of
+    `TASKS` gets another first object.
     """
     xminigrid = import_extra("xminigrid", *MODULES)
     goals, tiles, colours = xminigrid.core.goals, xminigrid.core.constants.Tiles, xminigrid.core.constants.Colors
@@ -104,19 +106,19 @@ def trivial_task(key: Array, tasks: str = "") -> Any:
     num_first = jnp.where(kind == 0, num_pickable, len(objects))
     first = jax.random.randint(first_key, (), 0, num_first)
     second = jax.random.randint(second_key, (), 0, num_pickable)
-    rest = (kind + first + jnp.where(kind > 5, second, 0)) % HELD_OUT
+    number = jnp.array([0, 1, 2, 3, 4, 5, 6, 7, 7, 8, 8])[kind]  # one up of the other is the other down of it
+    rest = (number + first + jnp.where(kind > len(PLACES), second, 0)) % HELD_OUT
     if tasks == "train":
         first = jnp.where(rest == 0, (first + 1) % num_first, first)
     elif tasks == "held_out":
         first = jnp.where(first >= rest, first - rest, first - rest + HELD_OUT)
     one, other = jnp.asarray(objects)[first], jnp.asarray(objects)[second]
-    places = ("", "Up", "Down", "Left", "Right")
     possible = [
         goals.AgentHoldGoal(tile=one),
-        *(getattr(goals, f"AgentNear{place}Goal")(tile=one) for place in places),
-        *(getattr(goals, f"TileNear{place}Goal")(tile_a=one, tile_b=other) for place in places),
+        *(getattr(goals, f"AgentNear{place}Goal")(tile=one) for place in PLACES),
+        *(getattr(goals, f"TileNear{place}Goal")(tile_a=one, tile_b=other) for place in PLACES),
     ]
-    is_pair = kind > len(places)
+    is_pair = kind > len(PLACES)
     numbers = jnp.arange(len(objects))
     is_used = (numbers == first) | (is_pair & (numbers == second))
     distractors = jax.random.categorical(distractor_key, jnp.where(is_used, -jnp.inf, 0.0), shape=(NUM_DISTRACTORS,))

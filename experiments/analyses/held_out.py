@@ -49,6 +49,8 @@ def parse(
     if {trained.task_ids[0], trained.task_ids[-1]} <= set(trained.held_out_ids or ()):
         others = env.partition("/held_out")[0]
         raise UsageError(f"--env={env}: tasks that are held out are for the test, train in {others}")
+    if env.startswith("xminigrid/") and env.endswith("/held_out"):
+        raise UsageError(f"--env={env}: goals that are held out are for the test, train in {env[:-8]}train")
     own, expected = ((one.observation_shape, one.num_actions) for one in (tested, trained))
     if own != expected:
         what = f"observations and number of actions are {own}, expected {expected} as in training"
@@ -81,7 +83,7 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
         returns = loaded_agent.play_trials(agents, test.environment, tasks, k, test.num_episodes, test.is_greedy)
         found[k] = k_shot.statistics(returns, known.oracle)
         if test.is_filmed and k == most and plots.can_draw():
-            _film(folder / "film.gif", agents[0], test.environment, tasks, returns[0], known.oracle)
+            _film(folder / "film.gif", agents[0], test, tasks, returns[0], known.oracle)
     if plots.can_draw():
         k_shot.draw(folder / "k_shot.png", found, known, random, title)
     optimum = {k: known.optimum[k].tolist() for k in found if k in known.optimum}
@@ -111,12 +113,14 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
 
 
 def _film(
-    path: Path, agent: loaded_agent.LoadedAgent, room: Environment, tasks: Any, returns: np.ndarray, oracle: np.ndarray
+    path: Path, agent: loaded_agent.LoadedAgent, test: HeldOut, tasks: Any, returns: np.ndarray, oracle: np.ndarray
 ) -> None:
     """Draw an episode of the task in which the mean return rises most from the first trial to the last."""
-    assert isinstance(room, RuleRoom)
+    assert isinstance(test.environment, RuleRoom)
     i = int(np.argmax(returns[:, -1] - returns[:, 0]))
-    frames = room_film.play(agent, room, jax.tree.map(lambda x: x[i], tasks), returns.shape[1])
+    how: dict[str, bool] = dict(is_forgetful=loaded_agent.forgets(agent.config), is_greedy=test.is_greedy)
+    task = jax.tree.map(lambda x: x[i], tasks)
+    frames = room_film.play(agent, test.environment, task, returns.shape[1], **how)
     room_film.write_gif(path, frames, f"Held-out room {i}, parameters frozen", float(oracle[i]))
     logs.note(f"film: {path}")
 

@@ -12,6 +12,7 @@ from agents.acting import in_jax as acting
 from experiments.results import plots
 from experiments.runs.loaded_agent import LoadedAgent
 from frodo.files import write
+from frodo.regimes.adaptation import only_the_largest
 from toy_envs.rule_room import ABSENT, EMPTY, INTERMEDIATE, SIZE, RuleRoom
 from toy_envs.trials import Trials
 
@@ -31,17 +32,28 @@ class Frames(NamedTuple):
     reward: np.ndarray
 
 
-def play(loaded: LoadedAgent, room: RuleRoom, task: Any, num_trials: int, seed: int = 0) -> Frames:
-    """Play an episode of a task, the state at the start of a trial, with θ frozen."""
+def play(
+    loaded: LoadedAgent,
+    room: RuleRoom,
+    task: Any,
+    num_trials: int,
+    *,
+    is_forgetful: bool = False,
+    is_greedy: bool = False,
+    seed: int = 0,
+) -> Frames:
+    """Play an episode of a task, the state at the start of a trial, with θ frozen, as `returns_by_trial` does."""
     setup = loaded.learner.setup
     agent, params, trials = setup.agent, setup.acting_params(loaded.agent), Trials(room, num_trials)
+    drawn = setup.rule.policy
+    policy = (lambda predictions: only_the_largest(drawn(predictions))) if is_greedy else drawn
 
     def step(carry: Any, key: Any) -> tuple[Any, tuple[Any, Any]]:
         state, is_first, core = carry
         shown = agent.prepare(trials.observe(state)[None])
-        action, _, core = acting.act(agent, setup.rule.policy, params, key, shown, is_first, core)
+        action, _, core = acting.act(agent, policy, params, key, shown, is_first, core)
         new, reward, *_ = trials.transition(state, action[0])
-        return (new, is_first & False, core), ((state.state, state.trial), reward)
+        return (new, is_forgetful & (new.trial > state.trial)[None], core), ((state.state, state.trial), reward)
 
     @jax.jit
     def run(task: Any) -> Any:
@@ -61,7 +73,11 @@ def write_gif(path: Path, frames: Frames, title: str, oracle: float, dpi: int = 
 
     num, shown = int(frames.trial.max()) + 1, range(len(frames.trial))
     pictures = [_frame(frames, i, title, oracle, num, dpi) for i in shown]
-    palette = pictures[-1].quantize(32)
+    seen = {frames.trial[i] * 2 + frames.is_goal[i]: picture for i, picture in enumerate(pictures)}  # all colours
+    mosaic = Image.new("RGB", (pictures[0].width, pictures[0].height * (1 + len(seen))))
+    for i, picture in enumerate((pictures[0], *seen.values())):
+        mosaic.paste(picture, (0, i * picture.height))
+    palette = mosaic.quantize(48)
     images = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     is_end = [i + 1 == len(shown) or frames.trial[i + 1] > frames.trial[i] for i in shown]
     durations, buffer = [LAST if end else MILLISECONDS for end in is_end], io.BytesIO()

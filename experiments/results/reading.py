@@ -102,28 +102,28 @@ def final_values(results: Results, metric: str) -> np.ndarray:
 
 
 def steps_to(results: Results, metric: str, least: float) -> np.ndarray:
-    """Return after how many steps the mean over SMOOTHED of the run is first so large, for each seed; NaN if never."""
-    _, x, y = curve(results, metric)
-    width = SMOOTHED * x.max()
-    found = []
-    for own in y:
-        means = np.array([own[(x > end - width) & (x <= end)].mean() if end >= width else -np.inf for end in x])
+    """Return after how many steps the mean over SMOOTHED of the run is first so large, of each of `lives`, or NaN."""
+    steps, values = results.columns[X], results.columns[metric]
+    width, found = SMOOTHED * steps.max(), []
+    for is_own in lives(results):
+        x, y = (column[is_own & ~np.isnan(values)] for column in (steps, values))
+        means = np.array([y[(x > end - width) & (x <= end)].mean() if end >= width else -np.inf for end in x])
         found.append(x[np.argmax(means >= least)] if (means >= least).any() else np.nan)
     return np.array(found)
 
 
 def reached(results: Results, first: Results, metric: str, least: float) -> dict:
     """Return how soon the seeds of a run reach a value, and by how much later than those of the first run."""
-    seeds = lambda one: list(dict.fromkeys(one.columns["seed"]))
-    steps, of_first = (steps_to(one, metric, least) for one in (results, first))
-    counted, before = (
-        np.where(np.isnan(own), one.columns[X].max(), own) for own, one in ((steps, results), (of_first, first))
-    )
+    seeds = lambda one: [one.columns["seed"][is_own][0] for is_own in lives(one)]
+    steps, others = (steps_to(one, metric, least) for one in (results, first))
+    end = lambda one: one.columns[X].max()
+    counted, before = (np.where(np.isnan(x), end(one), x) for x, one in ((steps, results), (others, first)))
     row = {f"steps to {least:g}": float(np.mean(counted)), "reached by": f"{np.sum(~np.isnan(steps))} of {len(steps)}"}
-    is_never = np.isnan(steps).all() and np.isnan(of_first).all()
-    if results is first or is_never or seeds(results) != seeds(first):
+    is_never = np.isnan(steps).all() and np.isnan(others).all()
+    if results is first or is_never or sorted(seeds(results)) != sorted(seeds(first)):
         return row | {"difference": ""}
-    mean, half_width = mean_and_interval((counted - before)[:, None])
+    order, of_first = (np.argsort(seeds(one), kind="stable") for one in (results, first))
+    mean, half_width = mean_and_interval((counted[order] - before[of_first])[:, None])
     return row | {"difference": f"{mean[0]:.3g} ± {half_width[0]:.2g}"}
 
 

@@ -102,7 +102,7 @@ def load_teacher(config: OnlineConfig) -> Teacher | None:
         return None
     with caused_by("distillation.teacher"):
         loaded = load(Path(config.distillation.teacher))
-        if _forgets(loaded.config) != _forgets(config):
+        if forgets(loaded.config) != forgets(config):
             raise UsageError(f"{config.distillation.teacher}: either both agents forget at the end of a trial, or none")
     return loaded.learner.setup.teacher(loaded.agent)
 
@@ -119,15 +119,14 @@ def play_trials(
 
     They forget at the end of a trial if they do so where they were trained.
     """
-    forgets = _forgets(agents[0].config)
     how: dict[str, Any] = dict(num_trials=num_trials, num_episodes=num_episodes)
-    how |= dict(is_forgetful=forgets, is_greedy=is_greedy)
+    how |= dict(is_forgetful=forgets(agents[0].config), is_greedy=is_greedy)
     learner, key = agents[0].learner, jax.random.key(0)
     run = jax.jit(lambda params: returns_by_trial(learner, params, environment, tasks, key, **how))
     return np.stack([run(one.learner.setup.acting_params(one.agent)) for one in agents])
 
 
-def _forgets(config: OnlineConfig) -> bool:
+def forgets(config: OnlineConfig) -> bool:
     """Say whether an agent's memory is reset at the end of each trial."""
     environment = make_environment(config.env, 1, 0) if is_pure(config.env) else None
     return isinstance(environment, Trials) and environment.is_forgetful

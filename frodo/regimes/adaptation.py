@@ -22,8 +22,8 @@ from toy_envs.trials import Trials
 def held_out_tasks(environment: Environment | Any, num_tasks: int) -> Any:
     """Return tasks to test on, as the states at the start of a trial, [num_tasks, ...]; the same ones each time.
 
-    They are the first of the environment's `held_out_ids`. Where it has none they are drawn as in training: if tasks
-    can be drawn twice, these may be known.
+    They are the first of the `held_out_ids` of the environment's `tested`. Where it has none they are drawn as in
+    training: if tasks can be drawn twice, these may be known.
 
     Args:
       environment: of one trial, not `Trials`: a pure one, or its name.
@@ -32,7 +32,7 @@ def held_out_tasks(environment: Environment | Any, num_tasks: int) -> Any:
       ValueError: if it has fewer, or that is no whole number of at least 1.
       TypeError: if the environment is not a pure one.
     """
-    environment = as_pure_environment(environment)
+    environment = as_pure_environment(environment).tested
     check_count("num_tasks", num_tasks)
     held_out = environment.held_out_ids
     if held_out is None:
@@ -86,7 +86,7 @@ def returns_by_trial(
     shape = (num_tasks, *Trials(environment, num_trials).observation_shape)
     check_params(setup.agent, params, jax.ShapeDtypeStruct(shape, jnp.float32))
     drawn = setup.rule.policy
-    greedy = lambda predictions: _only_the_largest(drawn(predictions))
+    greedy = lambda predictions: only_the_largest(drawn(predictions))
     returns = play(
         setup.agent,
         greedy if is_greedy else drawn,
@@ -101,6 +101,6 @@ def returns_by_trial(
     return jnp.mean(returns, axis=1)
 
 
-def _only_the_largest(logits: Array) -> Array:
+def only_the_largest(logits: Array) -> Array:
     """Return logits by which the first of the most probable actions is certain."""
     return jnp.log(jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1]))

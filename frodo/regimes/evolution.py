@@ -158,8 +158,8 @@ class Evolution:
         """Programs that were evaluated, and the shares of those under way."""
         under_way = self._evaluator.under_way
         trained = lambda record: sum(map(len, record.scores.values())) + under_way.get(record.number, 0.0)
-        of_all = lambda record: max(len(self._trainings), record.num_trainings)
-        return self.counts["evaluated"] + sum(trained(x) / of_all(x) for x in self.records if x.score is None)
+        share = lambda record: min(1.0, trained(record) / len(self._trainings))  # what confirms it is not counted
+        return self.counts["evaluated"] + sum(share(x) for x in self.records if x.score is None)
 
     def rescore(
         self, programs: Sequence[Program], seeds: Sequence[int], on_chunk: Callable[[int], None] = lambda num: None

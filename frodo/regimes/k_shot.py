@@ -32,7 +32,7 @@ class KShot(NamedTuple):
       returns: mean returns of each trial, [num_tasks, num_trials].
       of_random: those of actions that are drawn uniformly, [num_tasks, num_trials].
       optimum: the mean return of each trial, [num_trials], of the explorer that is best in all of them together; nan
-        where it is not known.
+        where it is not known. In rule rooms the mean is over the first NUM_LAYOUTS tasks and all rules they may have.
       oracle: the best return of a trial for who knows the task, [num_tasks]; [0] where it is not known.
     """
 
@@ -65,7 +65,7 @@ def k_shot(
     Raises:
       ValueError, TypeError: as `held_out_tasks` and `returns_by_trial`; or where tasks have no goal to find.
     """
-    environment = as_pure_environment(environment)
+    environment = as_pure_environment(environment).tested
     check_solvable(environment)
     tasks = jax.jit(lambda: held_out_tasks(environment, num_tasks))()
     how |= dict(num_trials=num_trials, num_episodes=num_episodes)

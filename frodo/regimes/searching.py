@@ -91,7 +91,9 @@ class Evolved(NamedTuple):
 
     @property
     def rule(self) -> Rule:
-        """The best program as a rule."""
+        """The best program as a rule; a ValueError where none was evaluated."""
+        if not self.best:
+            raise ValueError("no program has a score yet")
         return self.best[0].rule
 
     def save(self, path: Path | str) -> None:

@@ -50,15 +50,16 @@ class CurriculumConfig(Settings):
         replay.
       num_train: Trials (PLR) or episodes (no-op filter) that a task is trained on before another is chosen, at least 1
         (Bauer et al. 2023, Table D.5 and appendix D.5).
-      fitness: PLR: what a task is worth. 'learnability' is p (1 − p), p the share of trials that paid anything. Errors
-        are means over steps: 'td_error' of |r + γ v(s′) − v(s)|, 'value_model' and 'action_model' of what the model of
-        Muesli predicts of the next state's value, and of its policy, by Jensen-Shannon divergence.
+      fitness: PLR: what a task is worth. 'learnability' is p (1 − p), p the share of trials that paid anything, for
+        tasks that pay for success alone. Errors are means over steps: 'td_error' of |r + γ v(s′) − v(s)|, 'value_model'
+        and 'action_model' of what the model of Muesli predicts of the next state's value, and of its policy, by
+        Jensen-Shannon divergence.
       is_of_last_trial: PLR: whether errors are those of the last trial alone, as in AdA, and not of all trials.
       num_judged: PLR: episodes by which a new task is judged, at least 1.
       is_robust: PLR: whether the agent learns from what is replayed alone, and not from new tasks, too (Jiang et al.
         2021, robust PLR).
       capacity: PLR: tasks that the archive holds, at least 1; none is replayed before it has nine tenths (Table D.5).
-      replay: PLR: probability that what is chosen is of the archive, and not a new one, above 0 to 1 (Table D.5).
+      replay: PLR: probability that what is chosen is of the archive, and not a new one, above 0 to 1.
       staleness: PLR: weight of how long ago a task was chosen, next to its fitness, from 0 to 1 (Table D.5).
       temperature: PLR: a task's probability goes by 1 / rank to the power of 1 / temperature; positive.
       max_share: PLR: the largest probability of a task among those that are replayed, above 0 to 1.
@@ -128,9 +129,14 @@ def check_curriculum(config: CurriculumConfig, environment: Any, lengths: Mappin
                 f"curriculum.fitness is {config.fitness!r}, expected {LEARNABILITY!r}: agents predict "
                 f"{', '.join(spec)}, and no {' or '.join(sorted(needed[config.fitness]))}"
             )
-        if config.max_share * config.min_size < 1:
-            least = f"{1 / config.min_size:.2g}, as that many ({config.min_size}) tasks are replayed at least"
+        if round(1 / config.max_share, 6) > config.min_size:
+            least = f"1 / {config.min_size}, as so many tasks are replayed at least"
             raise ValueError(f"curriculum.max_share is {config.max_share}, expected at least {least}")
+        if config.fitness == LEARNABILITY and not environment.environment.has_time_left:
+            raise ValueError(
+                f"curriculum.fitness is {LEARNABILITY!r}, expected another one: the environment does not say what time "
+                "is left (`time_left`), so that trials are not told apart"
+            )
     if config.kind == NO_OP and environment.environment.no_op is None:
         raise ValueError(f"{named}, expected another one: the environment has no action that does nothing")
 

@@ -28,7 +28,7 @@ class Archive(NamedTuple):
     fitness: Array  # float32, [capacity]; -inf where there is no task yet
     chosen_at: Array  # int32, [capacity], the choice in which each was chosen last
     num_choices: Array  # int32; the choices of an iteration, of all environments that are due, count as one
-    averages: MovingAverage  # of the fitness of last trials, by their place in the episode: [num_trials] each
+    averages: MovingAverage  # of errors, by the number of trials of the episode: [num_trials] each
 
 
 def state_values(predictions: Predictions) -> Array:
@@ -113,9 +113,13 @@ def replay_probabilities(archive: Archive, staleness: float, temperature: float,
     `max_share` goes to the other tasks, in proportion to what they have less than it.
     """
     is_there = archive.fitness > -jnp.inf
-    ranks = 1 + jnp.argsort(jnp.argsort(-archive.fitness))
+    sorted_fitness, side = (
+        jnp.sort(-archive.fitness),
+        lambda side: jnp.searchsorted(sorted_fitness, -archive.fitness, side),
+    )
+    ranks = (1 + side("left") + side("right")) / 2  # equal ones have their mean rank
     of_fitness = jnp.where(is_there, (1 / ranks) ** (1 / temperature), 0.0)
-    since = jnp.where(is_there, archive.num_choices - archive.chosen_at, 0)
+    since = jnp.where(is_there, archive.num_choices - archive.chosen_at + 1e-6, 0.0)  # which may be 0 for all
     share = lambda x: x / jnp.maximum(jnp.sum(x), 1e-12)
     found = share((1 - staleness) * share(of_fitness) + staleness * share(since))
     room = jnp.where(is_there, jnp.maximum(0.0, max_share - found), 0.0)

@@ -502,13 +502,12 @@ def test_a_score_near_the_best_counts_when_more_seeds_confirm_it(monkeypatch):
 def test_no_more_programs_are_done_than_there_are_while_some_are_confirmed(monkeypatch):
     monkeypatch.setattr(evolution, "NEAR", 0.5)
     found = Evolution([CATCH], dataclasses.replace(CONFIG, num_confirming=8), 0)
-    num_done, rose = 0.0, []
-    while found.counts["evaluated"] < 6 and len(rose) < 200:
+    num_done = 0.0
+    while found.counts["evaluated"] < 6:
         found.step(6)
-        assert found.counts["evaluated"] <= found.num_done <= len(found.records)
-        rose.append(found.num_done > num_done)
+        assert max(num_done - 1e-9, found.counts["evaluated"]) <= found.num_done <= len(found.records)
         num_done = found.num_done
-    assert found.counts["confirmed"] > 0 and sum(rose) > len(rose) / 2 and found.num_done == 6
+    assert found.counts["confirmed"] > 0 and found.num_done == 6
 
 
 def test_only_the_first_seed_ends_early():

@@ -21,6 +21,7 @@ from meta.updates import curriculum, level_replay
 from meta.updates.curriculum import Admitted, CurriculumConfig
 from tests.toy_envs.test_trials import Corridors
 from tests.trajectories import random_trajectory
+from toy_envs.base import Environment
 from toy_envs.catch import Catch
 from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
@@ -34,6 +35,10 @@ DISCOUNT = 0.9
 
 class OfKnownLength(Corridors):
     horizon = 18
+
+
+class WithoutTime(OfKnownLength):
+    time_left = Environment.time_left
 
 
 def filled(fitness, chosen_at, num_choices):
@@ -52,6 +57,14 @@ def test_probabilities_of_the_archive_by_hand():
     expected = 0.8 * np.array([1 / 4, 1, 1 / 9, 0]) / (1 + 1 / 4 + 1 / 9) + 0.2 * np.array([4, 1, 5, 0]) / 10
     found = level_replay.replay_probabilities(archive, staleness=0.2, temperature=0.5)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_tasks_of_equal_fitness_are_as_probable():
+    archive = filled([0.5, 2.0, 0.5, 0.0, 0.5, -np.inf], [9] * 5 + [0], 9)
+    found = np.asarray(level_replay.replay_probabilities(archive, 0.0, 1.0))
+    weights = 1 / np.array([3, 1, 3, 5, 3, np.inf])  # ranks 2, 3 and 4 are one
+    np.testing.assert_allclose(found, weights / np.sum(weights), rtol=1e-5)
+    assert np.sum(level_replay.replay_probabilities(archive, 1.0, 1.0)) == pytest.approx(1.0)  # all were chosen last
 
 
 def test_no_task_has_more_than_its_share_and_what_is_above_it_goes_to_the_others():
@@ -347,7 +360,7 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
             {"kind": "plr", "capacity": 40},
             {},
             "room",
-            "^curriculum.max_share is 0.02, expected at least 0.028, as that",
+            "^curriculum.max_share is 0.02, expected at least 1 / 36, as so",
         ),
         (
             {"kind": "plr", "capacity": 9, "max_share": 1.0, "fitness": "value_model"},
@@ -366,12 +379,24 @@ def test_each_trajectory_is_an_episode_and_only_chosen_ones_are_learned_from(kin
         ),
         ({"kind": "plr", "capacity": 9}, {"unroll": 35}, "room", "^unroll is 35, expected 36: with a curriculum a"),
         ({"kind": "no_op"}, {}, "corridors", "^curriculum.kind is 'no_op', expected another one: the environment has"),
+        (
+            {"kind": "plr", "capacity": 60},
+            {},
+            "no_time",
+            "^curriculum.fitness is 'learnability', expected another one: the environment does not say what time is",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(curriculum_settings, others, env, message):
     with pytest.raises(ValueError, match=message) as error:
         frodo.discover_online(
-            {"room": ROOM, "corridors": Trials(OfKnownLength(), 2), "catch": Catch(), "changing": CHANGING}[env],
+            {
+                "room": ROOM,
+                "corridors": Trials(OfKnownLength(), 2),
+                "no_time": Trials(WithoutTime(), 2),
+                "catch": Catch(),
+                "changing": CHANGING,
+            }[env],
             "impala",
             num_steps=1000,
             key=jax.random.key(0),
