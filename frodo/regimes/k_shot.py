@@ -56,11 +56,13 @@ def k_shot(
     """Test an agent in held-out tasks, next to random actions and the best explorer, where that is known.
 
     Args:
-      learner, params: of an agent that was trained in `Trials`, such as those of `OnlineResult`.
+      learner: of an agent that was trained in `Trials`, such as that of an `OnlineResult`.
+      params: θ.
       environment: of one trial, a pure one, or its name.
       key: of the actions.
-      num_trials, num_episodes: as those of `returns_by_trial`; random actions have one episode of each task.
+      num_trials: of an episode.
       num_tasks: as that of `held_out_tasks`.
+      num_episodes: of each task; random actions have one.
       **how: `is_forgetful` and `is_greedy` of `returns_by_trial`.
     Raises:
       ValueError, TypeError: as `held_out_tasks` and `returns_by_trial`; or where tasks have no goal to find.
