@@ -12,7 +12,7 @@ from agents.acting import in_jax as acting
 from experiments.results import plots
 from experiments.runs.loaded_agent import LoadedAgent
 from frodo.files import write
-from frodo.regimes.adaptation import only_the_largest
+from frodo.regimes.adaptation import policy_of
 from toy_envs.rule_room import ABSENT, EMPTY, INTERMEDIATE, SIZE, RuleRoom
 from toy_envs.trials import Trials
 
@@ -45,8 +45,7 @@ def play(
     """Play an episode of a task, the state at the start of a trial, with θ frozen, as `returns_by_trial` does."""
     setup = loaded.learner.setup
     agent, params, trials = setup.agent, setup.acting_params(loaded.agent), Trials(room, num_trials)
-    drawn = setup.rule.policy
-    policy = (lambda predictions: only_the_largest(drawn(predictions))) if is_greedy else drawn
+    policy = policy_of(loaded.learner, is_greedy)
 
     def step(carry: Any, key: Any) -> tuple[Any, tuple[Any, Any]]:
         state, is_first, core = carry

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agents.acting.in_jax import Policy
 from agents.acting.trials import play
 from agents.environments.adapt import as_pure_environment
 from agents.types import Array, Params
@@ -85,11 +86,9 @@ def returns_by_trial(
     check_like("tasks", tasks, expected, "states of the environment, [num_tasks, ...]")
     shape = (num_tasks, *Trials(environment, num_trials).observation_shape)
     check_params(setup.agent, params, jax.ShapeDtypeStruct(shape, jnp.float32))
-    drawn = setup.rule.policy
-    greedy = lambda predictions: only_the_largest(drawn(predictions))
     returns = play(
         setup.agent,
-        greedy if is_greedy else drawn,
+        policy_of(learner, is_greedy),
         params,
         environment,
         tasks,
@@ -101,6 +100,12 @@ def returns_by_trial(
     return jnp.mean(returns, axis=1)
 
 
-def only_the_largest(logits: Array) -> Array:
+def policy_of(learner: Learner, is_greedy: bool) -> Policy:
+    """Return the policy of an agent, or that of its most probable actions."""
+    drawn = learner.setup.rule.policy
+    return (lambda predictions: _only_the_largest(drawn(predictions))) if is_greedy else drawn
+
+
+def _only_the_largest(logits: Array) -> Array:
     """Return logits by which the first of the most probable actions is certain."""
     return jnp.log(jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1]))

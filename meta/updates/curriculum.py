@@ -120,9 +120,10 @@ def check_curriculum(config: CurriculumConfig, environment: Any, lengths: Mappin
                 f"{name} is {length}, expected {environment.horizon}: with a curriculum a trajectory is an episode"
             )
     num_tasks = len(environment.environment.task_ids)
-    if config.kind == PLR and config.capacity > num_tasks:
-        raise ValueError(f"curriculum.capacity is {config.capacity}, expected at most the {num_tasks} tasks there are")
     if config.kind == PLR:
+        if config.capacity > num_tasks:
+            expected = f"at most the {num_tasks} tasks there are"
+            raise ValueError(f"curriculum.capacity is {config.capacity}, expected {expected}")
         needed = {TD_ERROR: {"value", "value_bins"}, VALUE_MODEL: {"model_value"}, ACTION_MODEL: {"model_policy"}}
         if config.fitness in needed and not needed[config.fitness] & set(spec):
             raise ValueError(

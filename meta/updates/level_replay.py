@@ -113,11 +113,9 @@ def replay_probabilities(archive: Archive, staleness: float, temperature: float,
     `max_share` goes to the other tasks, in proportion to what they have less than it.
     """
     is_there = archive.fitness > -jnp.inf
-    sorted_fitness, side = (
-        jnp.sort(-archive.fitness),
-        lambda side: jnp.searchsorted(sorted_fitness, -archive.fitness, side),
-    )
-    ranks = (1 + side("left") + side("right")) / 2  # equal ones have their mean rank
+    fittest_first = jnp.sort(-archive.fitness)
+    place = lambda side: jnp.searchsorted(fittest_first, -archive.fitness, side)
+    ranks = (1 + place("left") + place("right")) / 2  # equal ones have their mean rank
     of_fitness = jnp.where(is_there, (1 / ranks) ** (1 / temperature), 0.0)
     since = jnp.where(is_there, archive.num_choices - archive.chosen_at + 1e-6, 0.0)  # which may be 0 for all
     share = lambda x: x / jnp.maximum(jnp.sum(x), 1e-12)
