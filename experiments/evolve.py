@@ -53,5 +53,5 @@ if __name__ == "__main__":
     define_process_flags()
     command_line.define_scheduler_flag()
     preset = lambda: search.configure(flags.FLAGS.language, parse_tasks(flags.FLAGS.envs))
-    command_line.define_flags(EvolveConfig(), seeds="0", programs="2000", without=("envs", "language"), preset=preset)
+    command_line.define_flags(EvolveConfig(), seeds="0", programs="1200", without=("envs", "language"), preset=preset)
     command_line.start(main)

@@ -10,7 +10,7 @@ from experiments.comparison import cells, report
 from experiments.comparison.comparison import Comparison, check, check_names
 from experiments.results import plots, statistics
 from experiments.runs.jobs import Job, open_folder, run_all
-from frodo.rules.files import SHIPPED, shipped_rules
+from frodo.rules.files import path_of
 from frodo.runs.errors import RunError
 from frodo.settings.registry import starts
 
@@ -53,8 +53,7 @@ def run(
     check_names(comparison)
     seen = check(comparison, allow_seen)
     given = [rule for rule in comparison.files.values() if rule and rule not in starts(is_fitted=False)]
-    paths = {rule: SHIPPED / f"{rule}.npz" if rule in shipped_rules() else Path(rule) for rule in given}
-    digests = {rule: hashlib.sha256(path.read_bytes()).hexdigest() for rule, path in paths.items()}
+    digests = {rule: hashlib.sha256(path_of(rule).read_bytes()).hexdigest() for rule in given}
     record = dataclasses.asdict(comparison) | {"sha256": digests}
     runs, growing = ("tuning/*/*", "cells/*/*", "report/*"), ("envs", "methods", "budgets")
     open_folder(out, "comparison", record, runs, resume=resume, overwrite=overwrite, growing=growing)

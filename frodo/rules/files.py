@@ -19,6 +19,7 @@ from agents.types import Params
 from agents.validation import check_choice, check_type
 from frodo import archives, files
 from frodo.archives import Archive
+from frodo.rules import zoo
 from frodo.rules.entries import OWN
 from frodo.rules.fitted import check_target
 from frodo.settings import earlier_versions, presets
@@ -97,6 +98,8 @@ class Rule:
         """Return the rule's card, or, of a rule without one, its settings and origin."""
         if self.name in shipped_rules():
             return (SHIPPED / f"{self.name}.md").read_text(encoding="utf-8")
+        if self.name.startswith(zoo.PREFIX):
+            return zoo.find(self.name).with_name(zoo.PAGE).read_text(encoding="utf-8")
         lines = [f"{self.name}: rule {self.config.rule.name!r} for agents of the kind {self.config.rule.kind!r}"]
         if self.meta_params:
             lines.append(f"meta-parameters: {sum(x.size for x in jax.tree.leaves(self.meta_params)):,}")
@@ -177,8 +180,9 @@ def load_rule(name: Path | str) -> Rule:
 
     Args:
       name: "disco103" for the published one (`disco103_weights.find` says where its weights come from), one of
-        `shipped_rules()`, "vtrace" or another target of `fit_rule`, or the path of a file: one of this package's, or of
-        another code, as the public one of DiscoRL.
+        `shipped_rules()`, "vtrace" or another target of `fit_rule`, "hub:owner/name" for one of a zoo
+        (`frodo.rules.zoo`), or the path of a file: one of this package's, or of another code, as the public one of
+        DiscoRL.
     Raises:
       ValueError: if there is no such rule, or the file is not a rule's: naming it and its first wrong key.
     """
@@ -221,7 +225,8 @@ def get_rule(rule: Rule | str) -> Rule:
     if isinstance(rule, Rule):
         return rule
     check_type("rule", rule, str, "a Rule, or a name such as 'frodo'")
-    return load_rule(rule) if rule in _known() or Path(rule).suffix == ".npz" else make_rule(rule)
+    is_file = Path(rule).suffix == ".npz" or rule.startswith(zoo.PREFIX)
+    return load_rule(rule) if rule in _known() or is_file else make_rule(rule)
 
 
 def load_origin(name: str) -> Origin:
@@ -285,10 +290,17 @@ def _by_key(meta_params: Params) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/") or "meta_params": x for path, x in leaves}
 
 
+def path_of(name: str) -> Path:
+    """Return the file of a rule that is shipped, or of a zoo, or has this path."""
+    if name.startswith(zoo.PREFIX):
+        return zoo.find(name)
+    return SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)
+
+
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[Archive]:
     try:
-        with archives.opened(SHIPPED / f"{name}.npz" if name in shipped_rules() else Path(name)) as archive:
+        with archives.opened(path_of(name)) as archive:
             yield archive
     except FileNotFoundError:
         known = ", ".join(_known())

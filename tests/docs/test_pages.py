@@ -34,7 +34,7 @@ RUN = [path for path in PAGES if path.parent.name in ("start", "how_to", "concep
 BLOCK = re.compile(
     r"^(?P<long> *<!-- long -->\s*\n)?(?P<indent> *)```(?P<kind>\w+)[^\n]*\n(?P<code>.*?)^ *```", re.M | re.S
 )
-PARSED_ALONE = ("analyse", "benchmark", "check_disco103", "report")  # they have files of others, or no folder
+PARSED_ALONE = ("analyse", "benchmark", "card", "check_disco103", "report", "zoo")  # with files of others, or no folder
 REGISTERED = re.compile(r"register_(?:rule|operator)\(\s*[\"'](\w+)")
 WITH_FOLDERS = ("config.json", "comparison.json", "sweep.json")
 
