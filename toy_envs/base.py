@@ -67,7 +67,6 @@ class Environment(abc.ABC, Generic[State]):
     horizon: int | None = None  # steps of an episode, at most; None where it is not known
     reward_range: tuple[float, float] | None = None  # the least and the largest reward; None where they are not known
     is_restart_slow: bool = False  # the start of an episode costs as much as many steps
-    grid_shape: tuple[int, int, int] | None = None  # rows, columns, numbers of a place: a flat observation begins so
     no_op: int | None = None  # the action that does nothing, if there is one
     held_out_ids: range | None = None  # of the tasks of a test, which are not among `task_ids`; None for no such tasks
 

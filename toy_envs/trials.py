@@ -93,11 +93,6 @@ class Trials(base.Environment[TrialsState]):
         """That of a trial."""
         return self.environment.reward_range
 
-    @property
-    def grid_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
-        """That of a trial."""
-        return self.environment.grid_shape
-
     def initial_state(self, key: base.Array) -> TrialsState:
         zero, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)
         stats = TrialStats(jnp.zeros(self.num_trials, jnp.int32), jnp.zeros(self.num_trials, jnp.float32))

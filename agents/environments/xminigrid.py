@@ -1,7 +1,6 @@
 """The adapter to xminigrid's XLand: grid worlds with hidden goals, as pure functions (Nikulin et al. 2023)."""
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -53,8 +52,7 @@ class XLandEnvironment(Environment[XLandState]):
         self.horizon, self.num_actions = self._params.max_steps, self._env.num_actions(self._params)
         constants = xminigrid.core.constants
         self._sizes, self._num_directions = (constants.NUM_TILES, constants.NUM_COLORS), len(constants.DIRECTIONS)
-        self.grid_shape = (self._params.view_size, self._params.view_size, sum(self._sizes))
-        self.observation_shape = (math.prod(self.grid_shape) + self._num_directions,)
+        self.observation_shape = (self._params.view_size**2 * sum(self._sizes) + self._num_directions,)
 
     @functools.cached_property
     def tested(self) -> "XLandEnvironment":  # type: ignore[override]

@@ -21,15 +21,14 @@ import jax.numpy as jnp
 
 from agents import splitting
 from agents.networks.action_model import TakenInTurn, action_model
-from agents.networks.layers import LSTM, Linear, cast
-from agents.networks.torsos import LAYOUTS, conv, flatten, grid, resnet, to_patches, with_channels
+from agents.networks.torsos import LAYOUTS, conv, flatten, resnet, to_patches, with_channels
 from agents.networks.transformer import TransformerXL, empty_memory
 from agents.settings import Bounds, Count, CountOrZero, OneOf, Settings, Sizes, check_settings
 from agents.types import Array, CoreState, Params, Predictions, TargetSpec, Trajectory
 
 ACTIVATIONS = ("relu", "tanh", "elu", "gelu", "silu", "softplus")  # of jax.nn
 IMAGE_TORSOS = ("conv", "resnet")
-TORSOS = ("mlp", *IMAGE_TORSOS, "grid", "tabular")
+TORSOS = ("mlp", *IMAGE_TORSOS, "tabular")
 CORES = ("lstm", "transformer")
 PRECISIONS = ("full", "bfloat16")
 TORSO = "torso"  # a prediction of this name is the output of the last layer before the heads, as it is
@@ -44,8 +43,7 @@ class NetworkConfig(Settings):
 
     Attributes:
       torso: What reads observations: 'mlp'; for pictures 'conv', the ConvNet of Xu et al. 2020, Table 1, or 'resnet'
-        (Espeholt et al. 2018, Figure 3); 'grid', the ConvNet of Nikulin et al. 2023 for grid worlds in flat
-        observations; or 'tabular', a table of values over one-hot observations.
+        (Espeholt et al. 2018, Figure 3); or 'tabular', a table of values over one-hot observations.
       hidden: Units of the fully connected layers after the torso, at least 1 each (Xu et al. 2020, appendix A.1).
       core: Units of the core, a memory after the fully connected layers; 0 for none.
       activation: Activation of layers: 'relu', 'tanh', 'elu', 'gelu', 'silu' or 'softplus'.
@@ -54,7 +52,7 @@ class NetworkConfig(Settings):
       head_stddev: Standard deviation of the first weights of heads but the action model's, positive; none for
         1 / √inputs, and 0.01 after a transformer.
       is_orthogonal: Whether first weights are orthogonal, of the scale √2 in layers, 0.01 in policy heads and after a
-        transformer, else 1; of the torsos 'mlp' and 'grid'.
+        transformer, else 1; of the torso 'mlp'.
       is_critic_separate: Whether the value has a network of its own.
       channels: Filters of the sections of 'resnet', at least 1 each (Espeholt et al. 2018, Figure 3).
       core_kind: Kind of core: 'lstm', or 'transformer' (Bauer et al. 2023, appendix C.1).
@@ -65,7 +63,6 @@ class NetworkConfig(Settings):
       layout: Axis of the channels of pictures, 'first' or 'last', or '' for what their shape says: an axis, the first
         or the last, can be it if it has at most 16 entries, and fewer than the largest one. If both can, or neither,
         the pictures are refused.
-      grid: Rows, columns, and numbers of a place, of the grid that observations begin with, for the torso 'grid'.
     """
 
     torso: Annotated[str, OneOf(TORSOS)] = "mlp"
@@ -83,18 +80,14 @@ class NetworkConfig(Settings):
     memory: Count = 64
     precision: Annotated[str, OneOf(PRECISIONS)] = "full"
     layout: Annotated[str, _LAYOUT] = ""
-    grid: Sizes = ()
 
     def validate(self) -> None:
         check_settings(self, "network.")
-        if self.is_orthogonal and (self.head_stddev is not None or self.torso not in ("mlp", "grid")):
+        if self.is_orthogonal and (self.head_stddev is not None or self.torso != "mlp"):
             raise ValueError(
                 f"network.is_orthogonal is True, torso {self.torso!r} and head_stddev {self.head_stddev}, expected the "
-                "torso 'mlp' or 'grid' and no head_stddev"
+                "torso 'mlp' and no head_stddev"
             )
-        if (self.torso == "grid") != (len(self.grid) == 3) or any(size < 4 for size in self.grid[:2]):
-            expected = "three numbers, of at least 4 rows and columns," if self.torso == "grid" else "()"
-            raise ValueError(f"network.grid is {self.grid}, expected {expected} for the torso {self.torso!r}")
         if self.layout and self.torso not in IMAGE_TORSOS:
             raise ValueError(f'network.layout is {self.layout!r}, expected "" for the torso {self.torso!r}')
         if self.core_kind == "transformer" and (not self.core or self.core % self.core_heads):
@@ -154,6 +147,27 @@ class Agent(NamedTuple):
         return along_taken, of_all
 
 
+class Linear(hk.Linear):
+    """As Haiku's, with one axis of a batch in products: the gradients of several need transposed copies on CPUs.
+
+    Axes of a batch that is split over devices stay as they are.
+    """
+
+    def __call__(self, inputs: Array, *, precision: Any = None) -> Array:
+        if splitting.num_shares() > 1:
+            return super().__call__(inputs, precision=precision)
+        out = super().__call__(jnp.reshape(inputs, (-1, inputs.shape[-1])), precision=precision)
+        return jnp.reshape(out, (*inputs.shape[:-1], self.output_size))
+
+
+class LSTM(hk.LSTM):
+    """As Haiku's, computed in the precision of its inputs, whatever that of the state."""
+
+    def __call__(self, inputs: Array, prev_state: hk.LSTMState) -> tuple[Array, hk.LSTMState]:
+        out, state = super().__call__(inputs, _cast(prev_state, inputs.dtype))
+        return out, _cast(state, prev_state.cell.dtype)
+
+
 def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Agent:
     """Build an agent that makes the predictions of `spec`."""
     config.validate()
@@ -165,8 +179,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
     activation = getattr(jax.nn, config.activation)
     is_image = config.torso in IMAGE_TORSOS
     of_channels = functools.partial(resnet, channels=config.channels)
-    of_grid = functools.partial(grid, shape=config.grid)
-    torso_fns: dict[str, Callable[..., Array]] = {"conv": conv, "resnet": of_channels, "grid": of_grid}
+    torso_fns: dict[str, Callable[..., Array]] = {"conv": conv, "resnet": of_channels}
     torso_fn = torso_fns.get(config.torso, flatten)
     torso: Any = hk.without_apply_rng(hk.transform(lambda observation: torso_fn(observation, activation)))
 
@@ -191,7 +204,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
             embedding, core_state = transformer(embedding, is_first, core_state)
         elif config.core:
             core = hk.ResetCore(LSTM(config.core))
-            embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), cast(core_state, float))
+            embedding, core_state = hk.dynamic_unroll(core, (embedding, is_first), _cast(core_state, float))
         found: list[dict[str, Array]] = [{} for _ in actions]
         after_actions = None
         for name, prediction in spec.items():
@@ -264,9 +277,6 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         if is_image and observation.ndim != 4:
             shape = observation.shape[1:]
             raise ValueError(f"network.torso {config.torso!r} needs images of three axes, got shape {shape}")
-        if config.torso == "grid" and math.prod(observation.shape[1:]) < math.prod(config.grid):
-            shown = list(observation.shape[1:])
-            raise ValueError(f"network.grid is {config.grid}, expected at most the numbers of an observation, {shown}")
         if config.torso == "conv":
             return to_patches(with_channels("first", observation, config.layout))
         return with_channels("last", observation, config.layout) if is_image else observation
@@ -279,19 +289,23 @@ def _in_bfloat16(agent: Agent) -> Agent:
     """The same, computed in bfloat16; gradients of parameters are of full precision, as the parameters."""
 
     def low(tree: Any) -> Any:
-        return cast(tree, jnp.bfloat16)
+        return _cast(tree, jnp.bfloat16)
 
     def seen(observation: Array) -> Array:
         return observation.astype(jnp.bfloat16) / 255 if observation.dtype == jnp.uint8 else low(observation * 1.0)
 
     def step(params: Params, observation: Array, is_first: Array, core_state: CoreState):
-        return cast(agent.step(low(params), seen(observation), is_first, low(core_state)), float)
+        return _cast(agent.step(low(params), seen(observation), is_first, low(core_state)), float)
 
     def unroll_for(params: Params, trajectory: Trajectory, actions: Sequence[Actions]) -> list[dict[str, Array]]:
         own = dict(observation=seen(trajectory.observation), core_state=low(trajectory.core_state))
-        return cast(agent.unroll_for(low(params), trajectory._replace(**own), actions), float)
+        return _cast(agent.unroll_for(low(params), trajectory._replace(**own), actions), float)
 
     return agent._replace(step=step, unroll_for=unroll_for)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
 def _head_init(config: NetworkConfig, name: str) -> hk.initializers.Initializer | None:

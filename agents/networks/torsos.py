@@ -5,10 +5,9 @@ one of IMPALA (Espeholt et al. 2018, Figure 3).
 
 Where the stride equals the kernel a convolution is a matrix product on patches. uint8 frames are therefore cut into
 patches once, and trajectories hold the patches: on CPU this is several times faster than `lax.conv`, whose gradient is
-slow inside of loops. The kernels of `grid` are small enough for a product on shifted copies.
+slow inside of loops.
 """
 
-import math
 from collections.abc import Callable
 
 import haiku as hk
@@ -70,22 +69,6 @@ def _scale(frames: Array) -> Array:
 def flatten(observation: Array, activation: Callable[[Array], Array]) -> Array:
     del activation
     return jnp.reshape(_scale(observation), (len(observation), -1))
-
-
-def grid(observation: Array, activation: Callable[[Array], Array], shape: tuple[int, ...]) -> Array:
-    """[B, H * W * C + n] -> [B, F]: the encoder of XLand-MiniGrid (Nikulin et al. 2023), and n numbers as they are.
-
-    Of each place in the grid, C numbers, it makes an embedding; three convolutions follow, kernel 2, stride 1, without
-    padding, whose first weights are orthogonal.
-    """
-    orthogonal = hk.initializers.Orthogonal(2**0.5)
-    numbers, size = flatten(observation, activation), math.prod(shape)
-    x = hk.Linear(32, with_bias=False, name="embedding")(jnp.reshape(numbers[:, :size], (-1, *shape)))
-    for i, channels in enumerate((16, 32, 64)):
-        height, width = x.shape[1] - 1, x.shape[2] - 1
-        corners = [x[:, row : row + height, column : column + width] for row in (0, 1) for column in (0, 1)]
-        x = activation(hk.Linear(channels, w_init=orthogonal, name=f"conv_{i}")(jnp.concatenate(corners, axis=-1)))
-    return jnp.concatenate([jnp.reshape(x, (len(x), -1)), numbers[:, size:]], axis=1)
 
 
 def conv(patches: Array, activation: Callable[[Array], Array]) -> Array:

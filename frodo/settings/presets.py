@@ -16,6 +16,7 @@ from meta.targets.scalar import FrodoConfig
 from meta.targets.self_tuned import SelfTunedConfig
 from meta.updates.optimizers import OptimizerConfig, adam, sgd
 from meta.updates.outer import OuterConfig
+from toy_envs.base import Environment
 from toy_envs.trials import Trials
 
 TARGET_INPUTS = ("reward", "discount", "next_value")
@@ -191,11 +192,11 @@ def trials(env: str) -> OnlineConfig:
     γ = .97 and mean losses are what IMPALA was seen to learn rule rooms with; the entropy's cost is smaller than
     elsewhere, as a trial's rewards are, which add up to 1 at most (docs/results/adaptation.md).
     """
-    made: Any = None
+    horizon = None
     with contextlib.suppress(ValueError):  # a name that is none is refused where the environment is made
-        made = make_environment(env, 1, 0)
-    unroll, network = _for_trials(made, 48, NetworkConfig("mlp", (128,), core=128))
-    settings = FrodoConfig(discount=0.97, reduction="mean", value_cost=VALUE_COST, entropy_cost=0.003)
+        environment = make_environment(env, 1, 0)
+        horizon = environment.horizon if isinstance(environment, Environment) else None
+    unroll = horizon if horizon and horizon <= LONGEST else 48
     return OnlineConfig(
         env=env,
         batch_size=64,
@@ -203,10 +204,12 @@ def trials(env: str) -> OnlineConfig:
         validation_unroll=unroll,
         is_acting_interleaved=True,
         gradient_mode="reverse",
-        network=network,
+        network=NetworkConfig("mlp", (128,), core=128),
         optimizer=adam(1e-3, max_gradient_norm=0.5),
         meta_optimizer=OptimizerConfig(1e-4, epsilon=1e-5, max_gradient_norm=1.0),
-        rule=RuleConfig("frodo", settings),
+        rule=RuleConfig(
+            "frodo", FrodoConfig(discount=0.97, reduction="mean", value_cost=VALUE_COST, entropy_cost=0.003)
+        ),
         outer=OuterConfig(discount=0.97, value_cost=VALUE_COST, entropy_cost=0.003),
     )
 
@@ -223,11 +226,10 @@ def placed(own: AgentConfig, preset: Any) -> Any:
 
 
 def with_memory(config: Any, agent: AgentConfig) -> Any:
-    """Return settings with another agent's LSTM, if it has one, torso and trajectories: no old ones are replayed."""
+    """Return settings with another agent's LSTM, if it has one, and its trajectories: no old ones are replayed."""
     if not agent.network.core:
         return config
-    own = agent.network
-    network = dataclasses.replace(config.network, core=own.core, torso=own.torso, grid=own.grid)
+    network = dataclasses.replace(config.network, core=agent.network.core)
     lengths = dict(batch_size=agent.batch_size, unroll=agent.unroll, validation_unroll=agent.validation_unroll)
     return config.replace(network=network, replay=ReplayConfig(), **lengths)
 
@@ -295,7 +297,10 @@ def for_rule(env: str, rule: str) -> OnlineConfig:
 
 
 def for_observations(shape: tuple[int, ...], dtype: Any, rule: str) -> AgentConfig:
-    """Return the settings for observations of one environment; those of pictures are Atari's, without clipping."""
+    """Return the settings for observations of one environment; those of pictures are Atari's.
+
+    But rewards are not clipped.
+    """
     env = "atari/" if is_picture(shape, dtype) else ""
     return for_rule(env, rule).agent_only().replace(max_abs_reward=float("inf"))
 
@@ -311,17 +316,10 @@ def for_trials(environment: Trials, rule: str) -> AgentConfig:
     Rules of agents without one, such as DQN, have none here either.
     """
     config = for_rule("trials/", rule).agent_only()
-    if not config.network.core:
+    horizon = environment.horizon
+    if not config.network.core or horizon is None or horizon > LONGEST:
         return config
-    unroll, network = _for_trials(environment, config.unroll, config.network)
-    return config.replace(network=network, unroll=unroll, validation_unroll=unroll)
-
-
-def _for_trials(environment: Any, unroll: int, network: NetworkConfig) -> tuple[int, NetworkConfig]:
-    """Return the steps of a trajectory, a whole episode if it is short enough, and the network, with a grid's torso."""
-    horizon, shape = (getattr(environment, name, None) for name in ("horizon", "grid_shape"))
-    seen = dataclasses.replace(network, torso="grid", grid=shape) if shape else network
-    return horizon if horizon and horizon <= LONGEST else unroll, seen
+    return config.replace(unroll=horizon, validation_unroll=horizon)
 
 
 def is_image_torso(network: NetworkConfig) -> bool:

@@ -135,20 +135,6 @@ def max_pool(x):
     return out
 
 
-def grid(x, embedding, layers):
-    """XLand-MiniGrid's encoder on one grid [H, W, C]; `layers` are three pairs (w, b), of kernels 2 x 2 laid flat."""
-    x = x @ embedding
-    for w, b in layers:
-        w = w.reshape(2, 2, x.shape[-1], -1)
-        height, width = x.shape[0] - 1, x.shape[1] - 1
-        out = np.zeros((height, width, w.shape[-1]))
-        for row, column in np.ndindex(height, width):
-            for i, j in np.ndindex(2, 2):
-                out[row, column] += x[row + i, column + j] @ w[i, j]
-        x = np.maximum(out + b, 0)
-    return x.reshape(-1)
-
-
 def resnet(x, layers):
     """Figure 3 of Espeholt et al. 2018 on one image [H, W, C]; `layers` are 15 pairs (w, b) in the order of
     application."""

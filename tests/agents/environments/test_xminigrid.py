@@ -11,7 +11,6 @@ xminigrid = pytest.importorskip("xminigrid")
 
 from agents.environments.names import is_pure, make_environment  # noqa: E402
 from agents.environments.xminigrid import make_xminigrid, trivial_task  # noqa: E402
-from frodo.settings import presets  # noqa: E402
 from tests.agents.environments.test_gymnax import played  # noqa: E402
 from toy_envs.trials import Trials  # noqa: E402
 
@@ -128,20 +127,6 @@ def test_one_environment_for_all_of_an_id_and_a_bad_one_is_one_line():
     assert one is other and is_pure(f"xminigrid/{ID}")
     with pytest.raises(ValueError, match=f"expected xminigrid/<Id>, the nearest match is 'xminigrid/{ID}'"):
         make_environment("xminigrid/XLand-MiniGrid-R1-9x8", 1, 0)
-
-
-def test_agents_in_trials_see_the_grid_by_a_convnet():
-    name = f"trials/2/xminigrid/{ID}"
-    made = make_environment(name, 1, 0)
-    rows, columns, numbers = made.grid_shape
-    shown = np.asarray(made.observe(made.initial_state(jax.random.key(0))))[: rows * columns * numbers]
-    places = shown.reshape(rows * columns, numbers)
-    np.testing.assert_array_equal(places.sum(axis=1), 2)  # one kind of object and one colour
-    for rule in ("impala", "ppo"):
-        config = presets.for_rule(name, rule)
-        assert (config.network.torso, config.network.grid) == ("grid", made.grid_shape)
-        assert presets.for_trials(made, rule) == config.agent_only()
-    assert presets.for_rule(f"xminigrid/{ID}", "impala").network.torso == "mlp"
 
 
 def test_without_xminigrid_one_line_says_what_to_install(monkeypatch):

@@ -74,19 +74,6 @@ def test_resnet_agrees_with_loops():
     np.testing.assert_allclose(predictions["embedding"], expected, rtol=1e-9)
 
 
-def test_grid_reads_the_grid_that_observations_begin_with_and_passes_on_the_rest():
-    observation = np.random.default_rng(0).normal(size=(2, 5 * 4 * 3 + 2))
-    agent = make_agent(NetworkConfig("grid", (), grid=(5, 4, 3)), {"embedding": PredictionSpec((5,))}, 3)
-    params = random_params(agent, observation)
-    layers = [[np.asarray(params["torso"][f"conv_{i}"][key]) for key in "wb"] for i in range(3)]
-    seen = [reference.grid(x[:60].reshape(5, 4, 3), params["torso"]["embedding"]["w"], layers) for x in observation]
-    embedding = np.concatenate([seen, observation[:, 60:]], axis=1)
-    assert embedding.shape == (2, 2 * 1 * 64 + 2)
-    head = params["heads"]["linear"]
-    predictions, _ = jax.jit(agent.step)(params, observation, np.zeros(2, bool), ())
-    np.testing.assert_allclose(predictions["embedding"], embedding @ head["w"] + head["b"], rtol=1e-9)
-
-
 @pytest.mark.parametrize("torso", ["mlp", "conv"])
 def test_uint8_is_scaled_to_1_and_floats_are_taken_as_they_come(torso):
     frames = np.random.default_rng(0).integers(256, size=(2, 3, 6, 5), dtype=np.uint8)
@@ -237,17 +224,12 @@ def test_tabular_is_a_table_that_starts_at_zero():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (NetworkConfig("resnett"), "network.torso is 'resnett', expected one of mlp, conv, resnet, grid, tabular"),
+        (NetworkConfig("resnett"), "network.torso is 'resnett', expected one of mlp, conv, resnet, tabular"),
         (NetworkConfig(core=-1), "network.core is -1, expected an integer of at least 0"),
         (NetworkConfig(hidden=(8, 0)), r"network.hidden is \(8, 0\), expected a tuple of positive layer sizes"),
         (
             NetworkConfig(is_orthogonal=True, head_stddev=0.1),
-            "network.is_orthogonal is True, torso 'mlp' and head_stddev 0.1, expected the torso 'mlp' or 'grid' and",
-        ),
-        (NetworkConfig(grid=(5, 5, 3)), r"network.grid is \(5, 5, 3\), expected \(\) for the torso 'mlp'"),
-        (
-            NetworkConfig("grid", grid=(5, 3, 3)),
-            r"network.grid is \(5, 3, 3\), expected three numbers, of at least 4 rows and columns, for",
+            "network.is_orthogonal is True, torso 'mlp' and head_stddev 0.1, expected the torso 'mlp' and no head_",
         ),
         (NetworkConfig(precision="bf16"), "network.precision is 'bf16', expected one of full, bfloat16"),
         (
@@ -265,12 +247,6 @@ def test_conv_on_what_is_no_image_is_named():
     agent = make_agent(NetworkConfig("conv"), SPEC, 3)
     with pytest.raises(ValueError, match=r"'conv' needs images of three axes, got shape \(6, 11\)"):
         agent.prepare(np.zeros((2, 6, 11)))
-
-
-def test_a_grid_larger_than_observations_is_named():
-    agent = make_agent(NetworkConfig("grid", grid=(4, 4, 3)), SPEC, 3)
-    with pytest.raises(ValueError, match=r"network.grid is \(4, 4, 3\), expected .* of an observation, \[47\]"):
-        agent.prepare(np.zeros((2, 47)))
 
 
 def test_the_action_model_is_an_lstm_step_for_each_action_and_heads_with_a_hidden_layer():
