@@ -13,6 +13,7 @@ number of trials: `return`, the mean over tasks of each trial's return, and wher
 `regret` [seeds], of the whole episode against who knows the arms, and `least_regret`, the best explorer's. Next to them
 `oracle`, its mean, `one_trial_optimum`, `num_tasks`, and `num_solvable`, of which there are median and p20. --resume
 with all steps done tests anew, such as with --greedy. --film draws an episode of the first seed's agent as film.gif.
+--agent tests one that is trained, and trains none: frodo adapt --agent=rule_room --film
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ import jax
 from absl import flags
 
 from experiments.analyses import held_out
-from experiments.runs import command_line, learning_curves, settings, training
+from experiments.runs import command_line, learning_curves, loaded_agent, settings, training
 from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo import files
 from frodo.runs.errors import UsageError, caused_by
@@ -49,18 +50,24 @@ def main(argv: list[str]) -> None:
     config, options = command_line.parse_options(argv, preset())
     options = dataclasses.replace(options, num_devices=num_devices())
     training.choose_threads(config, options)
+    if FLAGS.agent and FLAGS["rule"].present:
+        raise UsageError(f"--rule={FLAGS.rule}: give it or --agent, which is trained")
     how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy, FLAGS.film)
     test = held_out.parse(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
-    label = Path(FLAGS.rule).name.removesuffix(".npz")
+    label = Path(FLAGS.agent or FLAGS.rule).name.removesuffix(".npz")
     name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
     options = of_process(options, "adapt", name)
-    summary = training.train(config, options, experiment="adapt", name=name)
-    if jax.process_index():
-        return  # process 0 tests
-    folder = folder_of(options, "adapt", name)
-    learning_curves.show(summary, folder, label)
-    title = f"{label} on held-out tasks, trained on {config.env}"
-    summary["test"] = held_out.run(test, folder, options.seeds, title)
+    folder, summary = folder_of(options, "adapt", name), {}
+    if FLAGS.agent:
+        with caused_by("--agent"):
+            agents = [loaded_agent.of_result(FLAGS.agent, config.env)]
+    else:
+        summary = training.train(config, options, experiment="adapt", name=name)
+        if jax.process_index():
+            return  # process 0 tests
+        learning_curves.show(summary, folder, label)
+        agents = [loaded_agent.load(folder, seed) for seed in options.seeds]
+    summary["test"] = held_out.run(test, folder, agents, f"{label} on held-out tasks, trained on {config.env}")
     files.write_json(folder / "summary.json", summary)
 
 
@@ -69,6 +76,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("trials", "4", "Trials of an episode in training; 1-6 for a number that is drawn.")
     flags.DEFINE_boolean("forgetful", False, "Reset the memory at the end of each trial, in training and test.")
     flags.DEFINE_string("rule", "impala", f"Rule: {', '.join(RULES)}, {settings.DISCOVERED}.")
+    flags.DEFINE_string("agent", "", "Test this agent, of the package or a file of OnlineResult.save; train none.")
     flags.DEFINE_string(
         "test_env", "", "Environment of the test, by default that of training, or of its solvable rooms."
     )

@@ -2,7 +2,8 @@
 
 Rules: `make_rule`, `load_rule`, `fit_rule`, `Rule`; `register_rule` adds a user-defined `RuleEntry` to `RULES`, and
 `register_operator` an operator to the language of programs. A user-defined loop: `make_learner`, `make_trajectory`.
-Regimes: `discover_online` on one environment, whose result `load` reads from a file, `discover` by a population,
+Regimes: `discover_online` on one environment, whose result `load` reads from a file (`shipped_agents` are in the
+package), `discover` by a population,
 `evolve` by a search for programs; all three keep a run in a folder and call back. In `Trials`, `returns_by_trial` on
 `held_out_tasks` says what the agent's memory learns.
 Environments of other libraries, or by name: `as_environment`, `make_environment`. Inside: `Learner.targets`,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from frodo.regimes.k_shot import KShot, k_shot
     from frodo.regimes.learner import Learner, LearnerState, make_learner
     from frodo.regimes.online import discover_online, load
-    from frodo.regimes.results import OnlineResult
+    from frodo.regimes.results import OnlineResult, shipped_agents
     from frodo.regimes.search_settings import EvolutionConfig
     from frodo.regimes.searching import Evolved, evolve
     from frodo.rules.files import Rule, fit_rule, load_rule, make_rule, register_rule, shipped_rules
@@ -117,6 +118,7 @@ __all__ = [
     "register_operator",
     "register_rule",
     "returns_by_trial",
+    "shipped_agents",
     "shipped_rules",
     "vtrace",
 ]

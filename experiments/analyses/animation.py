@@ -93,7 +93,7 @@ def write_gif(path: Path, columns: dict[str, np.ndarray], config: OnlineConfig, 
     palette = frames[-1].quantize(48)  # one for all, so that what stays is not stored again
     images = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in (frames[-1], *frames)]
     durations, buffer = [LAST, *[MILLISECONDS] * (len(frames) - 1), LAST], io.BytesIO()
-    how: dict[str, Any] = dict(save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=False)
+    how: dict[str, Any] = dict(save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
     images[0].save(buffer, format="GIF", **how)
     write(path, buffer.getvalue())
 

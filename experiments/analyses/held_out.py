@@ -1,7 +1,7 @@
 """The test of agents that adapt within an episode of several trials, with θ frozen, on tasks that are held out."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,9 +68,8 @@ def parse(
     return HeldOut(tested, nums_trials, num_tasks, num_episodes, is_greedy, is_filmed)
 
 
-def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict[str, Any]:
-    """Test the agents of a run, write k_shot.csv and k_shot.png to its folder, and print; returns what was found."""
-    agents = [loaded_agent.load(folder, seed) for seed in seeds]
+def run(test: HeldOut, folder: Path, agents: Sequence[loaded_agent.LoadedAgent], title: str) -> dict[str, Any]:
+    """Test agents of one kind, write k_shot.csv and k_shot.png to a folder, and print; returns what was found."""
     tasks = jax.jit(lambda: held_out_tasks(test.environment, test.num_tasks))()
     logs.note("test: what is possible in these tasks")
     known = references(test.environment, tasks, test.nums_trials)
@@ -88,11 +87,11 @@ def run(test: HeldOut, folder: Path, seeds: tuple[int, ...], title: str) -> dict
         k_shot.draw(folder / "k_shot.png", found, known, random, title)
     optimum = {k: known.optimum[k].tolist() for k in found if k in known.optimum}
     rows = [
-        {"seed": seed, "num_trials": k, "trial": i + 1}
+        {"seed": agent.seed, "num_trials": k, "trial": i + 1}
         | {name: float(values[number, i]) for name, values in own.items()}
         | {"random": float(random[i])}
         | ({"optimum": optimum[k][i]} if k in optimum else {})
-        for number, seed in enumerate(seeds)
+        for number, agent in enumerate(agents)
         for k, own in found.items()
         for i in range(k)
     ]

@@ -80,7 +80,7 @@ def write_gif(path: Path, frames: Frames, title: str, oracle: float, dpi: int = 
     images = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     is_end = [i + 1 == len(shown) or frames.trial[i + 1] > frames.trial[i] for i in shown]
     durations, buffer = [LAST if end else MILLISECONDS for end in is_end], io.BytesIO()
-    how: dict[str, Any] = dict(save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=False)
+    how: dict[str, Any] = dict(save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
     images[0].save(buffer, format="GIF", **how)
     write(path, buffer.getvalue())
 

@@ -23,6 +23,8 @@ from frodo.devices import quick_to_compile
 from frodo.regimes.adaptation import returns_by_trial
 from frodo.regimes.learner import Learner, build_learner
 from frodo.regimes.lifetimes import check_tasks, make_online_program
+from frodo.regimes.online import load as load_result
+from frodo.regimes.results import shipped_agents
 from frodo.runs import memory
 from frodo.runs.checkpoints import Checkpoints
 from frodo.runs.errors import UsageError, caused_by
@@ -85,6 +87,25 @@ def load(folder: Path, seed: int | None = None) -> LoadedAgent:
     if chosen not in seeds:
         raise UsageError(f"--seed={seed}: the checkpoint of {folder} holds {', '.join(map(str, seeds))}")
     return LoadedAgent(config, chosen, learner, state.agent, state.meta_params)
+
+
+def of_result(name: str, env: str) -> LoadedAgent:
+    """Read an agent from the file of an `OnlineResult`, or one of the package by its name, to act in an environment.
+
+    Raises:
+      UsageError: if there is no such agent, or its observations and actions are not those of the environment.
+    """
+    try:
+        result = load_result(name)
+    except FileNotFoundError:
+        known = ", ".join(shipped_agents())
+        raise UsageError(f"there is no file {name}, expected one of OnlineResult.save, or one of {known}") from None
+    facts, environment = result.life.facts, make_environment(env, 1, 0)
+    own, expected = ([list(x.observation_shape), x.num_actions] for x in (facts, environment))
+    if own != expected:
+        raise UsageError(f"observations and number of actions of {name} are {own}, expected {expected} as of {env}")
+    config = OnlineConfig(env=env, **vars(facts.config))
+    return LoadedAgent(config, 0, result.learner, result.state.agent, result.meta_params)
 
 
 def check_learner(learner: Learner, environment: Environment | HostEnvironment, num_lives: int = 1) -> None:

@@ -23,7 +23,7 @@ from frodo.regimes.learner import build_learner, check_teacher
 from frodo.regimes.life_rows import Lives
 from frodo.regimes.lifetimes import OnlineState, check_split, whole_steps
 from frodo.regimes.on_host import LivesOnHost
-from frodo.regimes.results import Life, OnlineResult, facts_of
+from frodo.regimes.results import AGENTS, Life, OnlineResult, facts_of, shipped_agents
 from frodo.rules.files import Rule, get_rule
 from frodo.runs.driver import drive, go_on_or_end
 from frodo.runs.run import Run, opened
@@ -123,12 +123,15 @@ def load(path: Path | str) -> OnlineResult:
 
     It goes on in an environment that is given then, `load(path).go_on(num_steps, environment)`, on one device.
 
+    Args:
+      path: of the file, or a name of `shipped_agents()`, which act and do not go on.
     Raises:
       FileNotFoundError: if there is no such file.
       ValueError: naming the file and, in one short line, what is wrong with it.
     """
     check_type("path", path, str | Path, "that of a file that `OnlineResult.save` wrote")
-    return results.read(Path(path), _go_on_in)
+    is_shipped = str(path) in shipped_agents()
+    return results.read(AGENTS / f"{path}.npz" if is_shipped else Path(path), _go_on_in)
 
 
 def _go_on_in(loaded: OnlineResult, num_steps: float, environment: Any) -> OnlineResult:

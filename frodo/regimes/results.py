@@ -2,7 +2,8 @@
 
 The file is an .npz archive without pickle. `result.json` says what the agent is, its settings and what it sees;
 `learner…` is all that learning changed, leaf by leaf; `actor…` is where acting goes on: in a pure environment its whole
-state, on the host a random key; and `metrics…` are those of every iteration.
+state, on the host a random key; and `metrics…` are those of every iteration. A file that is for acting alone has the
+parameters that act, and η, in the place of the first two.
 """
 
 import dataclasses
@@ -22,12 +23,14 @@ from agents.validation import as_array, check_shape, check_type
 from frodo import archives, files, states
 from frodo.regimes.arguments import check_is_batch
 from frodo.regimes.learner import Learner, LearnerState, build_learner
-from frodo.rules.files import CONFIG, RESULT, Origin, Rule
+from frodo.rules.files import CONFIG, RESULT, SHIPPED, Origin, Rule
 from frodo.settings.config import AgentConfig
 from frodo.settings.earlier_versions import FORMAT
 from meta.updates.distillation import DistillationConfig, Teacher
+from meta.updates.experience import LifetimeState
 from toy_envs.base import Environment
 
+AGENTS = SHIPPED / "agents"  # of each agent <name>.npz, and what it is, <name>.md
 LEARNER, ACTOR, METRICS = "learner", "actor", "metrics."  # with these begin the names of what is in a file
 
 
@@ -39,6 +42,7 @@ class Facts(NamedTuple):
       num_actions, is_on_host: of the environment.
       observation_shape, observation_dtype: of one observation, as the environment gives it.
       key_type: of random keys; "" for those that are plain numbers.
+      is_for_acting: whether the file has no more than what acts.
     """
 
     config: AgentConfig
@@ -48,6 +52,7 @@ class Facts(NamedTuple):
     observation_shape: tuple[int, ...]
     observation_dtype: str
     key_type: str
+    is_for_acting: bool = False
 
     @property
     def key(self) -> Array:
@@ -190,14 +195,20 @@ class OnlineResult:
         Raises:
           ValueError: naming what does not fit the lifetime that goes on.
         """
+        if self.life.facts.is_for_acting:
+            raise ValueError("the file is for acting alone, expected one that was saved without is_for_acting=True")
         if self._is_loaded == (environment is None):
             expected = "that to go on in: a file holds none" if self._is_loaded else "None: the lifetime has its own"
             raise ValueError(f"environment is {type(environment).__name__}, expected {expected}")
         return self._go_on(num_steps, environment) if self._is_loaded else self._go_on(num_steps)
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str, is_for_acting: bool = False) -> None:
         """Write all of it to an .npz file, whole or not at all; `frodo.load(path)` reads it. For η alone: `rule.save`.
 
+        Args:
+          path: of the file.
+          is_for_acting: whether to leave out what only learning needs: the file is a third as large or less, and its
+            agent acts, but does not go on.
         Raises:
           ValueError: where several processes have parts of it.
           OSError: naming the path and the reason, where the disk refuses.
@@ -206,9 +217,11 @@ class OnlineResult:
         if jax.process_count() > 1:
             raise ValueError(f"a result of {jax.process_count()} processes, expected that of one: no file holds parts")
         life, config = self.life, dataclasses.asdict(self.learner.config)
-        record = {"format": FORMAT} | life.facts._asdict() | {"config": config}
+        is_part = is_for_acting or life.facts.is_for_acting
+        record = {"format": FORMAT} | life.facts._asdict() | {"config": config, "is_for_acting": is_part}
         arrays = {RESULT: np.frombuffer(json.dumps(files.plain(record)).encode(), np.uint8)}
-        for kind, own in ((LEARNER, states.leaves(self.state)), (ACTOR, life.actor), (METRICS, joined(life.parts))):
+        kept = states.leaves(_acting(self.learner, self.state) if is_part else self.state)
+        for kind, own in ((LEARNER, kept), (ACTOR, {} if is_part else life.actor), (METRICS, joined(life.parts))):
             arrays |= {f"{kind}{name}": states.as_array(leaf) for name, leaf in own.items()}
         files.write_arrays(Path(path), arrays)
 
@@ -235,7 +248,8 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
             learner = build_learner(facts.config, facts.num_actions, facts.is_frozen)
             shape = (facts.config.batch_size, *facts.observation_shape)
             batch = jax.ShapeDtypeStruct(shape, np.dtype(facts.observation_dtype))
-            template = jax.eval_shape(learner.init, facts.key, batch)
+            template: Any = jax.eval_shape(learner.init, facts.key, batch)
+            template = _acting(learner, template) if facts.is_for_acting else template
         expected = {f"{LEARNER}{name}": leaf for name, leaf in states.leaves(template).items()}
         others = tuple(name for name in archive if name.startswith((ACTOR, METRICS)))
         arrays = archive.read_all(expected, "the result", (RESULT, *others), are_finite=False)
@@ -246,10 +260,29 @@ def read(path: Path, go_on: Callable[[OnlineResult, float, Any], OnlineResult]) 
     if len({len(x) if x.ndim else -1 for x in part.values()}) != 1 or not {"episodes", "return_sum"} <= set(part):
         raise ValueError(f"{path} has no good metrics, expected those of as many iterations each")
     state = states.restored(template, own(LEARNER), LEARNER)
+    state = _with_what_acts(learner, facts.key, jnp.zeros(shape, batch.dtype), state) if facts.is_for_acting else state
     result = OnlineResult(
         learner, state, Life(facts, own(ACTOR), [part]), lambda *of: go_on(result, *of), is_loaded=True
     )
     return result
+
+
+def _acting(learner: Learner, state: LearnerState) -> dict[str, Params]:
+    """Return what acts, and η."""
+    return {"params": learner.setup.acting_params(state.agent), "meta_params": state.meta_params}
+
+
+def _with_what_acts(learner: Learner, key: Array, observation: Array, found: dict[str, Params]) -> LearnerState:
+    """Return a learner's state that acts as `_acting` says, without experience."""
+    agent = jax.jit(lambda key, observation: learner.init(key, observation).agent)(key, observation)
+    params = found["params"]
+    agent = agent._replace(params=params, target_params=params if learner.setup.rule.has_copy else ())
+    return LearnerState(LifetimeState(agent, (), ()), found["meta_params"], ())
+
+
+def shipped_agents() -> list[str]:
+    """Return the names of the trained agents that are part of the package, which `frodo.load` takes."""
+    return sorted(path.stem for path in AGENTS.glob("*.npz"))
 
 
 def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

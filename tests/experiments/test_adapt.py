@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+import frodo
 from experiments.results import k_shot
 from experiments.runs.loaded_agent import load
 from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
@@ -51,6 +53,36 @@ def test_a_room_from_training_to_the_figure_and_the_test_again(start, tmp_path):
     assert start("experiments.adapt", *args, "--test_trials=1", "--resume", "--film").returncode == 0
     assert (tmp_path / "film.gif").stat().st_size > 3000
     assert json.loads((tmp_path / "summary.json").read_bytes())["test"]["1"] == test["1"]
+
+
+def test_an_agent_of_a_file_is_tested_without_training(start, tmp_path):
+    network = frodo.NetworkConfig("mlp", (4,), core=3)
+    how = dict(num_steps=200, key=jax.random.key(0), batch_size=2, num_updates=1, network=network)
+    result = frodo.discover_online(frodo.Trials(RuleRoom("easy"), 2), "impala", **how)
+    result.save(tmp_path / "small.npz", is_for_acting=True)
+    args = ["--env=toy/rule_room/easy", "--trials=2", "--test_tasks=10", "--test_episodes=2", "--test_trials=2"]
+    args += [f"--out={tmp_path / 'out'}", f"--agent={tmp_path / 'small.npz'}"]
+    done = start("experiments.adapt", *args, "--film")
+    assert done.returncode == 0, done.stderr
+    assert sorted(x.name for x in (tmp_path / "out").iterdir()) == [
+        *("film.gif", "k_shot.csv", "k_shot.png", "summary.json")
+    ]
+    run = frodo.k_shot(
+        result.learner, result.params, RuleRoom("easy"), jax.random.key(0), num_trials=2, num_tasks=10, num_episodes=2
+    )
+    found = [float(row["return"]) for row in rows(tmp_path / "out")]
+    np.testing.assert_allclose(found, run.returns.mean(axis=0), rtol=1e-5)
+    for more, reason in (
+        (["--rule=impala"], "--rule=impala: give it or --agent, which is trained"),
+        (
+            ["--env=toy/bandit/2"],
+            r"--agent: observations and number of actions of .* are .*, expected .* of trials/2/toy",
+        ),
+        (["--agent=none.npz"], "--agent: there is no file none.npz, expected one of OnlineResult.save, or one of"),
+    ):
+        refused = start("experiments.adapt", *args, *more, f"--out={tmp_path / 'none'}")
+        assert refused.returncode == 2 and re.search(reason, refused.stderr), refused.stderr
+        assert len(refused.stderr.splitlines()) == 1 and not (tmp_path / "none").exists()
 
 
 def test_a_discovered_rule_trains_without_memory_and_a_bandit_has_a_regret(start, tmp_path):

@@ -169,8 +169,8 @@ def test_a_wheel_has_all_that_is_here_under_one_name(built):
     assert {name.partition("/")[0] for name in files} == {"frodo", info}
     assert files[f"{info}/top_level.txt"].split() == [b"frodo"]
     assert b"frodo = frodo.experiments.command:main" in files[f"{info}/entry_points.txt"]
-    data = [path for path in (ROOT / "frodo" / "data").iterdir() if path.suffix in (".npz", ".md")]
-    assert data and all(files[f"frodo/data/{path.name}"] == path.read_bytes() for path in data)
+    data = [path for path in (ROOT / "frodo" / "data").rglob("*.*") if path.suffix in (".npz", ".md")]
+    assert data and all(files[path.relative_to(ROOT).as_posix()] == path.read_bytes() for path in data)
     assert {"frodo/py.typed", "frodo/agents/environments/atari57_scores.csv"} <= files.keys()
     rows = list(csv.reader(io.StringIO(files[f"{info}/RECORD"].decode())))
     assert [row[0] for row in rows] == list(files) and rows[-1] == [f"{info}/RECORD", "", ""]

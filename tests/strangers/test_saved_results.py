@@ -57,6 +57,27 @@ def path(tmp_path, result):
     return tmp_path / "result.npz"
 
 
+@pytest.mark.parametrize("kind", ["memory", "dqn", "host"])
+def test_a_file_for_acting_is_small_acts_the_same_and_does_not_go_on(tmp_path, kind):
+    whole = life(kind)
+    whole.save(tmp_path / "whole")
+    whole.save(tmp_path / "small", is_for_acting=True)
+    loaded = frodo.load(tmp_path / "small")
+    loaded.save(tmp_path / "again")  # which has no more
+    sizes = [(tmp_path / name).stat().st_size for name in ("whole", "small", "again")]
+    assert sizes[2] == sizes[1] < 0.7 * sizes[0]
+    facts = whole.life.facts
+    observation = np.random.default_rng(0).normal(size=(3, *facts.observation_shape)).astype(facts.observation_dtype)
+    for result in (loaded, frodo.load(tmp_path / "again")):
+        check_equal(result.learner.setup.acting_params(result.state.agent), loaded.params)
+        for key in (None, jax.random.key(1)):
+            check_equal(result.act(observation, key), whole.act(observation, key))
+        with pytest.raises(ValueError, match="the file is for acting alone, expected one that was saved without"):
+            result.go_on(60, Catch(4, 3))
+    assert loaded.rule.origin == whole.rule.origin
+    np.testing.assert_array_equal(loaded.metrics["return"], whole.metrics["return"])
+
+
 def check_same(one, other):
     check_equal(one.state, other.state)
     assert list(one.metrics) == list(other.metrics)
