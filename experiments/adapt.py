@@ -50,24 +50,25 @@ def main(argv: list[str]) -> None:
     config, options = command_line.parse_options(argv, preset())
     options = dataclasses.replace(options, num_devices=num_devices())
     training.choose_threads(config, options)
-    if FLAGS.agent and FLAGS["rule"].present:
-        raise UsageError(f"--rule={FLAGS.rule}: give it or --agent, which is trained")
+    of_training = ("rule", "seeds", "steps", "resume", *(x for x in FLAGS if x.startswith("config.")))
+    if FLAGS.agent and (given := [x for x in of_training if FLAGS[x].present]):
+        raise UsageError(f"--{given[0]}={FLAGS[given[0]].value}: give it or --agent, which is trained")
     how = (FLAGS.test_tasks, FLAGS.test_episodes, FLAGS.greedy, FLAGS.film)
     test = held_out.parse(FLAGS.env, FLAGS.test_env, FLAGS.test_trials, *how)
     label = Path(FLAGS.agent or FLAGS.rule).name.removesuffix(".npz")
     name = f"{config.env.removeprefix('trials/').replace('/', '_')}_{label}"
     options = of_process(options, "adapt", name)
-    folder, summary = folder_of(options, "adapt", name), {}
+    folder, summary, where = folder_of(options, "adapt", name), {"agent": FLAGS.agent}, f"of {FLAGS.env}"
     if FLAGS.agent:
         with caused_by("--agent"):
             agents = [loaded_agent.of_result(FLAGS.agent, config.env)]
     else:
-        summary = training.train(config, options, experiment="adapt", name=name)
+        summary, where = training.train(config, options, experiment="adapt", name=name), f"trained on {config.env}"
         if jax.process_index():
             return  # process 0 tests
         learning_curves.show(summary, folder, label)
         agents = [loaded_agent.load(folder, seed) for seed in options.seeds]
-    summary["test"] = held_out.run(test, folder, agents, f"{label} on held-out tasks, trained on {config.env}")
+    summary["test"] = held_out.run(test, folder, agents, f"{label} on held-out tasks, {where}")
     files.write_json(folder / "summary.json", summary)
 
 

@@ -5,13 +5,15 @@
     frodo card my_rule
 
 A rule is named as for --rule of other programs: a discovered one, the file of one, or a hand-designed one by its name
-in `frodo.RULES`, also one that FRODO_PLUGINS registers. η stays as it is. Each method chooses its learning rate and
-cost of entropy with two other seeds, a discovered rule in the other environments (docs/concepts/fair_comparison.md).
+in `frodo.RULES`, also one that FRODO_PLUGINS registers. η stays as it is; a learned rule without η learns it online.
+Each method chooses its learning rate and cost of entropy with two other seeds, a discovered rule in the other
+environments (docs/concepts/fair_comparison.md).
 Writes <out>/<name>/ with rule.npz, card.json and README.md, which is a rule of a zoo (`frodo zoo check`), and prints
 the page. Runs are in <out>/runs/; those of PPO and IMPALA are done once for all cards in a folder. A card that was
 stopped goes on when it is asked for again.
 """
 
+import shlex
 from pathlib import Path
 
 from absl import flags
@@ -29,7 +31,7 @@ def main(argv: list[str]) -> None:
         raise UsageError("name one rule: frodo card RULE")
     check_out(out := Path(FLAGS.out))
     given = ("envs", "budgets", "seeds", "licence")
-    command = " ".join(["frodo card", argv[1], *(f"--{x}={FLAGS[x].value}" for x in given if FLAGS[x].present)])
+    command = shlex.join(["frodo", "card", argv[1], *(f"--{x}={FLAGS[x].value}" for x in given if FLAGS[x].present)])
     how = dict(envs=settings.parse_envs(FLAGS.envs), budgets=FLAGS.budgets, licence=FLAGS.licence)
     seeds = command_line.parse_seeds(FLAGS.seeds)
     with caused_by(argv[1]), command_line.job_executor() as executor:

@@ -14,6 +14,8 @@ frodo.load_rule("hub:owner/name") loads it. `board` prints the leaderboard of th
 
 from pathlib import Path
 
+import jax
+
 from experiments.runs import command_line
 from frodo.logs import table
 from frodo.rules import cards, zoo
@@ -36,6 +38,10 @@ def check(folder: Path) -> cards.Card:
         rule = load_rule(folder / zoo.RULE)
         if (kind := rule.config.rule.name) != card.kind:
             raise UsageError(f"the kind of {zoo.RULE} is {kind!r}, expected {card.kind!r}, as in {zoo.CARD}")
+        size = sum(x.size for x in jax.tree.leaves(rule.meta_params))
+        if (size, rule.origin) != (card.num_meta_params, card.origin):
+            found = f"{size} meta-parameters and the origin {rule.origin}"
+            raise UsageError(f"{zoo.RULE} has {found}, which is not what {zoo.CARD} says: frodo card writes both")
         if not card.licence:
             raise UsageError(f"{zoo.CARD} names no licence: frodo card --licence=Apache-2.0, say, writes one")
         if (folder / zoo.PAGE).read_text(encoding="utf-8") != cards.to_markdown(card):
@@ -51,16 +57,18 @@ def main(argv: list[str]) -> None:
     if len(names) != bool(expected):
         raise UsageError(f"frodo zoo {action} takes {expected or 'nothing'}, not {' '.join(names) or 'nothing'}")
     if action == "list":
-        rows = [{"rule": name, "where": "in the package"} for name in shipped_rules()]
-        print(table(rows + [{"rule": f"{zoo.PREFIX}{name}", "where": "in the zoo"} for name in zoo.hub().names()]))
+        print(table([{"in the package": name} for name in shipped_rules()]), flush=True)
+        names = zoo.hub().names()
+        print(f"\n{table([{'in the zoo': f'{zoo.PREFIX}{name}'} for name in names]) or 'none in the zoo'}")
     elif action == "show":
         print(load_rule(names[0]).describe() if names[0] in shipped_rules() else zoo.page(names[0]))
     elif action == "pull":
         print(f"{zoo.pull(names[0])}: use it as --rule={zoo.PREFIX}{names[0].removeprefix(zoo.PREFIX)}")
     elif action == "board":
-        if not (paths := sorted(Path(names[0]).glob(f"*/{zoo.CARD}"))):
-            raise UsageError(f"{names[0]} has no cards, expected */{zoo.CARD} in it")
-        print(cards.leaderboard([cards.from_json(path.read_bytes(), str(path)) for path in paths]))
+        paths = sorted(x for depth in ("*", "*/*") for x in Path(names[0]).glob(f"{depth}/{zoo.CARD}"))
+        if not paths:
+            raise UsageError(f"{names[0]} has no cards, expected */{zoo.CARD} or */*/{zoo.CARD} in it")
+        print(cards.leaderboard([zoo.card_of(path.parent) for path in paths]))
     else:
         card = check(Path(names[0]))
         print(f"{names[0]}: {card.name} is ready, a rule of the kind {card.kind!r} with {len(card.scores)} scores")

@@ -124,13 +124,13 @@ def load(path: Path | str) -> OnlineResult:
     It goes on in an environment that is given then, `load(path).go_on(num_steps, environment)`, on one device.
 
     Args:
-      path: of the file, or a name of `shipped_agents()`, which act and do not go on.
+      path: of the file; or, if there is no file of that name, one of `shipped_agents()`, which act and do not go on.
     Raises:
       FileNotFoundError: if there is no such file.
       ValueError: naming the file and, in one short line, what is wrong with it.
     """
     check_type("path", path, str | Path, "that of a file that `OnlineResult.save` wrote")
-    is_shipped = str(path) in shipped_agents()
+    is_shipped = str(path) in shipped_agents() and not Path(path).exists()
     return results.read(AGENTS / f"{path}.npz" if is_shipped else Path(path), _go_on_in)
 
 

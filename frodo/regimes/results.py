@@ -207,8 +207,8 @@ class OnlineResult:
 
         Args:
           path: of the file.
-          is_for_acting: whether to leave out what only learning needs: the file is a third as large or less, and its
-            agent acts, but does not go on.
+          is_for_acting: whether to leave out what only learning needs, such as Adam's moments, two thirds of most
+            files: the agent acts then, but does not go on.
         Raises:
           ValueError: where several processes have parts of it.
           OSError: naming the path and the reason, where the disk refuses.

@@ -17,11 +17,11 @@ from frodo.settings.registry import Origin
 FORMAT = 1
 ALL = "all"  # environments
 BASELINES = {"ppo": "PPO", "impala": "IMPALA"}  # what a rule is compared with, and its label
-MAX_NAME = 200  # characters
+MAX_TEXT, MARKUP = 1000, set("<>|`[]")  # characters of a text in a card, and those that none has
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds with its 95 % interval, in an environment or in `ALL`."""
+    """A number with its 95 % interval, in an environment or in `ALL`."""
 
     environment: str
     method: str  # "" for the rule itself
@@ -45,23 +45,27 @@ class Card:
     Attributes:
       name: the rule's.
       kind: its name in `RULES`.
-      num_meta_params: numbers of its η; 0 for a hand-designed rule.
+      regime: how its η comes about, as `frodo compare` says it: "population, frozen", or "no η", say.
+      num_meta_params: numbers of its η; 0 where none was given.
       sha256: digest of the rule's file, in hexadecimal; "" where there is none.
       origin: where it was discovered; None for a rule that was not.
       licence: of the file, such as "Apache-2.0"; "" where nobody said.
       version: of this package, which made the card.
       machine: on which it was made.
       command: that made it.
+      budgets: environment steps of an agent in each of the suite's environments.
       num_seeds: seeds in each environment.
-      cpu_seconds: of all runs of the rule.
+      cpu_seconds: of the rule's runs that are shown, without those of tuning.
       seen: environments of the card that it was discovered in.
-      scores: normalised ones, 0 for random play and 1 for the reference, of the rule and of `BASELINES`.
-      differences: the rule's score minus that of each of `BASELINES`, paired by seed.
+      scores: interquartile means of normalised ones, 0 for random play and 1 for the reference, of the rule and of
+        `BASELINES`.
+      differences: the mean of the rule's score minus that of each of `BASELINES`, paired by seed.
       sensitivity: how the score depends on the settings of the agent.
     """
 
     name: str
     kind: str
+    regime: str
     num_meta_params: int
     sha256: str
     origin: Origin | None
@@ -69,6 +73,7 @@ class Card:
     version: str
     machine: str
     command: str
+    budgets: tuple[int, ...]
     num_seeds: int
     cpu_seconds: float
     seen: tuple[str, ...]
@@ -104,18 +109,23 @@ def from_json(data: bytes, where: str) -> Card:
         card = files.from_plain(Card, record)
         if not all(math.isfinite(x) for one in card.scores + card.differences for x in one[2:]):
             raise ValueError("its scores are not finite")
-        texts = [card.name, card.kind, card.licence, card.version, *(x.environment for x in card.scores)]
-        if not all(len(text) <= MAX_NAME and text.isprintable() and "|" not in text for text in texts):
-            raise ValueError(f"its names are no texts of one line and at most {MAX_NAME} characters")
+        for text in _texts(record):
+            if len(text) > MAX_TEXT or not text.isprintable() or MARKUP & set(text):
+                expected = f"one line of at most {MAX_TEXT} characters without any of {' '.join(sorted(MARKUP))}"
+                raise ValueError(f"it has the text {text[:20]!r}, expected {expected}")
     return card
 
 
 def leaderboard(found: Sequence[Card]) -> str:
-    """Return a table of cards, environments by rules, the best over all first; those of one suite each."""
+    """Return tables of cards, environments by rules, the best over all first: one for each suite, budget and seeds."""
     tables = []
-    for suite in sorted({tuple(card.environments) for card in found}, key=len, reverse=True):
-        own = [card for card in found if tuple(card.environments) == suite]
-        rows = [(card.name, {x.environment: x for x in card.scores if not x.method}) for card in own]
+    protocol = lambda card: (tuple(card.environments), card.budgets, card.num_seeds)
+    for suite, budgets, seeds in sorted({protocol(card) for card in found}, key=lambda x: (-len(x[0]), x)):
+        own = [card for card in found if protocol(card) == (suite, budgets, seeds)]
+        rows = [
+            (card.name + " *" * bool(card.seen), {x.environment: x for x in card.scores if not x.method})
+            for card in own
+        ]
         for method, label in BASELINES.items():  # of the first card that has them
             of = [x for x in ([x for x in card.scores if x.method == method] for card in own) if x]
             rows += [(label, {x.environment: x for x in of[0]})] if of else []
@@ -123,8 +133,19 @@ def leaderboard(found: Sequence[Card]) -> str:
         names = [ALL, *suite]
         lines = [f"| rule | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
         lines += [f"| {name} | {' | '.join(_interval(of.get(env)) for env in names)} |" for name, of in rows]
+        steps = ", ".join(map(quantity, budgets))
+        lines += ["", f"{seeds} seeds; environment steps: {steps}."]
+        lines += ["A rule with a star was discovered in one of the environments."] * any(card.seen for card in own)
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
+
+
+def _texts(value: Any) -> list[str]:
+    """Return all texts in what JSON says."""
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for part in parts for text in _texts(part)]
 
 
 def _by_name(value: Any) -> Any:
@@ -137,16 +158,13 @@ def to_markdown(card: Card) -> str:
     """Return the page: what a hub shows of the rule."""
     lines = ["---", f"license: {card.licence.lower() or 'unknown'}", "library_name: frodo-rl", "tags:"]
     lines += ["- frodo-rl", "- reinforcement-learning", "---", f"# {card.name}", ""]
-    lines += [f"A rule of the kind `{card.kind}` for reinforcement-learning agents, {_size(card)}."]
+    size = f", {card.num_meta_params:,} meta-parameters" if card.num_meta_params else ""
+    lines += [f"A rule of the kind `{card.kind}` for reinforcement-learning agents{size}. Its runs: {card.regime}."]
     lines += ["", *_facts(card), "", "## Where it works", "", *_verdict(card), "", *_scores(card)]
     if card.sensitivity:
         lines += ["", "## What it is sensitive to", "", *_sensitivity(card)]
     lines += ["", "## The command", "", "```sh", card.command, "```", ""]
     return "\n".join(lines)
-
-
-def _size(card: Card) -> str:
-    return f"{card.num_meta_params:,} meta-parameters" if card.num_meta_params else "hand-designed"
 
 
 def _facts(card: Card) -> list[str]:
@@ -160,7 +178,9 @@ def _facts(card: Card) -> list[str]:
     lines.append(f"- **Licence**: {card.licence or 'not given'}")
     if card.sha256:
         lines.append(f"- **SHA-256** of rule.npz: `{card.sha256}`")
-    how = f"{card.num_seeds} seeds, {card.cpu_seconds:,.0f} CPU seconds of the rule's runs, {card.machine}"
+    how = (
+        f"{card.num_seeds} seeds, {card.cpu_seconds:,.0f} CPU seconds of the rule's runs without tuning, {card.machine}"
+    )
     return [*lines, f"- **Measured** with frodo-rl {card.version}: {how}"]
 
 
@@ -183,8 +203,11 @@ def _scores(card: Card) -> list[str]:
         cells = [_interval(card.score(env, x)) for x in ("", *methods)]
         cells += [_interval(card.difference(env, x), "+") for x in methods]
         lines.append(f"| {env}{' *' * (env in card.seen)} | {' | '.join(cells)} |")
-    lines += ["", "Scores of the last fifth of a run, where 0 is random play and 1 the reference: interquartile means."]
-    lines += ["Brackets are 95 % intervals over seeds: bootstraps, and Student-t of paired differences."]
+    lines += [
+        "",
+        "Scores of the last fifth of a run, where 0 is random play and 1 the reference: interquartile means with",
+    ]
+    lines += ["95 % bootstrap intervals over seeds. Differences are means of pairs by seed, with Student-t intervals."]
     return [*lines, *(["The rule was discovered in environments with a star."] if card.seen else [])]
 
 

@@ -99,7 +99,7 @@ class Rule:
         if self.name in shipped_rules():
             return (SHIPPED / f"{self.name}.md").read_text(encoding="utf-8")
         if self.name.startswith(zoo.PREFIX):
-            return zoo.find(self.name).with_name(zoo.PAGE).read_text(encoding="utf-8")
+            return zoo.page(self.name)
         lines = [f"{self.name}: rule {self.config.rule.name!r} for agents of the kind {self.config.rule.kind!r}"]
         if self.meta_params:
             lines.append(f"meta-parameters: {sum(x.size for x in jax.tree.leaves(self.meta_params)):,}")

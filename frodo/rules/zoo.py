@@ -9,9 +9,11 @@ import abc
 import contextlib
 import hashlib
 import os
+import queue
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +76,19 @@ class HuggingFace(Hub):
     def __init__(self) -> None:
         try:
             import huggingface_hub
+            from huggingface_hub.utils import logging
         except ImportError:
             raise ValueError(
                 "rules of a hub need huggingface_hub: pip install 'frodo-rl[hub]'; or name a folder by FRODO_ZOO"
             ) from None
+        logging.set_verbosity_error()  # it tells of each retry
         self._api = huggingface_hub.HfApi(os.environ.get("HF_ENDPOINT") or None)
+        self._revisions: dict[str, str] = {}  # of what was found, which all files are read from
 
     def names(self) -> list[str]:
         note(f"asking {self._api.endpoint} for models with the tag {TAG}")
         with _refusing(f"{self._api.endpoint} did not answer"):
-            return sorted(model.id for model in self._api.list_models(filter=TAG))
+            return _within(TIMEOUT_SECONDS, lambda: sorted(x.id for x in self._api.list_models(filter=TAG)))
 
     def label(self, name: str) -> str:
         return f"{PREFIX}{name}"
@@ -94,10 +99,12 @@ class HuggingFace(Hub):
         with _refusing(f"{self.label(name)} cannot be found at {self._api.endpoint}"):
             how: dict[str, Any] = dict(files_metadata=True, timeout=TIMEOUT_SECONDS)
             found = self._api.model_info(model, revision=revision or None, **how)
-            return {x.rfilename: x.size or 0 for x in found.siblings or ()}
+            self._revisions[name] = found.sha or revision
+            return {x.rfilename: -1 if x.size is None else x.size for x in found.siblings or ()}
 
     def read(self, name: str, file: str) -> bytes:
-        model, _, revision = name.partition("@")
+        model, _, named = name.partition("@")
+        revision = self._revisions.get(name, named)
         with tempfile.TemporaryDirectory() as folder, _refusing(f"{file} of {self.label(name)} cannot be downloaded"):
             how: dict[str, Any] = dict(local_dir=folder, etag_timeout=TIMEOUT_SECONDS)
             return Path(self._api.hf_hub_download(model, file, revision=revision or None, **how)).read_bytes()
@@ -151,10 +158,18 @@ def pull(name: str) -> Path:
 
 
 def page(name: str) -> str:
-    """Return the page of a rule's card; errors are those of `find`."""
-    name, where = checked_name(name), hub()
-    _check_sizes(where.label(name), where.sizes(name))
-    return where.read(name, PAGE).decode(errors="replace")
+    """Return the page of a rule's card, made of its numbers, of a zoo or the cache; errors are those of `find`."""
+    return cards.to_markdown(card_of(find(name).parent))
+
+
+def card_of(folder: Path) -> Card:
+    """Return the card in a folder; a ValueError if it is none, or too large."""
+    path = folder / CARD
+    with _refusing(f"{path} cannot be read"):
+        if (size := path.stat().st_size) > MAX_BYTES[CARD]:
+            raise ValueError(f"it has {size:,} bytes, expected at most {MAX_BYTES[CARD]:,}")
+        data = path.read_bytes()
+    return cards.from_json(data, str(path))
 
 
 def read(name: str, where: Hub) -> tuple[Card, dict[str, bytes]]:
@@ -166,6 +181,9 @@ def read(name: str, where: Hub) -> tuple[Card, dict[str, bytes]]:
     label, sizes = where.label(name), where.sizes(name)
     _check_sizes(label, sizes)
     arrived = {file: where.read(name, file) for file in (CARD, PAGE, RULE)}
+    for file, data in arrived.items():
+        if len(data) != sizes[file]:
+            raise ValueError(f"{file} of {label} came with {len(data):,} bytes, expected {sizes[file]:,}")
     card = cards.from_json(arrived[CARD], f"{CARD} of {label}")
     if (digest := hashlib.sha256(arrived[RULE]).hexdigest()) != card.sha256:
         raise ValueError(f"{RULE} of {label} has the SHA-256 {digest}, expected {card.sha256}, as in its card")
@@ -184,8 +202,30 @@ def _check_sizes(label: str, sizes: Mapping[str, int]) -> None:
     for file, most in MAX_BYTES.items():
         if file not in sizes:
             raise ValueError(f"{label} is no rule: it has no {file}")
+        if sizes[file] < 0:
+            raise ValueError(f"{file} of {label} has no known size")
         if sizes[file] > most:
             raise ValueError(f"{file} of {label} has {sizes[file]:,} bytes, expected at most {most:,}")
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """Return what a function returns, if it does so in time; else a TimeoutError. It may go on in a thread."""
+    found: queue.Queue = queue.Queue()
+
+    def run() -> None:
+        try:
+            found.put((ask(), None))
+        except Exception as error:  # which the caller raises
+            found.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        value, error = found.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer in {seconds:g} seconds") from None
+    if error:
+        raise error
+    return value
 
 
 def _cached(name: str) -> Path:

@@ -74,6 +74,8 @@ def test_an_agent_of_a_file_is_tested_without_training(start, tmp_path):
     np.testing.assert_allclose(found, run.returns.mean(axis=0), rtol=1e-5)
     for more, reason in (
         (["--rule=impala"], "--rule=impala: give it or --agent, which is trained"),
+        (["--config.batch_size=7"], "--config.batch_size=7: give it or --agent, which is trained"),
+        (["--resume"], "--resume=True: give it or --agent, which is trained"),
         (
             ["--env=toy/bandit/2"],
             r"--agent: observations and number of actions of .* are .*, expected .* of trials/2/toy",

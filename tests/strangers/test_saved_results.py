@@ -36,6 +36,11 @@ def life(kind):
         "memory": lambda: (Catch(4, 3), "impala", dict(network=MEMORY, exploration=1000)),
         "dqn": lambda: (Catch(4, 3), "dqn", dict(replay=ReplayConfig(8, 4, 0.25), key=jax.random.key(1, impl="rbg"))),
         "host": lambda: (envs(), "impala", {}),
+        "muesli": lambda: (
+            Catch(4, 3),
+            frodo.make_rule("muesli", model_steps=1, max_value=2),
+            dict(network=frodo.NetworkConfig("mlp", (8,), action_model=4), replay=ReplayConfig(8, 4, 0.25)),
+        ),
         "taught": lambda: (
             Catch(4, 3),
             "impala",
@@ -57,7 +62,7 @@ def path(tmp_path, result):
     return tmp_path / "result.npz"
 
 
-@pytest.mark.parametrize("kind", ["memory", "dqn", "host"])
+@pytest.mark.parametrize("kind", ["memory", "dqn", "host", "muesli"])
 def test_a_file_for_acting_is_small_acts_the_same_and_does_not_go_on(tmp_path, kind):
     whole = life(kind)
     whole.save(tmp_path / "whole")

@@ -32,7 +32,8 @@ def made(tmp_path_factory):
     eta = jax.tree.map(np.asarray, rule.update_rule.random_meta_params(jax.random.key(0), 2))
     path = tmp_path_factory.mktemp("rule") / zoo.RULE
     Rule("frodo", config, eta, Origin(("toy/catch",), 100, 1.5, "small")).save(path)
-    card = card_of(hashlib.sha256(path.read_bytes()).hexdigest())
+    size = sum(x.size for x in jax.tree.leaves(eta))
+    card = card_of(hashlib.sha256(path.read_bytes()).hexdigest(), num_meta_params=size)
     return {zoo.RULE: path.read_bytes(), zoo.CARD: card.to_json(), zoo.PAGE: cards.to_markdown(card).encode()}
 
 
@@ -41,6 +42,7 @@ def card_of(sha256: str, **others) -> Card:
     card = Card(
         name="small",
         kind="frodo",
+        regime="population, frozen",
         num_meta_params=100,
         sha256=sha256,
         origin=Origin(("toy/catch",), 100, 1.5, "small"),
@@ -48,6 +50,7 @@ def card_of(sha256: str, **others) -> Card:
         version="0.3.0",
         machine="a CPU",
         command="frodo card small.npz",
+        budgets=(1000,),
         num_seeds=5,
         cpu_seconds=12.0,
         seen=("toy/catch",),
@@ -150,8 +153,10 @@ def test_a_card_is_read_as_it_was_written(made):
 
 def test_the_leaderboard_has_the_best_first_and_baselines_once():
     good = tuple(x._replace(value=x.value + 0.5) if not x.method else x for x in card_of("").scores)
-    table = cards.leaderboard([card_of(""), card_of("", name="good", scores=good)])
-    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == ["| good", "| PPO", "| small"]
+    other = card_of("", budgets=(2000,))
+    table, apart = cards.leaderboard([card_of(""), card_of("", name="good", scores=good), other]).split("\n\n| ")
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:5]] == ["| good *", "| PPO", "| small *"]
+    assert "5 seeds; environment steps: 1k." in table and "environment steps: 2k." in apart
     assert table.splitlines()[0] == "| rule | all | toy/catch |"
     assert table.splitlines()[3] == "| PPO | 0.75 [0.50, 1.00] | 0.75 [0.50, 1.00] |"
     assert cards.leaderboard([]) == ""
@@ -163,7 +168,9 @@ def test_the_leaderboard_has_the_best_first_and_baselines_once():
         (lambda x: x | {"format": 2}, "it has no format 1"),
         (lambda x: {y: x[y] for y in x if y != "kind"}, ".*kind"),
         (lambda x: x | {"more": 1}, "'more' is no setting of Card"),
-        (lambda x: x | {"name": "a\nb"}, "its names are no texts of one line"),
+        (lambda x: x | {"name": "a\nb"}, "it has the text 'a.nb', expected one line"),
+        (lambda x: x | {"machine": "<script>"}, "it has the text '<script>', expected one line"),
+        (lambda x: x | {"origin": x["origin"] | {"note": "\x1b[2J"}}, "it has the text .*, expected one line"),
         (lambda x: x | {"scores": [["toy/catch", "", None, 0, 1]]}, "the value .* is .*, expected .*|.*expected.*"),
         (lambda x: [], "it has no format 1"),
     ],
@@ -194,6 +201,8 @@ def test_a_rule_of_a_hub_comes_once(server, cache, capsys):
     assert "pulling it again" in capsys.readouterr().err
     assert zoo.hub().names() == [NAME]
     assert "## Where it works" in zoo.page(NAME)
+    server.shutdown()
+    assert "## Where it works" in zoo.page(NAME)  # of the cache
 
 
 def spoilt(files: dict[str, bytes], sizes: dict[str, int], how: str) -> None:
@@ -223,6 +232,23 @@ def test_what_is_wrong_on_a_hub_is_one_line_and_nothing_is_left(server, cache, h
     assert "\n" not in str(error.value) and not files_under(cache)
     if how == "large":
         assert not any("resolve" in x for x in server.paths)  # refused before it is downloaded
+
+
+def test_a_size_that_is_false_or_unknown_is_refused(server, cache):
+    for size, reason in ((10, "README.md of .* came with [0-9,]+ bytes, expected 10"), (None, "has no known size")):
+        server.sizes[zoo.PAGE] = size
+        with pytest.raises(ValueError, match=reason):
+            zoo.pull(NAME)
+    assert not files_under(cache)
+
+
+def test_a_hub_that_is_silent_ends_in_one_line(server, monkeypatch):
+    monkeypatch.setattr(zoo, "TIMEOUT_SECONDS", 0.2)
+    ended = threading.Event()
+    monkeypatch.setattr(Handler, "_answer", lambda self, has_body: ended.wait(5))
+    with pytest.raises(ValueError, match="did not answer: no answer in 0.2 seconds"):
+        zoo.hub().names()
+    ended.set()
 
 
 def test_an_answer_that_ends_early_is_one_line_and_nothing_is_left(server, cache):
@@ -284,11 +310,13 @@ def test_what_is_handed_in_is_checked(folder, made):
     (folder / zoo.PAGE).write_text("mine")
     with pytest.raises(UsageError, match="README.md is not what card.json says"):
         program.check(folder)
+    good = cards.from_json(made[zoo.CARD], "x")
     for others, reason in (
         ({"licence": ""}, "card.json names no licence"),
         ({"kind": "disco"}, "the kind of rule.npz is 'frodo', expected 'disco'"),
+        ({"num_meta_params": 10**9}, "rule.npz has [0-9]+ meta-parameters and .*, which is not what card.json says"),
     ):
-        card = card_of(hashlib.sha256(made[zoo.RULE]).hexdigest(), **others)
+        card = Card(**vars(good) | others)
         (folder / zoo.CARD).write_bytes(card.to_json())
         with pytest.raises(UsageError, match=reason):
             program.check(folder)
