@@ -300,7 +300,7 @@ def path_of(name: str) -> Path:
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[Archive]:
     try:
-        with archives.opened(path_of(name)) as archive:
+        with archives.opened(path_of(str(name))) as archive:
             yield archive
     except FileNotFoundError:
         known = ", ".join(_known())
