@@ -1,7 +1,6 @@
 """FRODO's objective forming on Catch, next to the return of the agent that learns by it, as an animated picture."""
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from agents.acting import in_jax as acting
 from agents.types import Array
 from experiments.results import plots, reading
 from experiments.runs import training
-from frodo.files import write
 from frodo.logs import note
 from frodo.regimes.learner import build_learner
 from frodo.runs.callbacks import Callback
@@ -85,17 +83,11 @@ def write_gif(path: Path, columns: dict[str, np.ndarray], config: OnlineConfig, 
       config: the run's.
       dpi: pixels an inch; the picture is 9 inches wide.
     """
-    from PIL import Image
-
     num_rows = len(columns[reading.X])
     rows = np.unique(np.linspace(0, num_rows - 1, min(num_rows, MAX_FRAMES)).round().astype(int))
     frames = [_frame({name: x[rows] for name, x in columns.items()}, i, config, dpi) for i in range(len(rows))]
-    palette = frames[-1].quantize(48)  # one for all, so that what stays is not stored again
-    images = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in (frames[-1], *frames)]
-    durations, buffer = [LAST, *[MILLISECONDS] * (len(frames) - 1), LAST], io.BytesIO()
-    how: dict[str, Any] = dict(save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
-    images[0].save(buffer, format="GIF", **how)
-    write(path, buffer.getvalue())
+    durations = [LAST, *[MILLISECONDS] * (len(frames) - 1), LAST]
+    plots.write_gif(path, [frames[-1], *frames], frames[-1], durations)
 
 
 def _frame(columns: dict[str, np.ndarray], now: int, config: OnlineConfig, dpi: int) -> Any:

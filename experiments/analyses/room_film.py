@@ -1,6 +1,5 @@
 """An agent that adapts, in a rule room, as an animated picture: what it does in each trial, and what that returns."""
 
-import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 from agents.acting import in_jax as acting
 from experiments.results import plots
 from experiments.runs.loaded_agent import LoadedAgent
-from frodo.files import write
 from frodo.regimes.adaptation import policy_of
 from toy_envs.rule_room import ABSENT, EMPTY, INTERMEDIATE, SIZE, RuleRoom
 from toy_envs.trials import Trials
@@ -76,13 +74,8 @@ def write_gif(path: Path, frames: Frames, title: str, oracle: float, dpi: int = 
     mosaic = Image.new("RGB", (pictures[0].width, pictures[0].height * (1 + len(seen))))
     for i, picture in enumerate((pictures[0], *seen.values())):
         mosaic.paste(picture, (0, i * picture.height))
-    palette = mosaic.quantize(48)
-    images = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     is_end = [i + 1 == len(shown) or frames.trial[i + 1] > frames.trial[i] for i in shown]
-    durations, buffer = [LAST if end else MILLISECONDS for end in is_end], io.BytesIO()
-    how: dict[str, Any] = dict(save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
-    images[0].save(buffer, format="GIF", **how)
-    write(path, buffer.getvalue())
+    plots.write_gif(path, pictures, mosaic, [LAST if end else MILLISECONDS for end in is_end])
 
 
 def _frame(frames: Frames, now: int, title: str, oracle: float, num_trials: int, dpi: int) -> Any:

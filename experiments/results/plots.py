@@ -36,6 +36,20 @@ STYLE: dict[Any, Any] = {  # of all figures
 CAPTION = "Line: mean over seeds. Band: 95 % Student-t confidence interval of the mean; of two seeds, each thinly."
 
 
+def write_gif(path: Path, pictures: Sequence[Any], colours: Any, durations: Sequence[int]) -> None:
+    """Write RGB pictures as a GIF that repeats, each for so many milliseconds.
+
+    One palette for all, of a picture with all colours: what stays is not stored again.
+    """
+    from PIL import Image
+
+    palette, buffer = colours.quantize(48), io.BytesIO()
+    first, *others = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    how: dict[str, Any] = dict(append_images=others, duration=durations, loop=0, optimize=True)
+    first.save(buffer, format="GIF", save_all=True, **how)
+    write(path, buffer.getvalue())
+
+
 def require() -> None:
     """Refuse, by a UsageError that says what to install, to draw without matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:

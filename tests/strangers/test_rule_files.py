@@ -13,10 +13,11 @@ import pytest
 from experiments.runs import command_line, settings
 from frodo import archives, files
 from frodo.rules import disco103_weights
-from frodo.rules.files import CONFIG, ORIGIN, Origin, Rule, load_origin, load_rule
+from frodo.rules.files import CONFIG, ORIGIN, load_origin, load_rule
 from frodo.settings import presets
 from frodo.settings.config import AgentConfig
 from meta.targets import disco103
+from tests.small_rule import save_small_rule
 
 MAX_MESSAGE = 300  # characters beside the path
 ETA = "target_network/lstm/b"
@@ -26,12 +27,8 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': %s, }"
 @pytest.fixture(scope="module")
 def members(tmp_path_factory):
     """The members of a small rule's file, by name."""
-    config = presets.for_rule("", "frodo").agent_only()
-    config = config.replace(rule=config.rule.replace(lstm=2))
-    rule = Rule("frodo", config)
-    eta = jax.tree.map(np.asarray, rule.update_rule.random_meta_params(jax.random.key(0), 2))
     path = tmp_path_factory.mktemp("rule") / "rule.npz"
-    Rule("frodo", config, eta, Origin(("toy/catch",), 100, 1.5, "small")).save(path)
+    save_small_rule(path)
     with zipfile.ZipFile(path) as file:
         return {name: file.read(name) for name in file.namelist()}
 

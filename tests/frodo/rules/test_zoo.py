@@ -16,9 +16,9 @@ import frodo
 from experiments import zoo as program
 from frodo.rules import cards, zoo
 from frodo.rules.cards import Card, Estimate, Sensitivity
-from frodo.rules.files import Origin, Rule, load_rule
+from frodo.rules.files import Origin, load_rule
 from frodo.runs.errors import UsageError
-from frodo.settings import presets
+from tests.small_rule import save_small_rule
 
 NAME = "someone/small"
 
@@ -26,13 +26,8 @@ NAME = "someone/small"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The three files of a small rule."""
-    config = presets.for_rule("", "frodo").agent_only()
-    config = config.replace(rule=config.rule.replace(lstm=2))
-    rule = Rule("frodo", config)
-    eta = jax.tree.map(np.asarray, rule.update_rule.random_meta_params(jax.random.key(0), 2))
     path = tmp_path_factory.mktemp("rule") / zoo.RULE
-    Rule("frodo", config, eta, Origin(("toy/catch",), 100, 1.5, "small")).save(path)
-    size = sum(x.size for x in jax.tree.leaves(eta))
+    size = sum(x.size for x in jax.tree.leaves(save_small_rule(path).meta_params))
     card = card_of(hashlib.sha256(path.read_bytes()).hexdigest(), num_meta_params=size)
     return {zoo.RULE: path.read_bytes(), zoo.CARD: card.to_json(), zoo.PAGE: cards.to_markdown(card).encode()}
 
