@@ -32,6 +32,12 @@ The defaults below are those of the classes. A preset changes many of them for a
 `frodo online --env=toy/catch --help` shows the values of the preset that these flags choose. A value that is not
 allowed, or a name that does not exist, ends the call with one line that says what was expected.
 """
+LEADERBOARD_INTRO = """\
+A row is a rule, as fresh agents learn by it with η as it is; a column is an environment. Each rule has a
+[card](../reference/zoo.md) with its costs, its differences from PPO and IMPALA by seed, and the command.
+Scores are 0 for random play and 1 for the reference: interquartile means with 95 % bootstrap intervals over seeds.
+Intervals of many cells leave out the truth here and there; a card counts where a rule is above and below.
+"""
 COMMANDS_INTRO = """\
 The package installs one command, `frodo`. It takes a program and its flags: `frodo online --env=toy/catch`.
 `frodo PROGRAM --help` shows the flags of a program, and `frodo --help` lists the programs. In a checkout that is not
@@ -57,6 +63,8 @@ def on_files(files: Any, config: Any) -> Any:
     try:
         for path, make in PAGES.items():
             files.append(File.generated(config, path, content=make()))
+        for name, text in _card_pages():
+            files.append(File.generated(config, f"zoo/{name}.md", content=text))
     finally:
         sys.path.remove(str(ROOT))
     return files
@@ -123,6 +131,29 @@ def commands() -> str:
             without = ", ".join(f"`{x}`" for x in found.without)
             parts.append(text + (f", without {without}, which the program decides." if without else "."))
     return "\n\n".join(parts) + "\n"
+
+
+@page("results/leaderboard.md")
+def leaderboard() -> str:
+    """Return the tables of all cards in docs/zoo/, and links to their pages."""
+    from frodo.rules import cards
+
+    found = _cards()
+    links = "\n".join(f"- [{card.name}](../zoo/{card.name}.md)" for card in found)
+    return "\n\n".join(["# Leaderboard", LEADERBOARD_INTRO, cards.leaderboard(found), "## Cards", links]) + "\n"
+
+
+def _cards() -> list[Any]:
+    from frodo.rules import zoo
+
+    return [zoo.card_of(path.parent) for path in sorted((ROOT / "docs/zoo").glob(f"*/{zoo.CARD}"))]
+
+
+def _card_pages() -> Iterator[tuple[str, str]]:
+    """Give name and text of the page of each card."""
+    from frodo.rules import cards
+
+    yield from ((card.name, cards.to_markdown(card)) for card in _cards())
 
 
 class _Flags(typing.NamedTuple):
