@@ -143,6 +143,16 @@ def _with_outer(configure: Configure, **settings: Any) -> Configure:
     return configure_outer
 
 
+def _with_rule(configure: Configure, **settings: Any) -> Configure:
+    """The same, with other settings of the rule."""
+
+    def configure_rule(agent: OnlineConfig, rule: str) -> OnlineConfig:
+        config = configure(agent, rule)
+        return config.replace(rule=config.rule.replace(**settings))
+
+    return configure_rule
+
+
 def _frozen(configure: Configure) -> Configure:
     """The same, with η as it is."""
     return lambda agent, rule: configure(agent, rule).replace(is_frozen=True, num_updates=1)
@@ -200,6 +210,20 @@ METHODS = {
     "disco_adapted": Method("discovered π, y, z rule, online", DISCO, ADAPTED, "disco_rule", _adapted, "disco_frozen"),
     "disco103_frozen": Method("Disco103, frozen", OF_DISCO103, FROZEN, "disco103", _frozen(_adapted)),
     "disco103_adapted": Method("Disco103, online", OF_DISCO103, ADAPTED, "disco103", _adapted, "disco103_frozen"),
+    "disco103_held": Method(
+        "Disco103, lifetime LSTM held",
+        OF_DISCO103,
+        FROZEN,
+        "disco103",
+        _with_rule(_frozen(_adapted), is_lifetime_held=True),
+    ),
+    "disco103_policy": Method(
+        "Disco103, π̂ and q alone",
+        OF_DISCO103,
+        FROZEN,
+        "disco103",
+        _with_rule(_frozen(_adapted), y_cost=0.0, z_cost=0.0, aux_policy_cost=0.0),
+    ),
     "dqn": Method("DQN", HAND_MADE, NONE, "", _own("dqn")),
     "double_dqn": Method("double DQN", HAND_MADE, NONE, "", _own("double_dqn")),
     "dqn_reg": Method("DQNReg", PROGRAM, PUBLISHED_PROGRAM, "", _own("dqn_reg"), origin=EVOLVED_LOSSES),

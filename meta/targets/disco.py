@@ -45,6 +45,7 @@ class DiscoConfig(Settings):
       max_value: Bins of transformed action values are the whole numbers from -max_value to it, at least 1.
       lstm: Units of the core of the meta-network, at least 1.
       lifetime_lstm: Units of the LSTM that takes a step with each update; 0 for none.
+      is_lifetime_held: Ablation: whether that LSTM stays at its start.
       action_embedding: Units of the layers of per-action inputs, at least 1 each.
       discount: γ, from 0 to 1.
       lambda_: λ of Retrace, from 0 to 1.
@@ -67,6 +68,7 @@ class DiscoConfig(Settings):
     max_value: Count = 300
     lstm: Count = 256
     lifetime_lstm: CountOrZero = 128
+    is_lifetime_held: bool = False
     action_embedding: Annotated[tuple[int, ...], _EMBEDDING] = (16, 2)
     discount: Fraction = 0.997
     lambda_: Fraction = 0.95
@@ -178,7 +180,7 @@ def disco(config: DiscoConfig) -> UpdateRule:
         context, td = make_context(state, trajectory, predictions, target_predictions, config)
         targets, lifetime = network.apply(meta_params, context, state.lifetime)
         returns = context.values and context.values.returns
-        new_state = DiscoState(lifetime, context.average, td)
+        new_state = DiscoState(state.lifetime if config.is_lifetime_held else lifetime, context.average, td)
         return DiscoTargets(targets["policy"], targets.get("y"), targets.get("z"), returns), new_state
 
     def loss(targets: DiscoTargets, predictions: Predictions, trajectory: Trajectory) -> Array:

@@ -17,6 +17,8 @@ from frodo.regimes.lifetimes import make_online_program
 from frodo.rules.files import Origin, Rule, load_rule
 from frodo.runs.errors import UsageError
 from frodo.settings import presets
+from frodo.settings.registry import RuleConfig
+from meta.targets.disco import DiscoConfig
 from tests.experiments.comparison.small_comparison import ENVS, one, scalar_rule
 
 # What a rule may differ in: what it is, how η is learned, and PPO's passes.
@@ -181,6 +183,17 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
     published = one(envs=("atari/Pong",), methods=("disco103_frozen",))
     with pytest.raises(UsageError, match="disco103 was discovered in atari/Pong"):
         comparison.check(published, allow_seen=False)
+
+
+def test_disco103_in_part_is_disco103_but_for_that_part(monkeypatch):
+    rule = RuleConfig("disco", DiscoConfig())
+    monkeypatch.setattr(methods, "_config_of", lambda name: presets.for_rule("toy/catch", "disco").replace(rule=rule))
+    whole, held, policy = (
+        one(methods=(name,)).configure(ENVS[0], name, Program(None, (1, 1)))
+        for name in ("disco103_frozen", "disco103_held", "disco103_policy")
+    )
+    assert held == whole.replace(rule=whole.rule.replace(is_lifetime_held=True)) != whole
+    assert policy == whole.replace(rule=whole.rule.replace(y_cost=0.0, z_cost=0.0, aux_policy_cost=0.0)) != whole
 
 
 def test_an_evolved_program_learns_as_dqn_does(tmp_path):

@@ -251,6 +251,16 @@ def test_hiding_leaves_the_policy_target_or_the_weights_as_they_are():
         np.testing.assert_allclose(jnp.stack(jax.tree.leaves(x)), jnp.stack(jax.tree.leaves(y)), rtol=1e-5, atol=2e-6)
 
 
+def test_a_lifetime_lstm_that_is_held_stays_at_its_start():
+    rule, held = (disco.disco(dataclasses.replace(SMALL, is_lifetime_held=x)) for x in (False, True))
+    meta_params = initial(rule)
+    apply = lambda rule: jax.jit(rule.apply)(meta_params, rule.init(), *random_experience(0))
+    (targets, state), (same_targets, held_state) = apply(rule), apply(held)
+    jax.tree.map(np.testing.assert_array_equal, (targets, state[1:]), (same_targets, held_state[1:]))
+    jax.tree.map(np.testing.assert_array_equal, held_state.lifetime, held.init().lifetime)
+    assert jnp.any(state.lifetime.hidden != 0)
+
+
 def test_predictions_hidden_as_their_mean_say_no_more_than_it():
     trajectory, predictions, targets = random_experience(0)
     shuffle = lambda x: x[::-1, ::-1]
