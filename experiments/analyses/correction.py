@@ -14,8 +14,8 @@ from agents.types import Trajectory
 from experiments.results import plots
 from frodo import files
 from frodo.logs import Progress, note, table
-from frodo.rules.files import Rule, load_rule
-from frodo.runs.errors import UsageError, caused_by
+from frodo.rules.files import Rule
+from frodo.runs.errors import UsageError
 from frodo.settings.registry import RuleConfig, make_update_rule
 from meta.programs.regression import fit, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
@@ -187,19 +187,18 @@ def formulas(rule: Rule, rows: Rows) -> Rows:
     return found
 
 
-def draw(path: Path, out: str = "") -> Path:
+def draw(path: Path, rule: Rule, out: str = "") -> Path:
     """Draw what the rule of a file does, into analysis/ next to it, or into a folder; returns the figure's path.
 
     Raises:
-      UsageError: if the file is no rule's, or the rule is of another kind than lpo and corrected_ppo.
+      UsageError: if the rule is of another kind than lpo and corrected_ppo.
     """
     plots.require()
-    with caused_by(str(path)):
-        rule = load_rule(path)
     kind = rule.config.rule.name
     if kind not in ("lpo", "corrected_ppo"):
         raise UsageError(
-            f"{path} is a rule of the kind {kind}; one of the kind lpo or corrected_ppo has a drift to draw"
+            f"{path} is a rule of the kind {kind}; one of the kind lpo or corrected_ppo has a drift to draw, "
+            "one of the kind frodo has formulas"
         )
     rows, figure_path = rows_of(rule), Path(out or path.parent / "analysis") / f"{path.stem}.png"
     others = [part for part in dict.fromkeys(row["part"] for row in rows) if part != "loss"]

@@ -117,8 +117,21 @@ def targets(
       compute: the program: inputs of a step by their names, in the order of `TARGETS`, [B] each -> target, [B].
       trajectory, values, logits, discount: V of every observation [T + 1, B], logits of π [T + 1, B, A], γ.
     """
+
+    def step(following: Array, at: tuple[dict[str, Array], Array, Array]) -> tuple[Array, Array]:
+        inputs, is_cut, is_valid = at
+        target = jnp.where(is_valid, compute(with_next(inputs, following, is_cut)), inputs["v"])
+        return target, target
+
+    steps = inputs_of(trajectory, values, logits, discount)
+    _, found = jax.lax.scan(step, values[-1], (steps, is_cut(trajectory), trajectory.valid), reverse=True)
+    return found
+
+
+def inputs_of(trajectory: Trajectory, values: Array, logits: Array, discount: float) -> dict[str, Array]:
+    """Return the inputs of a program at all steps by their names, [T, B], without the next target."""
     gamma = (discount * trajectory.discount).astype(values.dtype)
-    steps = {
+    return {
         "r": trajectory.reward.astype(values.dtype),
         "gamma": gamma,
         "v": values[:-1],
@@ -127,16 +140,16 @@ def targets(
         "mu": jnp.exp(log_probability(trajectory.behaviour_logits, trajectory.action)).astype(values.dtype),
     }
 
-    def step(following: Array, at: tuple[dict[str, Array], Array, Array]) -> tuple[Array, Array]:
-        inputs, is_cut, is_valid = at
-        following = jnp.where(is_cut, inputs["v_next"], jnp.where(inputs["gamma"] > 0, following, 0.0))
-        inputs = {name: (inputs | {"G_next": following})[name] for name in TARGETS.inputs}
-        target = jnp.where(is_valid, compute(inputs), inputs["v"])
-        return target, target
 
-    is_cut = trajectory.truncated | ~trajectory.valid
-    _, found = jax.lax.scan(step, values[-1], (steps, is_cut, trajectory.valid), reverse=True)
-    return found
+def is_cut(trajectory: Trajectory) -> Array:
+    """Say at which steps the trajectory does not go on with their successor, [T, B]."""
+    return trajectory.truncated | ~trajectory.valid
+
+
+def with_next(inputs: dict[str, Array], following: Array, is_cut: Array) -> dict[str, Array]:
+    """Return all inputs of a program, in the order of `TARGETS`, where `following` is the target after a step."""
+    following = jnp.where(is_cut, inputs["v_next"], jnp.where(inputs["gamma"] > 0, following, 0.0))
+    return {name: (inputs | {"G_next": following})[name] for name in TARGETS.inputs}
 
 
 def probe() -> tuple[Trajectory, Array, Array]:

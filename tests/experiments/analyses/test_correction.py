@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from experiments.analyses import correction
-from frodo.rules.files import make_rule
+from frodo.rules.files import load_rule, make_rule
 from frodo.runs.errors import UsageError
 from meta.targets.proximal import PARTS
 
@@ -45,7 +45,7 @@ def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path, monkey
     monkeypatch.setattr(correction, "NUM_PROGRAMS", 510)
     rule = rule_of(name, 0.3, **({"parts": PARTS} if name == "corrected_ppo" else {"is_temporal": True}))
     rule.save(tmp_path / "rule.npz")
-    figure = correction.draw(tmp_path / "rule.npz")
+    figure = correction.draw(tmp_path / "rule.npz", load_rule(tmp_path / "rule.npz"))
     assert figure == tmp_path / "analysis" / "rule.png" and figure.stat().st_size > 10_000
     with figure.with_suffix(".csv").open(newline="") as file:
         rows = [
@@ -65,8 +65,8 @@ def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path, monkey
 
 
 def test_another_rule_is_refused(tmp_path):
-    rule_of("frodo", 0.0).save(tmp_path / "rule.npz")
+    rule_of("learned_loss", 0.0).save(tmp_path / "rule.npz")
     with pytest.raises(
-        UsageError, match="rule.npz is a rule of the kind frodo; one of the kind lpo or corrected_ppo has"
+        UsageError, match="rule.npz is a rule of the kind learned_loss; one of the kind lpo or corrected_ppo has"
     ):
-        correction.draw(tmp_path / "rule.npz")
+        correction.draw(tmp_path / "rule.npz", load_rule(tmp_path / "rule.npz"))
