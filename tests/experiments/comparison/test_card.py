@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.comparison import card, cells, running
+from experiments.results import statistics
 from frodo import files
 from frodo.rules import cards, zoo
 from frodo.rules.files import get_rule
@@ -63,6 +64,7 @@ def ran(monkeypatch):
         return "done"
 
     monkeypatch.setattr(card, "GRID", card.Grid((1e-3, 1e-2), (0.01,), ((2, 20),)))
+    monkeypatch.setattr(statistics, "REPETITIONS", 50)
     monkeypatch.setattr(running, "run", run_all)
     return found
 

@@ -154,7 +154,7 @@ def test_through_one_minibatch_it_is_the_formula():
     stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], trajectory)
     _, gradient, _ = jax.jit(make_agent_step(setup))(meta_params, state, stacked, validation)
     *first, last = passes.draw(jax.random.split(state.key)[1], trajectory, setup.passes).reshape(TOTAL, -1)
-    known = agent.unroll(state.params, trajectory)
+    known = jax.jit(agent.unroll)(state.params, trajectory)
 
     def loss(params, eta, indices):
         targets, _ = rule.apply(eta, state.rule_state, trajectory, known, known)
@@ -173,7 +173,7 @@ def test_through_one_minibatch_it_is_the_formula():
     )
     for indices in first:
         params = step(meta_params, params, indices)
-    of_after = jax.grad(judged)(step(meta_params, params, last))
+    of_after = jax.jit(jax.grad(judged))(step(meta_params, params, last))
     along = lambda eta: rule.update_scale(eta) * optax.tree.vdot(of_loss(params, eta, last), of_after)
     expected = jax.tree.map(lambda x: -rate * x, jax.jit(jax.grad(along))(meta_params))  # −α ∂²L/∂η∂θ ∂J/∂θ′
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12), gradient, expected)
