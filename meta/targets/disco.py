@@ -45,7 +45,7 @@ class DiscoConfig(Settings):
       max_value: Bins of transformed action values are the whole numbers from -max_value to it, at least 1.
       lstm: Units of the core of the meta-network, at least 1.
       lifetime_lstm: Units of the LSTM that takes a step with each update; 0 for none.
-      is_lifetime_held: Ablation: whether that LSTM stays at its start.
+      is_lifetime_held: Ablation: whether that LSTM stays in its initial state.
       action_embedding: Units of the layers of per-action inputs, at least 1 each.
       discount: γ, from 0 to 1.
       lambda_: λ of Retrace, from 0 to 1.
