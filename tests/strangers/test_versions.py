@@ -1,5 +1,6 @@
 """Versions: every requirement has a lower bound, constraints.txt keeps to the bounds, and CI tests both ends."""
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests import lowest_versions
@@ -37,6 +39,17 @@ def test_the_lowest_version_and_that_of_the_constraints_are_within_the_bounds(re
     parsed = Requirement(requirement)
     assert pinned[canonicalize_name(parsed.name)] in parsed.specifier
     assert lowest(requirement).partition("==")[2] in parsed.specifier
+
+
+def test_what_the_constraints_name_installs_with_the_first_version_of_python_that_is_allowed():
+    """That of Debian 12 is 3.11.2; `pip` leaves a version out that wants a later one, and finds none."""
+    pinned, found = pins((ROOT / "constraints.txt").read_text().splitlines()), {}
+    for package in importlib.metadata.distributions():
+        name = canonicalize_name(package.metadata["Name"])
+        if pinned.get(name) == package.version:
+            found[name] = package.metadata["Requires-Python"] or ""
+    assert {"jax", "envpool"} <= set(found)
+    assert not {name: python for name, python in found.items() if "3.11.0" not in SpecifierSet(python)}
 
 
 @pytest.mark.parametrize(
