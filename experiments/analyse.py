@@ -2,15 +2,17 @@
 
     frodo analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
     frodo analyse results/discover/corrected_ppo/rule.npz
+    frodo analyse results/online/toy_catch_frodo
     frodo analyse results/discover/frodo/rule.npz
 
 Of a run it reads the agent from the last checkpoint and lets it act. For each of the figures of Oh et al. 2025, Figure
 4, it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/. Of a rule of the kind lpo
 or corrected_ppo it draws the loss of the policy over the ratio, next to PPO's and DPO's, at the beginning, the middle
 and the end of a life, and the corrections of settings and targets, into analysis/ next to its file, with formulas for
-them: shorter ones, and more exact ones. Of a scalar rule of actor-critics, the kind frodo, it fits formulas to the
-targets of agents that learn by it where it was discovered; each is written as a rule of the kind target_program, by
-which agents can learn (`--rule` of other programs, `--target_rule` of `frodo compare`).
+them: shorter ones, and more exact ones. Of a scalar rule of actor-critics, the kind frodo, or of a run by which one was
+discovered online, it fits formulas to the targets of fresh agents that learn by it where it was discovered; each is
+written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs, `--target_rule` of
+`frodo compare`).
 """
 
 from pathlib import Path
@@ -35,7 +37,7 @@ def main(argv: list[str]) -> None:
         with caused_by(str(folder)):
             rule = load_rule(folder)
         if rule.config.rule.name == "frodo":
-            target_formulas.write(folder, rule, FLAGS.out)
+            target_formulas.of_file(folder, rule, FLAGS.out)
         else:
             correction.draw(folder, rule, FLAGS.out)
     else:

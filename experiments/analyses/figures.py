@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agents.validation import did_you_mean
-from experiments.analyses import predictions
+from experiments.analyses import predictions, target_formulas
 from experiments.analyses import probes as probing
 from experiments.results import plots
 from experiments.runs import loaded_agent
@@ -125,7 +125,7 @@ FIGURES: Mapping[str, Callable[[LoadedAgent, Path, str], Rows]] = {
 
 
 def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str = "") -> list[Path]:
-    """Make figures of one agent of a run, and return their paths.
+    """Make figures of one agent of a run, or formulas for its scalar rule, and return their paths.
 
     Raises:
       UsageError: if a figure is not known, or the run has no checkpoint, or its agent does not predict y and z.
@@ -137,6 +137,10 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
     plots.require()
     agent = loaded_agent.load(folder, seed)
     rule = agent.config.rule.name
+    if rule == "frodo":
+        if list(figures) != list(FIGURES):
+            raise UsageError(f"--figures={','.join(figures)}: {folder} is a run of the rule frodo, which has formulas")
+        return [target_formulas.of_run(agent, folder, out)]
     if missing := sorted({"y", "z"} - set(agent.learner.setup.rule.spec(2))):
         raise UsageError(f"{folder} holds a run of the rule {rule}: its agent does not predict {', '.join(missing)}")
     title = f"{Path(agent.config.init_meta_params).stem or rule} on {agent.config.env}, seed {agent.seed}"

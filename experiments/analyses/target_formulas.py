@@ -5,6 +5,7 @@ the kind target_program.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ import numpy as np
 
 from agents.environments.names import make_pure
 from experiments.runs import settings
+from experiments.runs.loaded_agent import LoadedAgent, play, rule_inputs
 from frodo import files
 from frodo.logs import Progress, note, table
-from frodo.regimes.learner import build_learner
+from frodo.regimes.learner import Learner, build_learner
 from frodo.regimes.lifetimes import make_online_program
-from frodo.rules.files import Rule
+from frodo.rules.files import Origin, Rule
 from frodo.runs.errors import UsageError
 from frodo.settings.registry import RuleConfig
 from meta.programs.evaluation import Given, evaluate, no_draws
@@ -28,6 +30,7 @@ from meta.programs.regression import fit, values_of
 from meta.programs.targets import FORMULAS, TargetProgramConfig, inputs_of, is_cut, targets, with_next
 
 ENV_STEPS, STAGES = 100_000, 10  # of a life in each environment, in which targets are looked at so many times
+NUM_COLUMNS = 64  # environments in which a trained agent acts
 NUM_POINTS, NUM_PROGRAMS, MAX_NODES = 4_000, 20_000, 14  # steps that formulas are fitted to
 SEED = 0
 
@@ -35,8 +38,8 @@ Stages = list[dict[str, Any]]
 Rows = list[dict[str, Any]]
 
 
-def experience(path: Path, rule: Rule, env: str) -> Stages:
-    """Return what targets are made of, what they are, and what formulas need, at several times of a life: [T, B] each.
+def of_fresh(path: Path, rule: Rule, env: str) -> Stages:
+    """Return what is known of the targets of a fresh agent at several times of its life, as `stage_of` has it.
 
     Args:
       path: of the rule's file, by which an agent learns.
@@ -48,22 +51,46 @@ def experience(path: Path, rule: Rule, env: str) -> Stages:
     run, again = jax.jit(program.run, static_argnums=1), jax.jit(program.again)
     state = jax.jit(program.init)(jax.random.key(SEED), rule.meta_params)
 
-    @jax.jit
-    def look(learner_state: Any, trajectory: Any) -> dict[str, Any]:
-        inputs = learner.rule_inputs(learner_state, trajectory)
-        _, _, trajectory, predictions, _ = inputs
-        found = learner.setup.rule.apply(*inputs)[0]
-        steps = inputs_of(trajectory, predictions["value"], predictions["policy"], rule.config.rule.settings.discount)
-        following = jnp.concatenate([found[1:], predictions["value"][-1:]])
-        given = {"trajectory": trajectory._replace(observation=()), "predictions": predictions}
-        return given | {"inputs": with_next(steps, following, is_cut(trajectory)), "targets": found}
-
+    look = jax.jit(lambda *of: stage_of(learner, *learner.rule_inputs(*of)))
     stages = []
     for _ in range(STAGES):
         state, *_ = run(state, max(1, ENV_STEPS // program.env_steps // STAGES))
         _, parts = again(state)
         stages.append(jax.tree.map(np.asarray, look(state.learner, jax.tree.map(lambda x: x[0], parts[0]))))
     return stages
+
+
+def of_trained(loaded: LoadedAgent) -> Stages:
+    """Return the same of an agent at the end of a run, which acts on in new environments."""
+    num_steps = loaded.config.unroll
+    num = max(STAGES, 2 * NUM_POINTS // (num_steps * NUM_COLUMNS))
+    trajectory, _ = play(loaded, num * num_steps, NUM_COLUMNS, loaded.seed)
+    trajectory, predictions, _ = jax.jit(lambda trajectory: rule_inputs(loaded, trajectory))(trajectory)
+    look = jax.jit(functools.partial(stage_of, loaded.learner))
+    longer = {"observation", "is_first"}  # by the observation after the last step
+    stages = []
+    for start in range(0, num * num_steps, num_steps):
+        steps = lambda x, more=0, start=start: x[start : start + num_steps + more]
+        cut = {name: steps(x, name in longer) for name, x in trajectory._asdict().items() if name != "core_state"}
+        own = {name: steps(x, 1) for name, x in predictions.items()}
+        inputs = loaded.meta_params, loaded.agent.rule_state, trajectory._replace(**cut), own, own
+        stages.append(jax.tree.map(np.asarray, look(*inputs)))
+    return stages
+
+
+def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
+    """Return what the targets of a trajectory are made of, what they are, and what formulas need: [T, B] each.
+
+    Args:
+      inputs: of the rule, as `learner.rule_inputs` returns them.
+    """
+    _, _, trajectory, predictions, _ = inputs
+    found = learner.setup.rule.apply(*inputs)[0]
+    discount = learner.config.rule.settings.discount
+    steps = inputs_of(trajectory, predictions["value"], predictions["policy"], discount)
+    following = jnp.concatenate([found[1:], predictions["value"][-1:]])
+    given = {"trajectory": trajectory._replace(observation=()), "predictions": predictions}
+    return given | {"inputs": with_next(steps, following, is_cut(trajectory)), "targets": found}
 
 
 def errors_of(program: Program, discount: float, stages: Stages) -> float:
@@ -117,30 +144,55 @@ def formulas(rule: Rule, stages: Stages) -> Rows:
     return rows
 
 
-def write(path: Path, rule: Rule, out: str = "") -> Path:
-    """Print formulas for a rule's targets, and write them into analysis/ next to its file, or into a folder.
-
-    There is <name>_formulas.csv, and of each formula a rule, <name>_<its size>.npz. Returns the path of the former.
+def of_file(path: Path, rule: Rule, out: str = "") -> Path:
+    """Fit formulas to the targets of fresh agents, where a rule was discovered; files as of `write`, next to its own.
 
     Raises:
       UsageError: if the rule was discovered in environments that are not known, or is not of actor-critics.
     """
     envs = list(dict.fromkeys(rule.origin.envs)) if rule.origin else []
-    if rule.config.rule.kind != "actor_critic" or not envs:
-        kind, where = rule.config.rule.kind, ", ".join(envs) or "environments without names"
-        raise UsageError(f"{path} is a rule of {kind} agents from {where}, expected actor-critics and names")
-    stages: Stages = []
-    progress = Progress(len(envs), unit="environments")
+    check_kind(path, rule)
+    if not envs:
+        raise UsageError(f"{path} holds a rule from environments without names, expected known ones to learn in")
+    progress, stages = Progress(len(envs), unit="environments"), []
     for i, env in enumerate(envs):
-        stages += experience(path, rule, env)
+        stages += of_fresh(path, rule, env)
         progress.update(i + 1)
+    return write(rule, stages, Path(out or path.parent / "analysis"), path.stem)
+
+
+def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:
+    """Fit formulas to the targets of a run's own agent at its end; files as of `write`, in analysis/ of the run.
+
+    η is written as a rule, too, rule.npz.
+
+    Raises:
+      UsageError: if it is not of actor-critics.
+    """
+    rule = Rule(run.name, loaded.config.agent_only(), loaded.meta_params, Origin((loaded.config.env,), None, None))
+    check_kind(run, rule)
+    folder = Path(out or run / "analysis")
+    rule.save(folder / "rule.npz")
+    return write(rule, of_trained(loaded), folder, "rule")
+
+
+def check_kind(path: Path, rule: Rule) -> None:
+    if (kind := rule.config.rule.kind) != "actor_critic":
+        raise UsageError(f"{path} holds a rule of {kind} agents, expected actor-critics: formulas are their targets")
+
+
+def write(rule: Rule, stages: Stages, folder: Path, name: str) -> Path:
+    """Print formulas for a rule's targets, and write <name>_formulas.csv, and of each a rule, <name>_<its size>.npz.
+
+    Returns the path of the former.
+    """
     note(f"formulas: {NUM_PROGRAMS:,} programs are tried")
-    rows, folder = formulas(rule, stages), Path(out or path.parent / "analysis")
+    rows = formulas(rule, stages)
     for row in rows[:-1]:
-        rule_of(row["formula"], rule).save(folder / f"{path.stem}_{row['size']}.npz")
-    files.write_csv(folder / f"{path.stem}_formulas.csv", rows)
-    print(table([row | {name: f"{row[name]:.2g}" for name in ("error", "alone")} for row in rows]))
-    return folder / f"{path.stem}_formulas.csv"
+        rule_of(row["formula"], rule).save(folder / f"{name}_{row['size']}.npz")
+    files.write_csv(folder / f"{name}_formulas.csv", rows)
+    print(table([row | {x: f"{row[x]:.2g}" for x in ("error", "alone")} for row in rows]))
+    return folder / f"{name}_formulas.csv"
 
 
 def _flat(stages: Stages, of: Callable[[dict[str, Any]], Any]) -> np.ndarray:

@@ -7,7 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+import frodo
 from experiments.analyses import target_formulas
+from experiments.runs.loaded_agent import of_result
 from frodo.rules.files import Origin, fit_rule, load_rule, make_rule
 from frodo.runs.errors import UsageError
 from meta.programs.evaluation import Given, evaluate, no_draws
@@ -48,7 +50,7 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(target_formulas, name, value)
     rule = dataclasses.replace(fit_rule("n_step_return"), origin=Origin(("toy/catch/5x4",) * 2, 10, 2.0))
     rule.save(tmp_path / "known.npz")
-    path = target_formulas.write(tmp_path / "known.npz", load_rule(tmp_path / "known.npz"))
+    path = target_formulas.of_file(tmp_path / "known.npz", load_rule(tmp_path / "known.npz"))
     assert path == tmp_path / "analysis" / "known_formulas.csv"
     with path.open(newline="") as file:
         *rows, vtrace = csv.DictReader(file)
@@ -61,15 +63,38 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch, capsys):
         assert (own.formula, own.discount, own.entropy_cost) == (row["formula"], of.discount, of.entropy_cost)
 
 
+def test_a_run_has_formulas_for_its_own_agent(tmp_path, monkeypatch):
+    for name, value in {"STAGES": 2, "NUM_PROGRAMS": 600, "NUM_POINTS": 100, "NUM_COLUMNS": 6}.items():
+        monkeypatch.setattr(target_formulas, name, value)
+    settings = dict(network=frodo.NetworkConfig("mlp", (8,)), unroll=5, validation_unroll=5, batch_size=4)
+    result = frodo.discover_online("toy/catch/5x4", "frodo", num_steps=120, key=jax.random.key(0), **settings)
+    result.save(tmp_path / "agent.npz")
+    loaded = of_result(str(tmp_path / "agent.npz"), "toy/catch/5x4")
+    stages = target_formulas.of_trained(loaded)
+    assert [stage["targets"].shape for stage in stages] == [(5, 6)] * 6
+    for before, after in zip(stages, stages[1:], strict=False):
+        np.testing.assert_array_equal(before["predictions"]["value"][-1], after["predictions"]["value"][0])
+    goes_on = (stages[0]["inputs"]["gamma"] > 0)[:-1]
+    assert 0 < goes_on.sum() < goes_on.size  # episodes end inside
+    np.testing.assert_array_equal(stages[0]["inputs"]["G_next"][:-1][goes_on], stages[0]["targets"][1:][goes_on])
+    path = target_formulas.of_run(loaded, tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, load_rule(path.with_name("rule.npz")).meta_params, result.meta_params)
+    assert path == tmp_path / "analysis" / "rule_formulas.csv" and list(path.parent.glob("rule_*.npz"))
+
+
 @pytest.mark.parametrize(
     ("settings", "origin", "reason"),
     [
-        ({}, None, "is a rule of actor_critic agents from environments without names, expected"),
-        ({"kind": "prediction"}, Origin(("toy/catch",), 1, 1.0), "is a rule of prediction agents from toy/catch, exp"),
+        ({}, None, "holds a rule from environments without names, expected"),
+        (
+            {"kind": "prediction"},
+            Origin(("toy/catch",), 1, 1.0),
+            "holds a rule of prediction agents, expected actor-critics",
+        ),
     ],
 )
 def test_a_rule_without_known_environments_or_policy_is_refused(settings, origin, reason, tmp_path):
     rule = dataclasses.replace(make_rule("frodo", **settings), origin=origin)
     with pytest.raises(UsageError, match=f"rule.npz {reason}"):
-        target_formulas.write(tmp_path / "rule.npz", rule)
+        target_formulas.of_file(tmp_path / "rule.npz", rule)
     assert not list(tmp_path.iterdir())
