@@ -156,6 +156,8 @@ def with_file(word):
     flag, _, value = word.partition("=")
     if not value.endswith(".npz") or flag == "--out" or flag == "--weights" or Path(value).is_absolute():
         return word
+    if flag == "--target_rule":
+        return f"{flag}={DOCS}/compare_formula/catch_and_grids_5.npz"
     is_scalar = flag == "--scalar_rule" or "frodo" in value
     return f"{flag}={SHIPPED}/{'catch_and_grids' if is_scalar else 'catch_disco'}.npz"
 
