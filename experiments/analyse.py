@@ -12,7 +12,8 @@ and the end of a life, and the corrections of settings and targets, into analysi
 them: shorter ones, and more exact ones. Of a scalar rule of actor-critics, the kind frodo, or of a run by which one was
 discovered online, it fits formulas to the targets of fresh agents that learn by it where it was discovered; each is
 written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs, `--target_rule` of
-`frodo compare`).
+`frodo compare`). Of a formula, `error` is what it lacks as a share of the variance of G − v, given the rule's own next
+target, in environments that it was not fitted to; `alone` is the same where the formula makes all targets.
 """
 
 from pathlib import Path
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> None:
     if folder.suffix == ".npz":
         for name in ("figures", "seed"):
             if FLAGS[name].present:
-                raise UsageError(f"--{name}={FLAGS[name].value}: {folder} is a rule, which has one picture")
+                raise UsageError(f"--{name}={FLAGS[name].value}: {folder} is a rule, expected a run")
         with caused_by(str(folder)):
             rule = load_rule(folder)
         if rule.config.rule.name == "frodo":
@@ -47,5 +48,7 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_list("figures", list(figures.FIGURES), "Which figures of a run.")
     flags.DEFINE_integer("seed", None, "Seed of the run whose agent it is; by default the first.", lower_bound=0)
-    flags.DEFINE_string("out", "", "Folder of the figures; the run's folder analysis/ if not given.")
+    flags.DEFINE_string(
+        "out", "", "Folder of what is written; analysis/ in the run's folder, or next to the rule, if not given."
+    )
     command_line.start(main)

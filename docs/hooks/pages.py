@@ -139,21 +139,29 @@ def leaderboard() -> str:
     from frodo.rules import cards
 
     found = _cards()
-    links = "\n".join(f"- [{card.name}](../zoo/{card.name}.md)" for card in found)
-    return "\n\n".join(["# Leaderboard", LEADERBOARD_INTRO, cards.leaderboard(found), "## Cards", links]) + "\n"
+    if not found:
+        return f"# Leaderboard\n\n{LEADERBOARD_INTRO}\nThere are no cards yet.\n"
+    links = "\n".join(f"- [{name}](../zoo/{name}.md)" for name in found)
+    table = cards.leaderboard(list(found.values()))
+    return "\n\n".join(["# Leaderboard", LEADERBOARD_INTRO, table, "## Cards", links]) + "\n"
 
 
-def _cards() -> list[Any]:
+def _cards() -> dict[str, Any]:
+    """Return the cards in docs/zoo/, each in a folder of its name; a ValueError names one that is elsewhere."""
     from frodo.rules import zoo
 
-    return [zoo.card_of(path.parent) for path in sorted((ROOT / "docs/zoo").glob(f"*/{zoo.CARD}"))]
+    found = {path.parent.name: zoo.card_of(path.parent) for path in sorted((ROOT / "docs/zoo").glob(f"*/{zoo.CARD}"))}
+    for name, card in found.items():
+        if card.name != name:
+            raise ValueError(f"docs/zoo/{name} has the card of {card.name!r}, expected a folder of that name")
+    return found
 
 
 def _card_pages() -> Iterator[tuple[str, str]]:
     """Give name and text of the page of each card."""
     from frodo.rules import cards
 
-    yield from ((card.name, cards.to_markdown(card)) for card in _cards())
+    yield from ((name, cards.to_markdown(card)) for name, card in _cards().items())
 
 
 class _Flags(typing.NamedTuple):

@@ -134,13 +134,13 @@ def run(folder: Path, figures: Sequence[str], seed: int | None = None, out: str 
         if name not in FIGURES:
             hint = did_you_mean(name, FIGURES)
             raise UsageError(f"--figures: {name!r} is none{hint}; there are {', '.join(FIGURES)}")
-    plots.require()
     agent = loaded_agent.load(folder, seed)
     rule = agent.config.rule.name
     if rule == "frodo":
         if list(figures) != list(FIGURES):
             raise UsageError(f"--figures={','.join(figures)}: {folder} is a run of the rule frodo, which has formulas")
         return [target_formulas.of_run(agent, folder, out)]
+    plots.require()
     if missing := sorted({"y", "z"} - set(agent.learner.setup.rule.spec(2))):
         raise UsageError(f"{folder} holds a run of the rule {rule}: its agent does not predict {', '.join(missing)}")
     title = f"{Path(agent.config.init_meta_params).stem or rule} on {agent.config.env}, seed {agent.seed}"

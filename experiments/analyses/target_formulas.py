@@ -1,7 +1,8 @@
 """Formulas for a learned scalar target: what G is, step by step, in reward, values, policy and the target after it.
 
 A formula is fitted to the targets of agents that learn by the rule where it was discovered, and is a rule itself, of
-the kind target_program.
+the kind target_program. The trajectories are on-policy: π is μ, so how a rule weighs actions of other policies is not
+seen.
 """
 
 import dataclasses
@@ -14,23 +15,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.environments.names import make_pure
+from agents.environments.names import is_pure, make_pure
+from agents.types import Trajectory
 from experiments.runs import settings
 from experiments.runs.loaded_agent import LoadedAgent, play, rule_inputs
 from frodo import files
 from frodo.logs import Progress, note, table
 from frodo.regimes.learner import Learner, build_learner
 from frodo.regimes.lifetimes import make_online_program
-from frodo.rules.files import Origin, Rule
-from frodo.runs.errors import UsageError
+from frodo.rules.files import Origin, Rule, load_rule
+from frodo.runs.errors import UsageError, caused_by
 from frodo.settings.registry import RuleConfig
 from meta.programs.evaluation import Given, evaluate, no_draws
 from meta.programs.language import TARGETS, Program, parse
 from meta.programs.regression import fit, values_of
 from meta.programs.targets import FORMULAS, TargetProgramConfig, inputs_of, is_cut, targets, with_next
+from meta.updates.lifetime import AgentState
 
 ENV_STEPS, STAGES = 100_000, 10  # of a life in each environment, in which targets are looked at so many times
-NUM_COLUMNS = 64  # environments in which a trained agent acts
+NUM_COLUMNS, WARM_UP = 64, 100  # environments in which a trained agent acts, and steps before it is looked at
 NUM_POINTS, NUM_PROGRAMS, MAX_NODES = 4_000, 20_000, 14  # steps that formulas are fitted to
 SEED = 0
 
@@ -51,12 +54,17 @@ def of_fresh(path: Path, rule: Rule, env: str) -> Stages:
     run, again = jax.jit(program.run, static_argnums=1), jax.jit(program.again)
     state = jax.jit(program.init)(jax.random.key(SEED), rule.meta_params)
 
-    look = jax.jit(lambda *of: stage_of(learner, *learner.rule_inputs(*of)))
+    @jax.jit
+    def look(agent: AgentState, trajectory: Trajectory) -> dict[str, Any]:
+        loaded = LoadedAgent(config, SEED, learner, agent, rule.meta_params)
+        return stage_of(learner, rule.meta_params, agent.rule_state, *rule_inputs(loaded, trajectory))
+
     stages = []
     for _ in range(STAGES):
         state, *_ = run(state, max(1, ENV_STEPS // program.env_steps // STAGES))
         _, parts = again(state)
-        stages.append(jax.tree.map(np.asarray, look(state.learner, jax.tree.map(lambda x: x[0], parts[0]))))
+        first = jax.tree.map(lambda x: x[0], parts[0])
+        stages.append(jax.tree.map(np.asarray, look(state.learner.agent, first)))
     return stages
 
 
@@ -64,12 +72,12 @@ def of_trained(loaded: LoadedAgent) -> Stages:
     """Return the same of an agent at the end of a run, which acts on in new environments."""
     num_steps = loaded.config.unroll
     num = max(STAGES, 2 * NUM_POINTS // (num_steps * NUM_COLUMNS))
-    trajectory, _ = play(loaded, num * num_steps, NUM_COLUMNS, loaded.seed)
+    trajectory, _ = play(loaded, WARM_UP + num * num_steps, NUM_COLUMNS, loaded.seed)
     trajectory, predictions, _ = jax.jit(lambda trajectory: rule_inputs(loaded, trajectory))(trajectory)
     look = jax.jit(functools.partial(stage_of, loaded.learner))
     longer = {"observation", "is_first"}  # by the observation after the last step
     stages = []
-    for start in range(0, num * num_steps, num_steps):
+    for start in range(WARM_UP, WARM_UP + num * num_steps, num_steps):
         steps = lambda x, more=0, start=start: x[start : start + num_steps + more]
         cut = {name: steps(x, name in longer) for name, x in trajectory._asdict().items() if name != "core_state"}
         own = {name: steps(x, 1) for name, x in predictions.items()}
@@ -115,9 +123,14 @@ def spread(stages: Stages) -> float:
     return float(np.var(_flat(stages, lambda stage: stage["targets"] - stage["inputs"]["v"])))
 
 
+def _is_held_out(stage: dict[str, Any]) -> np.ndarray:
+    steps, columns = np.indices(stage["targets"].shape)
+    return (columns if columns.shape[1] > 2 else steps) % 3 == 1
+
+
 def rule_of(formula: str, rule: Rule) -> Rule:
     """Return the rule whose targets a formula makes, for the agents of a scalar rule."""
-    names = ("discount", "reduction", "value_cost", "entropy_cost")
+    names = ("discount", "reduction", "value_cost", "entropy_cost", "vtrace_lambda")
     shared = {name: getattr(rule.config.rule.settings, name) for name in names}
     config = rule.config.replace(rule=RuleConfig("target_program", TargetProgramConfig(formula=formula, **shared)))
     found = Rule("target_program", config, None, rule.origin)
@@ -127,9 +140,10 @@ def rule_of(formula: str, rule: Rule) -> Rule:
 def formulas(rule: Rule, stages: Stages) -> Rows:
     """Return formulas, from short to exact, and V-trace's: `error` from the rule's own next target, `alone` without it.
 
-    The first is of environments that the formula was not fitted to, every third of a batch.
+    The first is of environments that the formula was not fitted to, every third of a batch; of a batch of one or two,
+    of every third step.
     """
-    is_out = _flat(stages, lambda stage: np.indices(stage["targets"].shape)[1] % 3 == 1)
+    is_out = _flat(stages, _is_held_out)
     inputs = {name: _flat(stages, lambda stage: stage["inputs"][name]) for name in TARGETS.inputs}  # noqa: B023
     y, discount = _flat(stages, lambda stage: stage["targets"]), rule.config.rule.settings.discount
     of = lambda where: {name: x[where] for name, x in inputs.items()}
@@ -148,12 +162,17 @@ def of_file(path: Path, rule: Rule, out: str = "") -> Path:
     """Fit formulas to the targets of fresh agents, where a rule was discovered; files as of `write`, next to its own.
 
     Raises:
-      UsageError: if the rule was discovered in environments that are not known, or is not of actor-critics.
+      UsageError: if the rule was discovered in environments that are not known or not pure, or is not of actor-critics.
     """
-    envs = list(dict.fromkeys(rule.origin.envs)) if rule.origin else []
     check_kind(path, rule)
+    envs = list(dict.fromkeys(rule.origin.envs)) if rule.origin else []
     if not envs:
-        raise UsageError(f"{path} holds a rule from environments without names, expected known ones to learn in")
+        raise UsageError(f"{path} does not say where its rule was discovered: give the folder of a run that learned it")
+    for env in envs:
+        if not is_pure(env):
+            raise UsageError(f"{path} holds a rule from {env}, on the host: give the folder of a run that learned it")
+        with caused_by(str(path)):
+            make_pure(env)
     progress, stages = Progress(len(envs), unit="environments"), []
     for i, env in enumerate(envs):
         stages += of_fresh(path, rule, env)
@@ -164,21 +183,25 @@ def of_file(path: Path, rule: Rule, out: str = "") -> Path:
 def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:
     """Fit formulas to the targets of a run's own agent at its end; files as of `write`, in analysis/ of the run.
 
-    η is written as a rule, too, rule.npz.
+    η is written as a rule, too, <the run's name>.npz.
 
     Raises:
       UsageError: if it is not of actor-critics.
     """
-    rule = Rule(run.name, loaded.config.agent_only(), loaded.meta_params, Origin((loaded.config.env,), None, None))
+    config, name = loaded.config, run.resolve().name
+    before = load_rule(config.init_meta_params).origin if config.init_meta_params else None
+    envs = (*(before.envs if before else ()), *(() if config.is_frozen else (config.env,)))
+    rule = Rule(name, config.agent_only(), loaded.meta_params, Origin(tuple(dict.fromkeys(envs)), None, None))
     check_kind(run, rule)
     folder = Path(out or run / "analysis")
-    rule.save(folder / "rule.npz")
-    return write(rule, of_trained(loaded), folder, "rule")
+    rule.save(folder / f"{name}.npz")
+    return write(rule, of_trained(loaded), folder, name)
 
 
 def check_kind(path: Path, rule: Rule) -> None:
     if (kind := rule.config.rule.kind) != "actor_critic":
-        raise UsageError(f"{path} holds a rule of {kind} agents, expected actor-critics: formulas are their targets")
+        shown = kind.replace("_", "-")
+        raise UsageError(f"{path} holds a rule of {shown} agents, expected actor-critics: formulas are their targets")
 
 
 def write(rule: Rule, stages: Stages, folder: Path, name: str) -> Path:

@@ -218,7 +218,7 @@ METHODS = {
         _with_rule(_frozen(_adapted), is_lifetime_held=True),
     ),
     "disco103_policy": Method(
-        "Disco103, π̂ and q alone",
+        "Disco103, without the losses of y, z and p",
         OF_DISCO103,
         FROZEN,
         "disco103",

@@ -119,8 +119,8 @@ def targets(
     """
 
     def step(following: Array, at: tuple[dict[str, Array], Array, Array]) -> tuple[Array, Array]:
-        inputs, is_cut, is_valid = at
-        target = jnp.where(is_valid, compute(with_next(inputs, following, is_cut)), inputs["v"])
+        inputs, cut, is_valid = at
+        target = jnp.where(is_valid, compute(with_next(inputs, following, cut)), inputs["v"])
         return target, target
 
     steps = inputs_of(trajectory, values, logits, discount)
@@ -146,9 +146,9 @@ def is_cut(trajectory: Trajectory) -> Array:
     return trajectory.truncated | ~trajectory.valid
 
 
-def with_next(inputs: dict[str, Array], following: Array, is_cut: Array) -> dict[str, Array]:
+def with_next(inputs: dict[str, Array], following: Array, cut: Array) -> dict[str, Array]:
     """Return all inputs of a program, in the order of `TARGETS`, where `following` is the target after a step."""
-    following = jnp.where(is_cut, inputs["v_next"], jnp.where(inputs["gamma"] > 0, following, 0.0))
+    following = jnp.where(cut, inputs["v_next"], jnp.where(inputs["gamma"] > 0, following, 0.0))
     return {name: (inputs | {"G_next": following})[name] for name in TARGETS.inputs}
 
 

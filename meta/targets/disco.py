@@ -90,6 +90,8 @@ class DiscoConfig(Settings):
         super().validate()
         if self.hidden != "nothing" and "y_z" in self.without:
             raise ValueError(f"hidden is {self.hidden!r}, expected 'nothing' where there are no y and z")
+        if self.is_lifetime_held and not self.lifetime_lstm:
+            raise ValueError("is_lifetime_held is True, expected False where there is no lifetime LSTM")
         if self.core == "transformer" and self.lstm % FutureTransformer.NUM_HEADS:
             raise ValueError(
                 f"lstm is {self.lstm}, expected a multiple of {FutureTransformer.NUM_HEADS} for a transformer"

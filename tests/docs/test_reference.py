@@ -14,8 +14,11 @@ import frodo
 from docs.hooks import pages
 from experiments.command import programs
 from experiments.runs import setting_flags
+from frodo import files
+from frodo.rules.cards import ALL, Estimate
 from frodo.settings.registry import RULES
 from tests.experiments.runs.test_setting_flags import config_classes
+from tests.frodo.rules.test_zoo import card_of
 from tests.test_structure import LAYERS
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +75,22 @@ def test_every_setting_is_on_the_page(settings):
         assert one.__name__ in settings and sorted(shown) == sorted(names), one
     for name, entry in RULES.items():
         assert settings[name][0] == [field.name for field in dataclasses.fields(entry.settings)], name
+
+
+def test_the_leaderboard_is_made_of_cards_in_folders_of_their_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    assert "There are no cards yet." in pages.leaderboard() and not list(pages._card_pages())
+    for name, value in (("mine", 0.5), ("other", 0.7)):
+        score = (Estimate(ALL, "", value, 0.1, 0.9), Estimate("toy/catch", "", value, 0.1, 0.9))
+        card = dataclasses.replace(card_of("0" * 64), name=name, scores=score, seen=())
+        files.write(tmp_path / "docs/zoo" / name / "card.json", card.to_json())
+    text = pages.leaderboard()
+    assert "- [mine](../zoo/mine.md)\n- [other](../zoo/other.md)" in text
+    assert 0 < text.index("| other | 0.70") < text.index("| mine | 0.50")
+    assert {name: "# " + name in page for name, page in pages._card_pages()} == {"mine": True, "other": True}
+    (tmp_path / "docs/zoo/mine").rename(tmp_path / "docs/zoo/ppo")
+    with pytest.raises(ValueError, match="docs/zoo/ppo has the card of 'mine', expected a folder of that name"):
+        pages.leaderboard()
 
 
 def test_links_of_the_page_of_settings_are_to_its_headings(settings):

@@ -294,6 +294,7 @@ def test_predictions_hidden_as_their_mean_say_no_more_than_it():
         ({"core": "transformr"}, "^core is 'transformr'.*did you mean 'transformer'"),
         ({"core": "transformer", "lstm": 6}, "lstm is 6, expected a multiple of 4"),
         ({"hidden": "own", "without": ("y_z",)}, "^hidden is 'own', expected 'nothing'"),
+        ({"lifetime_lstm": 0, "is_lifetime_held": True}, "^is_lifetime_held is True, expected False where there is no"),
         ({"lifetime_lstm": -1}, "^lifetime_lstm is -1, expected an integer of at least 0$"),
         ({"prediction_size": 0}, "^prediction_size is 0, expected an integer of at least 1$"),
         ({"max_value": 0}, "^max_value is 0, expected an integer of at least 1$"),
