@@ -9,11 +9,12 @@ Of a run it reads the agent from the last checkpoint and lets it act. For each o
 4, it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/. Of a rule of the kind lpo
 or corrected_ppo it draws the loss of the policy over the ratio, next to PPO's and DPO's, at the beginning, the middle
 and the end of a life, and the corrections of settings and targets, into analysis/ next to its file, with formulas for
-them: shorter ones, and more exact ones. Of a scalar rule of actor-critics, the kind frodo, or of a run by which one was
-discovered online, it fits formulas to the targets of fresh agents that learn by it where it was discovered; each is
-written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs, `--target_rule` of
-`frodo compare`). Of a formula, `error` is what it lacks as a share of the variance of G − v, given the rule's own next
-target, in environments that it was not fitted to; `alone` is the same where the formula makes all targets.
+them: shorter ones, and more exact ones. Of a scalar rule of actor-critics, the kind frodo, it fits formulas to the
+targets of fresh agents that learn by it where it was discovered; of a run with such a rule, to those of its own agent.
+Each is written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs,
+`--target_rule` of `frodo compare`). Of a formula, `error` is what it lacks as a share of the variance of G − v, given
+the rule's own next target, in environments that it was not fitted to; `alone` is the same where the formula makes all
+targets.
 """
 
 from pathlib import Path

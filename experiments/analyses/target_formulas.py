@@ -102,10 +102,7 @@ def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
 
 
 def errors_of(program: Program, discount: float, stages: Stages) -> float:
-    """Return the error of targets that a program makes alone, from a trajectory's last step to its first.
-
-    It is the mean square of what they lack, as a share of the variance of G − v, as all errors here.
-    """
+    """Return the mean square of what the targets lack that a program makes alone, from the last step to the first."""
 
     @jax.jit
     def errors(stage: dict[str, Any]) -> Any:
@@ -115,7 +112,7 @@ def errors_of(program: Program, discount: float, stages: Stages) -> float:
         return found - stage["targets"]
 
     own = [np.asarray(errors(stage))[stage["trajectory"].valid] for stage in stages]
-    return float(np.mean(np.square(np.concatenate(own))) / spread(stages))
+    return float(np.mean(np.square(np.concatenate(own))))
 
 
 def spread(stages: Stages) -> float:
@@ -140,8 +137,8 @@ def rule_of(formula: str, rule: Rule) -> Rule:
 def formulas(rule: Rule, stages: Stages) -> Rows:
     """Return formulas, from short to exact, and V-trace's: `error` from the rule's own next target, `alone` without it.
 
-    The first is of environments that the formula was not fitted to, every third of a batch; of a batch of one or two,
-    of every third step.
+    Both are mean squares as shares of the variance of G − v. The first is of environments that the formula was not
+    fitted to, every third of a batch; of a batch of one or two, of every third step.
     """
     is_out = _flat(stages, _is_held_out)
     inputs = {name: _flat(stages, lambda stage: stage["inputs"][name]) for name in TARGETS.inputs}  # noqa: B023
@@ -150,10 +147,10 @@ def formulas(rule: Rule, stages: Stages) -> Rows:
     points = np.random.default_rng(SEED).permutation(np.flatnonzero(~is_out))[:NUM_POINTS]
     found = fit(of(points), y[points], num_programs=NUM_PROGRAMS, max_nodes=MAX_NODES)
     programs = {one.formula: one.program for one in found} | {FORMULAS["vtrace"]: parse(TARGETS, FORMULAS["vtrace"])}
-    rows = []
+    rows, variance = [], spread(stages)
     for formula, program in programs.items():
-        error = np.mean(np.square(values_of(program, of(is_out)) - y[is_out])) / spread(stages)
-        alone = errors_of(program, discount, stages)
+        error = np.mean(np.square(values_of(program, of(is_out)) - y[is_out])) / variance
+        alone = errors_of(program, discount, stages) / variance
         rows.append({"size": len(program), "error": float(error), "alone": alone, "formula": formula})
     return rows
 
