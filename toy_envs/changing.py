@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from toy_envs import base
+from toy_envs.wrapper import Wrapper
 
 CHANGES = ("rewards", "actions")
 
@@ -19,7 +20,7 @@ class ChangingState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Changing(base.Environment[ChangingState]):
+class Changing(Wrapper):
     """A pure environment whose rewards or actions are others after every `period` of its steps, over all episodes.
 
     The steps are counted on where a population begins the next lifetime in it.
@@ -33,28 +34,15 @@ class Changing(base.Environment[ChangingState]):
       ValueError: if there is no such change, or the period is below 1.
     """
 
-    environment: base.Environment
     change: str
     period: int
 
     def __post_init__(self):
-        base.check_pure("environment", self.environment)
+        super().__post_init__()
         if self.change not in CHANGES:
             raise ValueError(f"change is {self.change!r}, expected one of {', '.join(CHANGES)}")
         if self.period < 1:
             raise ValueError(f"period is {self.period}, expected at least 1 step")
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.environment.observation_shape
-
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]
-        return self.environment.num_actions
-
-    @property
-    def horizon(self) -> int | None:  # type: ignore[override]
-        return self.environment.horizon
 
     @property
     def reward_range(self) -> tuple[float, float] | None:  # type: ignore[override]
@@ -65,24 +53,8 @@ class Changing(base.Environment[ChangingState]):
         return -largest, largest
 
     @property
-    def program(self) -> "Changing":
-        return dataclasses.replace(self, environment=self.environment.program)
-
-    @property
-    def tested(self) -> "Changing":
-        return dataclasses.replace(self, environment=self.environment.tested)
-
-    @property
-    def has_time_left(self) -> bool:
-        return self.environment.has_time_left
-
-    @property
-    def task_ids(self) -> range:
-        return self.environment.task_ids
-
-    @property
-    def held_out_ids(self) -> range | None:  # type: ignore[override]
-        return self.environment.held_out_ids
+    def no_op(self) -> int | None:  # type: ignore[override]
+        return None if self.change == "actions" else self.environment.no_op
 
     def numbered_state(self, task_id: base.Array) -> ChangingState:
         return ChangingState(self.environment.numbered_state(task_id), jnp.zeros((), jnp.int32))

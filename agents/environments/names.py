@@ -23,9 +23,11 @@ from toy_envs.base import Environment, check_pure
 from toy_envs.changing import CHANGES, Changing
 from toy_envs.rule_room import KINDS
 from toy_envs.trials import Trials
+from toy_envs.wrapper import Scaled
 
+NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?"
 MAX_ON_HOST = 10_000  # environments of a batch
-_FORMS = {
+FORMS = {
     "toy": "toy/<name>",
     "gymnax": "gymnax/<Id>",
     "craftax": "craftax/<Id>",
@@ -34,6 +36,7 @@ _FORMS = {
     "bsuite": "bsuite/<experiment>/<index>",
     "envpool": "envpool/<Id>",
     "changing": "changing/<rewards or actions>/<steps>/<environment>",
+    "scaled": "scaled/<factor>/<environment>",
     "trials": "trials/<trials>/<environment>",
     "atari": "atari/<Game>",
 }
@@ -53,6 +56,7 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
     "envpool": envpool_ids,
     "atari": lambda: map(atari57.camel_case, atari57.atari57_scores()),
     "changing": lambda: [f"{change}/2000/toy/catch" for change in CHANGES],
+    "scaled": lambda: ["10/toy/catch"],
     "trials": lambda: ["4/toy/bandit/2", *(f"4/toy/rule_room/{kind}" for kind in KINDS)],
 }
 
@@ -72,6 +76,8 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     - `atari/<Game>`: one of Atari-57, as `atari/MsPacman` or `atari/ms_pacman`, with `ATARI_PREPROCESSING`.
     - `changing/<rewards or actions>/<steps>/<environment>`, as `changing/rewards/2000/toy/catch`: a pure environment
       that is another one after every so many steps of a lifetime (`toy_envs.changing`).
+    - `scaled/<factor>/<environment>`, as `scaled/1e-3/toy/catch`: a pure environment whose rewards are so many times
+      as large (`toy_envs.wrapper`).
     - `trials/<trials>/<environment>`, as `trials/4/toy/rule_room/main`: a pure environment in episodes of so many
       trials of one task (`toy_envs.trials`), or, as `trials/1-6/...`, of a number that is drawn. One that changes does
       so within the episode: it begins with the task. `trials/4/forgetful/...` resets the memory at each trial's end.
@@ -107,6 +113,8 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     try:
         if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
             return Changing(make_pure(found[3]), found[1], int(found[2]))
+        if suite == "scaled" and (found := re.fullmatch(rf"({NUMBER})/(.+)", rest)) and _is_plain(found[2]):
+            return Scaled(make_pure(found[2]), float(found[1]))
         found = re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)
         if suite == "trials" and found and _is_plain(found[4]):
             return Trials(make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
@@ -117,7 +125,12 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
 
 def is_pure(name: str) -> bool:
     """Say whether an environment of that name is made of pure functions, not a batch on the host."""
-    return name.partition("/")[0] in ("toy", *_OF_LIBRARIES, "changing", "trials")
+    return name.partition("/")[0] in ("toy", *_OF_LIBRARIES, "changing", "scaled", "trials")
+
+
+def unscaled(name: str) -> str:
+    """Return the name of the environment whose rewards one has at another scale, or the name itself."""
+    return name.split("/", 2)[-1] if name.startswith("scaled/") else name
 
 
 def _is_plain(name: str) -> bool:
@@ -134,10 +147,10 @@ def _unknown_name(name: str) -> ValueError:
     suite = name.partition("/")[0]
     if suite == "dmlab":
         return ValueError(f"unknown environment {name!r}: DeepMind Lab has no adapter, plans alone know what it shows")
-    suites = [suite] if suite in _FORMS else list(_FORMS)
+    suites = [suite] if suite in FORMS else list(FORMS)
     known = [f"{suite}/{rest}" for suite in suites for rest in _known(suite)]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-    forms = " or ".join(_FORMS[suite] for suite in suites)
+    forms = " or ".join(FORMS[suite] for suite in suites)
     return ValueError(
         f"unknown environment {name!r}: expected {forms}, the nearest match is {nearest!r}; one of your own is a "
         "subclass of frodo.Environment, given itself (docs/start/own_environment.md)"

@@ -6,6 +6,7 @@ A cell is a method in an environment.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from agents.environments.names import unscaled
 from experiments.comparison.methods import METHODS, RULE_FLAGS, row_of, rule_flags
 from experiments.comparison.protocol import Grid, Program, family
 from frodo.regimes.scores import BSUITE_CATCH, reference_scores
@@ -157,8 +158,9 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
 def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_seen: bool) -> list[str]:
     """Return the environments that a rule was discovered in and is to be evaluated in: a UsageError, unless allowed."""
     suites = tuple(env[:-1] for env in known if env.endswith("/*"))
-    identities = {_identity(env) for env in known}
-    seen = [env for env in comparison.envs if _identity(env) in identities or (suites and env.startswith(suites))]
+    identities = {_identity(unscaled(env)) for env in known}
+    is_seen = lambda env: _identity(env) in identities or (suites and env.startswith(suites))
+    seen = [env for env in comparison.envs if is_seen(unscaled(env))]
     if seen and not allow_seen:
         raise UsageError(
             f"{rule} was discovered in {seen[0]}, which it would be evaluated in: leave the environment out, or say "

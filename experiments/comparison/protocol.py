@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agents.environments.names import unscaled
 from agents.validation import did_you_mean
 from experiments.runs import command_line
 from frodo.runs.errors import UsageError
@@ -37,8 +38,8 @@ FAMILIES = {
 
 
 def family(env: str) -> str:
-    """Return the name of the family that an environment is of."""
-    return next(name for name, one in FAMILIES.items() if one.has(env))
+    """Return the name of the family that an environment is of, at any scale of its rewards."""
+    return next(name for name, one in FAMILIES.items() if one.has(unscaled(env)))
 
 
 def groups_of(envs: Sequence[str]) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 import re
 
-from agents.environments.names import is_pure, make_environment
+from agents.environments.names import FORMS, is_pure, make_environment
 from agents.types import Params
 from frodo.files import MAX_ENTRIES
 from frodo.regimes.scores import task_of
@@ -87,9 +87,7 @@ def parse_envs(text: str) -> tuple[str, ...]:
             raise UsageError(f"--envs={text}: these are more than {MAX_ENTRIES} environments; give fewer")
         envs.extend(f"{match[1]}{number}" for number in numbers) if match else envs.append(part)
     for env in envs:
-        if re.fullmatch(r"(toy|gymnax|craftax|navix|bsuite|envpool|atari|changing|trials)/.*", env) is None or is_pure(
-            env
-        ):
+        if is_pure(env) or re.fullmatch(f"({'|'.join(FORMS)})/.*", env) is None:
             make_environment(env, 1, 0)  # refuses an unknown name
     return tuple(envs)
 

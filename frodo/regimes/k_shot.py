@@ -17,9 +17,9 @@ from frodo.regimes.adaptation import held_out_tasks, returns_by_trial
 from frodo.regimes.learner import Learner
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
-from toy_envs.changing import Changing
 from toy_envs.rule_room import KINDS, NOTHING, RuleRoom
 from toy_envs.rule_room_optimum import best_returns, oracle_return, possible_reactions
+from toy_envs.wrapper import Wrapper
 
 NUM_LAYOUTS = 64  # over which the optimum of rule rooms is a mean: the first of the tasks
 MAX_PULLS = 40  # of two arms, up to which the best explorer's return is computed
@@ -109,7 +109,7 @@ class References(NamedTuple):
 
 def check_solvable(environment: Environment) -> None:
     """Raise a ValueError where tasks are of a kind without a goal to find."""
-    if isinstance(environment, Changing):
+    if isinstance(environment, Wrapper):
         environment = environment.environment
     kinds = environment.shares if isinstance(environment, RuleRoom) else {}
     if found := [kind for kind in kinds if KINDS[kind].makes == NOTHING]:

@@ -84,7 +84,7 @@ def task_of(env: str) -> Task:
       UsageError: if it is none in JAX, or its bounds are not known.
     """
     if not is_pure(env):
-        raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or changing/...")
+        raise UsageError(f"{env} is stepped on the host, expected toy/..., gymnax/..., navix/... or the like")
     return Task(make_pure(env), *bounds(env))
 
 
@@ -96,6 +96,10 @@ def reference_scores(env: str) -> tuple[float, float]:
       UsageError: if they are not known.
     """
     suite, _, name = env.partition("/")
+    if suite == "scaled":
+        factor, _, scaled = name.partition("/")
+        random, best = reference_scores(scaled)
+        return float(factor) * random, float(factor) * best
     if suite == "changing":
         change, _, changed = name.split("/", 2)
         if change == "actions":
@@ -126,7 +130,7 @@ def reference_scores(env: str) -> tuple[float, float]:
         f"no scores of random and of best play are known for {env}, but for toy/catch, toy/catch/<rows>x<columns>, "
         "toy/grid_world/<an even number>, toy/rule_room/<kind>/held_out/<number>, bsuite/catch/<index>, "
         f"envpool/LunarLander-<version>, MiniGrid of envpool or navix, atari/<Game>, and {', '.join(KNOWN)}; "
-        "changing/actions/<steps>/ and one of them; or changing/rewards/<steps>/toy/catch"
+        "changing/actions/<steps>/ or scaled/<factor>/ and one of them; or changing/rewards/<steps>/toy/catch"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from agents.acting.replay import ReplayConfig
-from agents.environments.names import is_pure, make_environment
+from agents.environments.names import is_pure, make_environment, unscaled
 from agents.environments.suites import ATARI57
 from agents.networks.agent import IMAGE_TORSOS, NetworkConfig
 from frodo.settings.config import AgentConfig, OnlineConfig, outer_settings
@@ -287,6 +287,8 @@ def for_environment(env: str) -> OnlineConfig:
         return {"toy/random_walk": random_walk, "toy/catch": catch}[env]()
     if env.startswith("trials/"):
         return trials(env)
+    if (other := unscaled(env)) != env:
+        return for_environment(other).replace(env=env)
     return atari(env) if env.startswith("atari/") else vector_observations(env)
 
 

@@ -13,6 +13,7 @@ from toy_envs.changing import Changing
 from toy_envs.random_walk import RandomWalk
 from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
+from toy_envs.wrapper import Scaled
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
 needs_gymnax = pytest.mark.skipif(importlib.util.find_spec("gymnax") is None, reason="gymnax is not installed")
@@ -25,6 +26,14 @@ def test_toys_are_pure_environments():
     assert is_pure("changing/rewards/9/toy/catch")
     with pytest.raises(ValueError, match="^changing/actions/0/toy/catch: period is 0, expected at least 1 step$"):
         make_environment("changing/actions/0/toy/catch", 4, 0)
+
+
+@pytest.mark.parametrize("factor", ["1e-3", "0.001", "1000", "1e3", "2.5"])
+def test_pure_environments_at_another_scale_of_rewards(factor):
+    assert make_environment(f"scaled/{factor}/toy/catch/8x8", 4, 0) == Scaled(Catch(8, 8), float(factor))
+    assert is_pure(f"scaled/{factor}/toy/catch")
+    with pytest.raises(ValueError, match="^scaled/0/toy/catch: factor is 0, expected a positive, finite number$"):
+        make_environment("scaled/0/toy/catch", 4, 0)
 
 
 def test_trials_of_pure_environments():
@@ -54,6 +63,9 @@ def test_trials_of_pure_environments():
         pytest.param("CartPole-v1", "toy/<name> or .* or atari/<Game>", "gymnax/CartPole-v1", marks=needs_gymnax),
         ("", "toy/<name> or .* or atari/<Game>", ""),
         ("changing/rewards/toy/catch", "changing/<rewards or actions>/<steps>/<environment>", "changing/rewards/2000/"),
+        ("scaled/x/toy/catch", "scaled/<factor>/<environment>", "scaled/10/"),
+        ("scaled/2/bsuite/catch/0", "scaled/<factor>/<environment>", "scaled/"),
+        ("scaled/2", "scaled/<factor>/<environment>", "scaled/"),
         ("trials/4/bsuite/catch/0", "trials/<trials>/<environment>", "trials/"),
         ("trials/4/trials/2/toy/catch", "trials/<trials>/<environment>", "trials/"),
         ("changing/rewards/9/trials/2/toy/catch", "changing/<rewards or actions>/<steps>/<environment>", "changing/"),

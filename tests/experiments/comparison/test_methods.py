@@ -164,6 +164,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         ("bsuite/catch/1", "bsuite/catch/0"),
         ("toy/catch/10x5", "bsuite/catch/0"),
         ("gymnax/CartPole-v1", "envpool/CartPole-v1"),
+        ("toy/catch", "scaled/10/toy/catch"),
+        ("scaled/10/toy/catch", "scaled/1e-3/toy/catch"),
     ):
         with pytest.raises(UsageError, match=f"was discovered in {env}"):
             comparison.refuse_seen(one(envs=(env,)), "rule", (known,), allow_seen=False)

@@ -49,6 +49,7 @@ def test_a_setting_without_an_episode_is_worse_than_any():
 
 def test_families_and_points_have_names():
     families = {"toy/catch/8x8": "catch", "bsuite/catch/0": "catch", "toy/grid_world/3": "grid_worlds"}
+    families |= {"scaled/10/toy/catch": "catch", "scaled/1e-3/changing/rewards/9/toy/catch": "changing"}
     families |= {"gymnax/Breakout-MinAtar": "minatar", "atari/Pong": "atari", "gymnax/CartPole-v1": "control"}
     assert {env: protocol.family(env) for env in families} == families
     assert str(A) == "rate 0.001, entropy 0.01, 2 × 20" and A.program.folder == "entropy_0.01_batch_2x20"

@@ -216,3 +216,9 @@ def test_the_settings_of_a_rule_are_what_they_were(rule):
         found |= {name: make(rule) for name, make in population_presets.PRESETS.items()}
     text = "\n".join(f"{name}: {', '.join(sorted(changed(config)))}" for name, config in found.items())
     assert hashlib.sha256(text.encode()).hexdigest()[:12] == DIGESTS[rule], text
+
+
+def test_the_scale_of_rewards_changes_no_setting():
+    for env in ("toy/catch", "gymnax/CartPole-v1"):
+        scaled = f"scaled/1e-3/{env}"
+        assert presets.for_environment(scaled) == presets.for_environment(env).replace(env=scaled)
