@@ -23,7 +23,7 @@ from agents.validation import did_you_mean
 from experiments.comparison import cells, running
 from experiments.comparison.comparison import Comparison
 from experiments.comparison.methods import BY_DEFAULT, all_methods, parse_methods, rule_flags
-from experiments.comparison.protocol import FAMILIES, Grid, parse_budgets, parse_grid
+from experiments.comparison.protocol import FAMILIES, Grid, parse_budgets, parse_grid, parse_replay
 from experiments.runs import command_line, settings
 from experiments.runs.jobs import own_arguments
 from frodo.runs.errors import UsageError
@@ -43,6 +43,7 @@ def parse_comparison(given: flags.FlagValues) -> Comparison:
         parse_grid(given.learning_rates, given.entropy_costs, given.batches),
         given.discount,
         getattr(given, "lambda"),
+        parse_replay(given.replay),
         given.stale,
     )
 
@@ -75,6 +76,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("batches", batches, "Environments x steps to choose from.")
     for flag, text in (("discount", "γ of rules that were not discovered"), ("lambda", "λ of the same")):
         flags.DEFINE_float(flag, None, f"{text}; the outer objective keeps its own.", lower_bound=0, upper_bound=1)
+    text = "Trajectories kept x those of an update, as 1024x64, of every method; else each has its own, or none."
+    flags.DEFINE_string("replay", "", text)
     text = "Trajectories that one θ acts before it is updated on them in turn, where none are replayed; M of FRODO."
     flags.DEFINE_integer("stale", None, text, lower_bound=1)
     flags.DEFINE_string("methods", BY_DEFAULT, f"What to compare, of {', '.join(all_methods())}.")

@@ -6,6 +6,7 @@ A cell is a method in an environment.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from agents.acting.replay import ReplayConfig
 from agents.environments.names import unscaled
 from experiments.comparison.methods import METHODS, RULE_FLAGS, row_of, rule_flags
 from experiments.comparison.protocol import Grid, Program, family
@@ -33,6 +34,7 @@ class Comparison:
     grid: Grid = Grid()
     discount: float | None = None  # γ of rules that were not discovered, instead of theirs
     lambda_: float | None = None  # their λ
+    replay: tuple[int, int] | None = None  # trajectories that are kept, and those of an update; else the method's own
     stale: int | None = None  # trajectories that one θ acts before the updates on them; else each is by the newest θ
 
     def budget(self, env: str) -> int:
@@ -62,6 +64,10 @@ class Comparison:
             config = config.replace(batch_size=batch_size, unroll=unroll, validation_unroll=unroll)
             if program.entropy_cost is not None:
                 config = _with_entropy_cost(config, program.entropy_cost)
+        if self.replay:
+            capacity, batch_size = self.replay
+            replay = ReplayConfig(capacity, batch_size, fresh=0.0)
+            config = config.replace(replay=replay, is_acting_interleaved=False, is_validation_kept=False)
         if self.stale and not config.replay.capacity:
             config = config.replace(num_updates=self.stale, is_acting_interleaved=False)
         if config.exploration:
@@ -125,6 +131,8 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
         environment to be tuned in.
     """
     comparison.grid.validate()
+    if comparison.stale and comparison.replay:
+        raise UsageError(f"--stale={comparison.stale}: with --replay each θ acts one trajectory; give one of the two")
     if both := sorted(set(comparison.seeds) & set(comparison.tuning_seeds)):
         raise UsageError(f"--tuning_seeds: seed {both[0]} is in --seeds, too: settings are chosen by other seeds")
     for env in comparison.envs:

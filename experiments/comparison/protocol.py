@@ -158,11 +158,25 @@ def parse_grid(learning_rates: Sequence[str], entropy_costs: Sequence[str], batc
             numbers[flag] = tuple(map(float, texts))
         except ValueError:
             raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None
-    pairs = [re.fullmatch(r"(\d+)x(\d+)", part) for part in batches.split(",")]
+    return Grid(
+        **numbers, batches=parse_pairs(batches, "batches", "environments x steps of trajectories, such as 16x16,64x32")
+    )
+
+
+def parse_replay(text: str) -> tuple[int, int] | None:
+    """Return trajectories that are kept and those of an update, as in "1024x64"; None for ""."""
+    if text and "," in text:
+        raise UsageError(f"--replay={text}: give one pair, such as 1024x64")
+    return parse_pairs(text, "replay", "trajectories kept x those of an update, such as 1024x64")[0] if text else None
+
+
+def parse_pairs(text: str, flag: str, what: str) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of "16x16,64x32"."""
+    pairs = [re.fullmatch(r"(\d{1,9})x(\d{1,9})", part) for part in text.split(",")]
     found = tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair)
     if len(found) < len(pairs):
-        raise UsageError(f"--batches={batches}: give environments x steps of trajectories, such as 16x16,64x32")
-    return Grid(**numbers, batches=found)
+        raise UsageError(f"--{flag}={text}: give {what}")
+    return found
 
 
 def parse_budgets(text: str) -> dict[str, int]:

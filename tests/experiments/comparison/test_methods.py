@@ -115,6 +115,19 @@ def test_trajectories_are_stale_where_that_is_asked_for_and_nothing_else_is_chan
         assert after == before.replace(**own)
 
 
+def test_all_methods_replay_alike_where_that_is_asked_for():
+    compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco", budget=1000)
+    for method in NOT_PUBLISHED:
+        before, after = (
+            x.configure(ENVS[0], method) for x in (compared, dataclasses.replace(compared, replay=(64, 8)))
+        )
+        kept = dict(is_acting_interleaved=False, is_validation_kept=False)  # what is replayed is of older parameters
+        assert after == before.replace(replay=ReplayConfig(64, 8, fresh=0.0), **kept)
+        after.validate()
+    with pytest.raises(UsageError, match="^--stale=3: with --replay each θ acts one trajectory; give one of the two$"):
+        comparison.check(dataclasses.replace(compared, replay=(64, 8), stale=3), allow_seen=True)
+
+
 def test_what_is_fitted_begins_with_the_fit_and_is_frozen_or_not():
     compared = one(methods=tuple(NOT_PUBLISHED), scalar_rule="catch_and_grids", disco_rule="catch_disco")
     for name, start in (("fitted", "vtrace"), ("cmpo", "cmpo")):

@@ -89,6 +89,13 @@ def test_a_bad_grid_is_refused(settings, message):
         Grid(**settings).validate()
 
 
+def test_the_replay_is_read_from_a_flag():
+    assert protocol.parse_replay("") is None and protocol.parse_replay("1024x64") == (1024, 64)
+    for text, message in (("64", "give trajectories kept x those of an update, such as"), ("3x2,4x2", "give one pair")):
+        with pytest.raises(UsageError, match=f"^--replay={text}: {message}"):
+            protocol.parse_replay(text)
+
+
 def test_the_grid_is_read_from_flags():
     found = protocol.parse_grid(["1e-3", "0.01"], ["0.1"], "16x16,64x32")
     assert found == Grid((0.001, 0.01), (0.1,), ((16, 16), (64, 32)))
