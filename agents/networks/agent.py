@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import haiku as hk
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents import splitting
 from agents.networks.action_model import TakenInTurn, action_model
@@ -232,7 +233,7 @@ def make_agent(config: NetworkConfig, spec: TargetSpec, num_actions: int) -> Age
         return found, core_state
 
     heads: Any = hk.without_apply_rng(hk.transform(heads_fn))
-    all_actions = jnp.arange(num_actions)
+    all_actions = np.arange(num_actions)  # no tracer, where an agent is made within a program
 
     def initial_state(batch_size: int) -> CoreState:
         if config.core_kind == "transformer":

@@ -55,6 +55,17 @@ def learner(max_abs_reward):
     return state, jax.jit(made.learn)
 
 
+def test_a_learner_is_made_within_a_program_too():
+    rule = RuleConfig("disco", DiscoConfig(prediction_size=4, max_value=2, lstm=4, lifetime_lstm=4))
+    config = TINY.replace(gradient_mode="mixed", rule=rule, network=NetworkConfig("mlp", (6,), action_model=4))
+    config = config.replace(outer=OuterConfig(value_hidden=(4,)))
+    state = jax.eval_shape(build_learner(config, 3).init, jax.random.key(0), OBSERVATIONS)
+    learn = lambda rate, given: build_learner(config, 3, learning_rate=rate).learn(*given)[0]
+    given = (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state), *experience(0))
+    # An array that a learner is made of has no value in a loop that is compiled apart from what made it.
+    jax.jit(lambda rates: jax.lax.map(lambda rate: learn(rate, given), rates)).lower(jnp.ones(2))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 def test_a_meta_gradient_that_is_not_finite_leaves_eta_as_it_was_and_is_counted(bad):
     start, learn = learner(float("inf"))
