@@ -19,7 +19,7 @@ from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 from toy_envs.rule_room import KINDS, NOTHING, RuleRoom
 from toy_envs.rule_room_optimum import best_returns, oracle_return, possible_reactions
-from toy_envs.wrapper import Wrapper
+from toy_envs.wrapper import Scaled, Wrapper
 
 NUM_LAYOUTS = 64  # over which the optimum of rule rooms is a mean: the first of the tasks
 MAX_PULLS = 40  # of two arms, up to which the best explorer's return is computed
@@ -109,7 +109,7 @@ class References(NamedTuple):
 
 def check_solvable(environment: Environment) -> None:
     """Raise a ValueError where tasks are of a kind without a goal to find."""
-    if isinstance(environment, Wrapper):
+    while isinstance(environment, Wrapper):
         environment = environment.environment
     kinds = environment.shares if isinstance(environment, RuleRoom) else {}
     if found := [kind for kind in kinds if KINDS[kind].makes == NOTHING]:
@@ -118,6 +118,9 @@ def check_solvable(environment: Environment) -> None:
 
 def references(environment: Environment, tasks: Any, nums_trials: tuple[int, ...]) -> References:
     """Return what is possible in `held_out_tasks`, [num_tasks, ...], for each number of trials."""
+    if isinstance(environment, Scaled):
+        known = references(environment.environment, tasks, nums_trials)
+        return jax.tree.map(lambda x: environment.factor * x, known)
     if isinstance(environment, RuleRoom):
         return _of_rooms(environment, jax.tree.map(np.asarray, tasks.task), nums_trials)
     if isinstance(environment, Bandit):

@@ -20,6 +20,7 @@ from frodo.regimes.k_shot import references
 from toy_envs.bandit import Bandit
 from toy_envs.changing import Changing
 from toy_envs.rule_room import RuleRoom
+from toy_envs.wrapper import Scaled
 
 SMALL = ["--config.batch_size=2", "--config.network.hidden=4", "--config.network.core=3", "--config.num_updates=1"]
 
@@ -172,6 +173,8 @@ def test_what_is_possible_in_a_bandit():
     assert known.mean_oracle == pytest.approx(2 / 3) and known.one_trial == pytest.approx(1 / 2)
     assert np.all(np.isnan(known.optimum[41]))
     assert not references(RuleRoom("easy"), held_out_tasks(RuleRoom("easy"), 1), ()).optimum
+    scaled = references(Scaled(bandit, 12), held_out_tasks(Scaled(bandit, 12), 3), (1, 2, 41))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 12 * y), scaled, known)
 
 
 def test_rules_that_are_shown_need_no_trial():
