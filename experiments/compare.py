@@ -76,7 +76,8 @@ if __name__ == "__main__":
     flags.DEFINE_string("batches", batches, "Environments x steps to choose from.")
     for flag, text in (("discount", "γ of rules that were not discovered"), ("lambda", "λ of the same")):
         flags.DEFINE_float(flag, None, f"{text}; the outer objective keeps its own.", lower_bound=0, upper_bound=1)
-    text = "Trajectories kept x those of an update, as 1024x64, of every method; else each has its own, or none."
+    text = "Trajectories kept x those of an update, as 1024x64, of every method; else each has its own replay, or none."
+    text += " A method that learns η acts one more for every M updates, which no update learns from."
     flags.DEFINE_string("replay", "", text)
     text = "Trajectories that one θ acts before it is updated on them in turn, where none are replayed; M of FRODO."
     flags.DEFINE_integer("stale", None, text, lower_bound=1)

@@ -1,14 +1,15 @@
 """Environments that are another one but for something, and those whose rewards are of another scale."""
 
 import dataclasses
-import math
 
 from toy_envs import base
+
+SMALLEST, LARGEST = 1e-30, 1e30  # factors of rewards, which are float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(base.Environment[base.State]):
-    """A pure environment in all that a subclass does not change.
+    """A pure environment in all that a subclass does not change; one with a `step` or `init` of its own loses it.
 
     Raises:
       TypeError: if the environment is not a pure one.
@@ -88,15 +89,15 @@ class Scaled(Wrapper):
 
     Raises:
       TypeError: if the environment is not a pure one.
-      ValueError: if the factor is not positive and finite.
+      ValueError: if the factor is not from SMALLEST to LARGEST.
     """
 
     factor: float
 
     def __post_init__(self):
         super().__post_init__()
-        if not 0 < self.factor < math.inf:
-            raise ValueError(f"factor is {self.factor:g}, expected a positive, finite number")
+        if not SMALLEST <= self.factor <= LARGEST:
+            raise ValueError(f"factor is {self.factor:g}, expected {SMALLEST:g} to {LARGEST:g}")
 
     @property
     def reward_range(self) -> tuple[float, float] | None:  # type: ignore[override]

@@ -25,7 +25,7 @@ from toy_envs.rule_room import KINDS
 from toy_envs.trials import Trials
 from toy_envs.wrapper import Scaled
 
-NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d{1,2})?"
+NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?"
 MAX_ON_HOST = 10_000  # environments of a batch
 FORMS = {
     "toy": "toy/<name>",
@@ -113,7 +113,7 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     try:
         if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
             return Changing(make_pure(found[3]), found[1], int(found[2]))
-        if suite == "scaled" and (found := re.fullmatch(rf"({NUMBER})/(.+)", rest)) and _is_plain(found[2]):
+        if suite == "scaled" and (found := re.fullmatch(rf"({NUMBER})/((?!scaled/).+)", rest)) and _is_plain(found[2]):
             return Scaled(make_pure(found[2]), float(found[1]))
         found = re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)
         if suite == "trials" and found and _is_plain(found[4]):

@@ -20,7 +20,7 @@ from frodo.settings.registry import RuleConfig, make_update_rule
 from meta.programs.regression import fit, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
 
-LIFE = 122  # trajectories, of a million steps
+LIFE = 122  # trajectories, of a million steps, where a rule says nothing of its own life
 TIMES = (0.0, 0.5, 1.0)  # of a life
 ADVANTAGES = (1.0, -1.0)  # that are drawn
 OF_FORMULAS = (-4.0, -2.0, -1.0, -0.3, -0.1, 0.1, 0.3, 1.0, 2.0, 4.0), tuple(np.linspace(0, 1, 5))  # A, and times
@@ -63,11 +63,18 @@ def uniform(shape: tuple[int, int]) -> dict[str, jax.Array]:
     return {"policy": jnp.zeros((shape[0] + 1, shape[1], NUM_ACTIONS)), "value": jnp.zeros((shape[0] + 1, shape[1]))}
 
 
-def targets_of(rule: Any, meta_params: Any, reward: np.ndarray) -> Callable[[float], Any]:
+def lived(rule: Rule) -> RuleConfig:
+    """Return a rule's settings with the trajectories of a life of its agents."""
+    agent, config = rule.config, rule.config.rule
+    own = agent.num_annealed_updates(is_meta=False) // (agent.epochs * agent.minibatches) if agent.annealing else LIFE
+    return config.replace(life=config.settings.life or own)
+
+
+def targets_of(rule: Rule, update_rule: Any, reward: np.ndarray) -> Callable[[float], Any]:
     """Return a function that makes the targets of a trajectory [T, B] at a time of a life, from 0 to 1."""
-    known, trajectory = uniform(reward.shape), trajectory_of(reward.shape, reward)
-    make = jax.jit(lambda n: rule.apply(meta_params, LifeState(n), trajectory, known, known)[0])
-    return lambda time: make(round(time * LIFE))
+    known, trajectory, life = uniform(reward.shape), trajectory_of(reward.shape, reward), lived(rule).settings.life
+    make = jax.jit(lambda n: update_rule.apply(rule.meta_params, LifeState(n), trajectory, known, known)[0])
+    return lambda time: make(round(time * life))
 
 
 def rewards_at_random() -> np.ndarray:
@@ -105,8 +112,7 @@ def policy_losses(
 
 def _alone(rule: Rule) -> tuple[UpdateRule, Any]:
     """Return a rule without the loss of entropy, whose advantages are as they are given, and its η."""
-    config = rule.config.rule.replace(entropy_cost=0.0, is_advantage_normalised=False, life=LIFE)
-    return make_update_rule(config), rule.meta_params
+    return make_update_rule(lived(rule).replace(entropy_cost=0.0, is_advantage_normalised=False)), rule.meta_params
 
 
 def rows_of(rule: Rule) -> Rows:
@@ -117,30 +123,33 @@ def rows_of(rule: Rule) -> Rows:
     by_name |= {"ppo": (ppo(PPOConfig(**shared)), {}), "dpo": (dpo(DPOConfig(**shared)), {})}
     rows: Rows = []
     for name, (update_rule, meta_params) in by_name.items():
-        make = targets_of(update_rule, meta_params, rewards_at_random()) if name == kind else lambda time: None
+        make = targets_of(rule, update_rule, rewards_at_random()) if name == kind else lambda time: None
         for time in TIMES:
             for advantage, losses in policy_losses(update_rule, meta_params, make(time), time).items():
                 of = {"part": "loss", "rule": name, "time": time, "advantage": advantage}
                 rows += [of | {"x": r, "y": y} for r, y in zip(RATIOS, losses, strict=True)]
-    return rows + (rows_of_corrections(rule.config.rule, rule.meta_params) if kind == "corrected_ppo" else [])
+    return rows + (rows_of_corrections(rule) if kind == "corrected_ppo" else [])
 
 
-def rows_of_corrections(config: RuleConfig, meta_params: Any) -> Rows:
+def rows_of_corrections(rule: Rule) -> Rows:
     """Return the settings over a life, and corrections of targets over TD errors, each in units of their size."""
     rows: Rows = []
-    rule, parts = make_update_rule(config.replace(life=LIFE)), config.settings.parts
+    config = lived(rule)
+    update_rule, parts = make_update_rule(config), config.settings.parts
     if {"settings", "constants"} & set(parts):
-        make = targets_of(rule, meta_params, rewards_at_random())
+        make = targets_of(rule, update_rule, rewards_at_random())
         for time in np.linspace(0, 1, 21):
             changes = {name: float(x[0, 0]) for name, x in make(time).settings.items()}
             if "constants" not in parts:
                 del changes["value_cost"]
-            if rule.update_scale:
-                rows.append({"part": "learning_rate", "x": time, "y": float(rule.update_scale(meta_params))})
+            if update_rule.update_scale:
+                rows.append(
+                    {"part": "learning_rate", "x": time, "y": float(update_rule.update_scale(rule.meta_params))}
+                )
             for name, change in changes.items():
                 rows.append({"part": name.rstrip("_"), "x": time, "y": getattr(config.settings, name) + change})
     if "targets" in parts:
-        made = targets_of(rule, meta_params, ERRORS[None])(0.0).own
+        made = targets_of(rule, update_rule, ERRORS[None])(0.0).own
         unit = np.sqrt(np.mean(ERRORS**2))
         for name in ("advantage", "value"):  # of single steps from values of 0, both are the TD error without one
             changes = (np.asarray(getattr(made, name))[0] - ERRORS) / unit
@@ -151,7 +160,7 @@ def rows_of_corrections(config: RuleConfig, meta_params: Any) -> Rows:
 def drift_of(rule: Rule) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return r, A and t = n / N at points of a grid, [N] each, and the drift there: the loss plus (r − 1) A."""
     update_rule, meta_params = _alone(rule)
-    make = targets_of(update_rule, meta_params, rewards_at_random())
+    make = targets_of(rule, update_rule, rewards_at_random())
     advantages, times = OF_FORMULAS
     found: dict[str, list[np.ndarray]] = {"r": [], "A": [], "t": [], "drift": []}
     for time in times:

@@ -132,7 +132,8 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
     """
     comparison.grid.validate()
     if comparison.stale and comparison.replay:
-        raise UsageError(f"--stale={comparison.stale}: with --replay each θ acts one trajectory; give one of the two")
+        why = "what is replayed is of older θ anyway"
+        raise UsageError(f"--stale={comparison.stale}: {why}; give one of --stale and --replay")
     if both := sorted(set(comparison.seeds) & set(comparison.tuning_seeds)):
         raise UsageError(f"--tuning_seeds: seed {both[0]} is in --seeds, too: settings are chosen by other seeds")
     for env in comparison.envs:
@@ -180,6 +181,9 @@ def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_s
 def _identity(env: str) -> object:
     """What two names of one environment share: toy/catch is toy/catch/6x11, and bsuite's ids of Catch are seeds."""
     suite, _, name = env.partition("/")
+    if suite == "scaled":
+        factor, _, scaled = name.partition("/")
+        return suite, float(factor), _identity(scaled)
     if suite == "toy":
         return names.make(name) or env
     if suite == "bsuite":

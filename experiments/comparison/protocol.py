@@ -165,9 +165,13 @@ def parse_grid(learning_rates: Sequence[str], entropy_costs: Sequence[str], batc
 
 def parse_replay(text: str) -> tuple[int, int] | None:
     """Return trajectories that are kept and those of an update, as in "1024x64"; None for ""."""
-    if text and "," in text:
-        raise UsageError(f"--replay={text}: give one pair, such as 1024x64")
-    return parse_pairs(text, "replay", "trajectories kept x those of an update, such as 1024x64")[0] if text else None
+    if not text:
+        return None
+    what = "trajectories kept x those of an update, such as 1024x64"
+    (pair, *others) = parse_pairs(text, "replay", what)
+    if others or not all(pair):
+        raise UsageError(f"--replay={text}: give {what}")
+    return pair
 
 
 def parse_pairs(text: str, flag: str, what: str) -> tuple[tuple[int, int], ...]:

@@ -101,7 +101,7 @@ def _page(comparison: Comparison, out: Path, found: Findings, figures: Mapping[s
 def _about(comparison: Comparison) -> str:
     budgets = {family(env): quantity(comparison.budget(env)) for env in comparison.envs}
     given = {"γ": comparison.discount, "λ": comparison.lambda_}
-    replay = " An update learns from {1} of the last {0} trajectories.".format(*comparison.replay or (0, 0))
+    kept, drawn = comparison.replay or (0, 0)
     others = " and ".join(f"{symbol} = {value:g}" for symbol, value in given.items() if value is not None)
     return (
         f"{len(comparison.envs)} environments, {len(comparison.seeds)} seeds; environment steps of each agent: "
@@ -111,7 +111,7 @@ def _about(comparison: Comparison) -> str:
         f"Student-t. Settings were chosen by the seeds {', '.join(map(str, comparison.tuning_seeds))}, those of a "
         "discovered rule in other environments."
         + f" All rules but discovered ones have {others}; outer objectives keep theirs." * bool(others)
-        + replay * bool(comparison.replay)
+        + f" An update learns from {drawn} of the last {kept} trajectories, or of all, if fewer." * bool(kept)
         + f" One θ acts {comparison.stale} trajectories before it is updated on them." * bool(comparison.stale)
     )
 

@@ -24,6 +24,7 @@ from toy_envs.random_walk import RandomWalk
 from toy_envs.rule_room import RuleRoom
 from toy_envs.trials import Trials
 from toy_envs.two_colours import TwoColours
+from toy_envs.wrapper import Scaled
 
 GREEDY_EPISODES = 64
 TRIALS_EPISODES, TRIALS_SHARE = 256, 0.04  # of the environment steps between log points, which also learn
@@ -71,17 +72,18 @@ def log_metrics(
     """Make the function that measures at log points.
 
     Catch and Discounting Chain: `sampled_return` and `greedy_return`, the exact expected returns of the policy as it
-    acts, and of its most probable actions. gymnax, but not craftax: `greedy_return`, the mean return of GREEDY_EPISODES
-    episodes of those actions, the same starts at every log point, and of agents with Q `start_return`, the same
-    discounted by the rule's γ, to compare with `start_q`. Trials: `trial_1`, `trial_2` and so on, the mean return of
-    each over TRIALS_EPISODES episodes of the policy as it acts, each of another held-out task, the same at every log
-    point; of fewer, where these would be more than TRIALS_SHARE of the `num_steps` environment steps between log
-    points. Everywhere, of agents with Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as in Figure 5 of
-    Co-Reyes et al. 2021).
+    acts, and of its most probable actions. gymnax at any scale of rewards, but not craftax: `greedy_return`, the mean
+    return of GREEDY_EPISODES episodes of those actions, the same starts at every log point, and of agents with Q
+    `start_return`, the same discounted by the rule's γ, to compare with `start_q`. Trials: `trial_1`, `trial_2` and so
+    on, the mean return of each over TRIALS_EPISODES episodes of the policy as it acts, each of another held-out task,
+    the same at every log point; of fewer, where these would be more than TRIALS_SHARE of the `num_steps` environment
+    steps between log points. Everywhere, of agents with Q: `start_q`, the mean of Q(s, 0) over STARTS first states (as
+    in Figure 5 of Co-Reyes et al. 2021).
     """
 
     rule, key = learner.setup.rule, jax.random.key(0)
     spec = rule.spec(environment.num_actions)
+    plain = environment.environment if isinstance(environment, Scaled) else environment
 
     def policies(state: OnlineState, observations: Array) -> dict[str, Array]:
         """Return probabilities of the policy as it acts, and of its most probable actions: [B, A] each."""
@@ -99,7 +101,7 @@ def log_metrics(
             how: dict[str, Any] = dict(num_trials=k, is_forgetful=environment.is_forgetful)
             returns = returns_by_trial(learner, params, trial, held_out_tasks(trial, num_tasks), key, **how)
             found |= {f"trial_{i + 1}": x for i, x in enumerate(returns.mean(axis=0))}
-        elif isinstance(environment, GymnaxEnvironment) and not environment.is_restart_slow:
+        elif isinstance(plain, GymnaxEnvironment) and not plain.is_restart_slow:
             gamma = getattr(learner.config.rule.settings, "discount", 1.0)
             returns, discounted = episode_returns(learner, params, environment, key, GREEDY_EPISODES, discount=gamma)
             found |= {"greedy_return": returns.mean()} | ({"start_return": discounted.mean()} if "q" in spec else {})

@@ -72,6 +72,8 @@ def bounds(env: str) -> tuple[float, float]:
     Raises:
       UsageError: if there are neither.
     """
+    if env.startswith("scaled/"):
+        return _at_scale(env, bounds)
     name = env.partition("/")[2]
     own = [found for prefix, found in OF_EVOLUTION.items() if name.startswith(prefix)]
     return own[0] if own else reference_scores(env)
@@ -88,6 +90,13 @@ def task_of(env: str) -> Task:
     return Task(make_pure(env), *bounds(env))
 
 
+def _at_scale(env: str, of: Callable[[str], tuple[float, float]]) -> tuple[float, float]:
+    """Return the bounds of an environment whose rewards are scaled, of those of the environment itself."""
+    _, factor, scaled = env.split("/", 2)
+    random, best = of(scaled)
+    return float(factor) * random, float(factor) * best
+
+
 @functools.cache
 def reference_scores(env: str) -> tuple[float, float]:
     """Return the expected return of random play, and that which counts as 1.
@@ -97,9 +106,7 @@ def reference_scores(env: str) -> tuple[float, float]:
     """
     suite, _, name = env.partition("/")
     if suite == "scaled":
-        factor, _, scaled = name.partition("/")
-        random, best = reference_scores(scaled)
-        return float(factor) * random, float(factor) * best
+        return _at_scale(env, reference_scores)
     if suite == "changing":
         change, _, changed = name.split("/", 2)
         if change == "actions":

@@ -1,5 +1,7 @@
 """Environments that are another one but for the size of its rewards."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,7 +43,12 @@ def test_a_wrapper_is_the_environment_in_all_that_it_does_not_change():
     made_of_others = {"init", "step", "_moved", "_begun", "_seen", "shown", "observation_dtype"}
     own = {name for name in vars(Environment) if not name.startswith("__") and name != "_abc_impl"} - made_of_others
     assert own <= set(vars(Wrapper)), own - set(vars(Wrapper))
-    room = Scaled(RuleRoom("main", 16), 10)
+    room = Scaled(RuleRoom("mixed", 16), 10)
+    state, expected = (jax.jit(e.numbered_state)(np.uint32(room.held_out_ids[0])) for e in (room, room.environment))
+    check_equal(state, expected)
+    state = room.transition(state, jnp.int32(0))[0]
+    assert room.time_left(state) == room.environment.time_left(state) < 1
+    assert room.tested == Scaled(room.environment.tested, 10) != room
     for name in ("observation_shape", "num_actions", "horizon", "no_op", "task_ids", "held_out_ids", "has_time_left"):
         assert getattr(room, name) == getattr(room.environment, name)
     assert Scaled(Slow(), 2).is_restart_slow and Changing(Slow(), "rewards", 5).is_restart_slow
@@ -50,7 +57,7 @@ def test_a_wrapper_is_the_environment_in_all_that_it_does_not_change():
     assert Scaled(GridWorld(3), 2).program == Scaled(GridWorld(8), 2).program
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e39, 1e-50, float("inf"), float("nan")])
 def test_what_is_no_scale_is_refused(factor):
-    with pytest.raises(ValueError, match=f"^factor is {factor:g}, expected a positive, finite number$"):
+    with pytest.raises(ValueError, match=rf"^factor is {re.escape(f'{factor:g}')}, expected 1e-30 to 1e\+30$"):
         Scaled(Catch(), factor)

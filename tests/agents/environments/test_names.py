@@ -32,7 +32,7 @@ def test_toys_are_pure_environments():
 def test_pure_environments_at_another_scale_of_rewards(factor):
     assert make_environment(f"scaled/{factor}/toy/catch/8x8", 4, 0) == Scaled(Catch(8, 8), float(factor))
     assert is_pure(f"scaled/{factor}/toy/catch")
-    with pytest.raises(ValueError, match="^scaled/0/toy/catch: factor is 0, expected a positive, finite number$"):
+    with pytest.raises(ValueError, match="^scaled/0/toy/catch: factor is 0, expected 1e-30 to 1e.30$"):
         make_environment("scaled/0/toy/catch", 4, 0)
 
 
@@ -65,6 +65,7 @@ def test_trials_of_pure_environments():
         ("changing/rewards/toy/catch", "changing/<rewards or actions>/<steps>/<environment>", "changing/rewards/2000/"),
         ("scaled/x/toy/catch", "scaled/<factor>/<environment>", "scaled/10/"),
         ("scaled/2/bsuite/catch/0", "scaled/<factor>/<environment>", "scaled/"),
+        ("scaled/2/scaled/3/toy/catch", "scaled/<factor>/<environment>", "scaled/"),
         ("scaled/2", "scaled/<factor>/<environment>", "scaled/"),
         ("trials/4/bsuite/catch/0", "trials/<trials>/<environment>", "trials/"),
         ("trials/4/trials/2/toy/catch", "trials/<trials>/<environment>", "trials/"),

@@ -40,6 +40,14 @@ def test_a_rule_that_begins_is_drawn_as_ppo():
         np.testing.assert_allclose(select(rows, part=part), np.zeros(61), atol=1e-6)
 
 
+def test_the_life_is_that_of_the_rules_agents():
+    rule = make_rule("corrected_ppo")
+    with_annealing = lambda steps: dataclasses.replace(rule, config=rule.config.replace(annealing=steps))
+    of_a_trajectory = rule.config.batch_size * rule.config.unroll
+    assert correction.lived(with_annealing(0)).settings.life == correction.LIFE
+    assert correction.lived(with_annealing(9 * of_a_trajectory)).settings.life == 9
+
+
 @pytest.mark.parametrize("name, num_parts", [("lpo", 1), ("corrected_ppo", 8)])
 def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path, monkeypatch):
     monkeypatch.setattr(correction, "NUM_PROGRAMS", 510)

@@ -124,7 +124,7 @@ def test_all_methods_replay_alike_where_that_is_asked_for():
         kept = dict(is_acting_interleaved=False, is_validation_kept=False)  # what is replayed is of older parameters
         assert after == before.replace(replay=ReplayConfig(64, 8, fresh=0.0), **kept)
         after.validate()
-    with pytest.raises(UsageError, match="^--stale=3: with --replay each θ acts one trajectory; give one of the two$"):
+    with pytest.raises(UsageError, match="^--stale=3: what is replayed is of older θ anyway; give one of"):
         comparison.check(dataclasses.replace(compared, replay=(64, 8), stale=3), allow_seen=True)
 
 
@@ -179,6 +179,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         ("gymnax/CartPole-v1", "envpool/CartPole-v1"),
         ("toy/catch", "scaled/10/toy/catch"),
         ("scaled/10/toy/catch", "scaled/1e-3/toy/catch"),
+        ("gymnax/*", "scaled/10/gymnax/CartPole-v1"),
     ):
         with pytest.raises(UsageError, match=f"was discovered in {env}"):
             comparison.refuse_seen(one(envs=(env,)), "rule", (known,), allow_seen=False)
@@ -191,6 +192,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(tmp_path):
         comparison.check(one(disco_rule="cmpo"), allow_seen=False)
     with pytest.raises(UsageError, match="toy/catch/6x11, which is toy/catch is to be compared twice"):
         comparison.check_names(one(envs=("toy/catch", "toy/catch/6x11")))
+    with pytest.raises(UsageError, match="scaled/10.0/toy/catch/6x11, which is scaled/10/toy/catch is to be compared"):
+        comparison.check_names(one(envs=("scaled/10/toy/catch", "toy/catch", "scaled/10.0/toy/catch/6x11")))
     with pytest.raises(UsageError, match="impala is to be compared twice"):
         comparison.check_names(one(methods=("impala", "impala")))
     with pytest.raises(UsageError, match="--scalar_rule: nothing is no rule: expected one of .*catch_and_grids"):

@@ -28,6 +28,7 @@ def test_scores_of_toys_run_from_random_to_best():
     assert normalised("toy/catch/5x5", np.array([-0.6, 0.2, 1.0])) == pytest.approx([0, 0.5, 1], abs=1e-6)
     assert reference_scores("changing/rewards/9/toy/catch/5x5") == (0, 1)
     assert reference_scores("scaled/1e-2/toy/catch/5x5") == pytest.approx((-0.006, 0.01))
+    assert bounds("scaled/2/gymnax/CartPole-v1") == (0, 1000)
     assert reference_scores("changing/actions/9/gymnax/CartPole-v1") == reference_scores("gymnax/CartPole-v1")
     for env in (
         "toy/random_walk",
