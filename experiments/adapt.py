@@ -6,7 +6,7 @@
 
 An episode is so many trials of one task (`toy_envs.trials`; AdA 2023); any rule trains the agent: hand-designed,
 learned meanwhile, or a discovered one that stays as it is. The test is on tasks that are held out, for each
-number of trials. Writes the run folder of the training, results/adapt/<env>_<trials>_<rule>/, as `online` does, with
+number of trials. Writes the run folder of the training, results/adapt/<trials>_<env>_<rule>/, as `online` does, with
 `trial_1` and so on in metrics.csv; and into it k_shot.csv, k_shot.png, and in summary.json under "test", for each
 number of trials: `return`, the mean over tasks of each trial's return, and where the best is known
 (`experiments.results.k_shot`) `score`, `median` and `p20`, all [seeds][trials]; `optimum` [trials]; of a bandit

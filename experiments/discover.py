@@ -22,6 +22,7 @@ from frodo import logs
 from frodo.regimes.plan import plan_population
 from frodo.runs.errors import UsageError, caused_by
 from frodo.settings import population_presets
+from frodo.settings.registry import RULES
 
 
 def preset() -> DiscoverConfig:
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     text = "Environments, one agent each, such as toy/grid_world/0-7; a paper's preset has its own."
     flags.DEFINE_string("envs", "toy/catch,toy/grid_world/0-2", text)
-    flags.DEFINE_string("rule", "disco", "Rule at random η: disco, frodo or learned_loss.")
+    flags.DEFINE_string("rule", "disco", f"Rule at random η: {', '.join(x for x in RULES if RULES[x].is_learned)}.")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     flags.DEFINE_enum("preset", "small", list(population_presets.PRESETS), "Settings that --config overrides.")
     define_process_flags()
@@ -63,4 +64,5 @@ if __name__ == "__main__":
     flags.DEFINE_integer("num_devices", 0, text, lower_bound=0)
     without = ("envs", "init_meta_params", "distillation")
     command_line.define_flags(DiscoverConfig(), seeds="0", steps="2000", without=without, preset=preset)
+    flags.FLAGS["steps"].help, flags.FLAGS["seeds"].help = "Meta-steps, such as 2000 or 2k.", "One seed."
     command_line.start(main)

@@ -1,7 +1,7 @@
 """Online discovery on any environment: one agent, one lifetime, its own objective.
 
     frodo online --env=toy/catch --seeds=0 --steps=1e6
-    frodo online --env=atari/Pong --rule=frodo|impala|learned_loss|a2c|q_learning
+    frodo online --env=atari/Pong --rule=impala
     frodo online --env=atari/Pong --plan --num_devices=6 --steps=4e9
 
 With --plan it runs nothing, and says what that would take on accelerators. Else it
@@ -18,6 +18,7 @@ import dataclasses
 import jax
 from absl import flags
 
+from agents.environments.names import FORMS
 from experiments.runs import command_line, learning_curves, planning, settings, training
 from experiments.runs.processes import define_process_flags, join, num_devices
 from frodo.regimes.plan import plan_online
@@ -50,9 +51,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "env", "toy/catch", "Environment: toy/<name>, atari/<Game>, envpool/<Id> or bsuite/<name>/<index>."
-    )
+    flags.DEFINE_string("env", "toy/catch", f"Environment: {', '.join(FORMS.values())}.")
     flags.DEFINE_string("rule", "frodo", "Rule: " + ", ".join(RULES) + ".")
     flags.DEFINE_string("init_meta_params", "", f"Begin with this rule: {settings.STARTS}.")
     planning.define_plan_flags()

@@ -183,12 +183,20 @@ def test_cards_say_where_a_rule_was_discovered_and_what_it_cannot_do():
         ),
         (
             lambda: frodo.load_rule("catch_and_grid"),
-            "catch_and_grid is no rule: expected one of disco103, catch_and_grids",
+            "catch_and_grid is no rule: expected one of disco103, catch_and_grids.*did you mean 'catch_and_grids'",
+        ),
+        (
+            lambda: frodo.load_rule("ppo"),
+            "ppo is a rule without an η to load: frodo.make_rule.'ppo'. makes it$",
+        ),
+        (
+            lambda: frodo.discover_online("toy/catch", "catch_and_grid", num_steps=1, key=KEY),
+            r"rule is 'catch_and_grid', expected one of frodo, .*, catch_and_grids, .*did you mean 'catch_and_grids'",
         ),
         (lambda: frodo.make_learner("td_lambda", 3), "'td_lambda' is of the kind 'prediction', expected one that acts"),
         (
             lambda: frodo.make_learner("frodo", 3, learning_rate=1),
-            "learning_rate is 1, but an agent has no such setting",
+            r"learning_rate is 1, but an agent has no such setting \(optimizer and meta_optimizer have one\): it has",
         ),
         (
             lambda: frodo.discover([Catch()], "impala", num_meta_steps=1, key=KEY),

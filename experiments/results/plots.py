@@ -154,7 +154,7 @@ def curves(
       title, xlabel, ylabel: with units.
       hlines: levels to compare with, by their name in the legend.
       inset: what is drawn smaller in the upper right corner: the same methods in the same order, over a window of x.
-      log: whether the vertical axis is logarithmic; values are positive.
+      log: whether the vertical axis is logarithmic, if any value is positive.
     Raises:
       DiskError: if the disk refuses the write.
     """
@@ -167,6 +167,8 @@ def curves(
         axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
         axes.margins(x=0.01)
         values = np.concatenate([np.ravel(one.y) for one in series] + [np.array([*(hlines or {}).values()])])
+        if log := log and bool(np.any(values > 0)):
+            values = values[values > 0]
         if np.isfinite(values).any():  # bands may reach further than any seed
             low, high = np.nanmin(values), np.nanmax(values)
             margin = 0.05 * (high - low or 1)

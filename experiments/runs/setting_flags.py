@@ -77,8 +77,9 @@ def show_help(is_full: bool) -> None:
             FLAGS[name].help = group[name][1]
             FLAGS.register_key_flag_for_module(title, FLAGS[name])
         parts.append(FLAGS.module_help(title))
-    print(sys.modules["__main__"].__doc__)
-    print(FLAGS.get_help() if is_full else "\n".join([*filter(None, parts), "\n--helpfull lists all flags."]))
+    text = FLAGS.get_help() if is_full else "\n".join([*filter(None, parts), "\n--helpfull lists all flags."])
+    with contextlib.suppress(BrokenPipeError):  # of head, say
+        print(sys.modules["__main__"].__doc__, text, sep="\n", flush=True)
 
 
 def _groups(config: Any, prefix: str, is_known: bool) -> Iterator[Group]:

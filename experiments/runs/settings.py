@@ -6,7 +6,7 @@ from agents.environments.names import FORMS, is_pure, make_environment
 from agents.types import Params
 from frodo.files import MAX_ENTRIES
 from frodo.regimes.scores import task_of
-from frodo.rules.files import agent_for, load_meta_params, shipped_rules
+from frodo.rules.files import agent_for, has_meta_params, load_meta_params, shipped_rules
 from frodo.runs.errors import UsageError, caused_by
 from frodo.settings import population_presets, presets
 from frodo.settings.config import OnlineConfig, PopulationConfig
@@ -21,7 +21,16 @@ def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
     """Return the settings of an agent with a rule by its name, or with one that goes on from a discovered one."""
     if init_meta_params:  # one that is fitted is so when all settings are known
         return agent_for(init_meta_params, env).replace(init_meta_params=init_meta_params)
+    refuse_found(rule)
     return presets.for_rule(env, rule)
+
+
+def refuse_found(rule: str) -> None:
+    """Raise a UsageError for the name of a rule that was found, where only one at random η is meant."""
+    if rule not in RULES and has_meta_params(rule):
+        raise UsageError(
+            f"{rule} has an η: --init_meta_params={rule} learns it on, frodo evaluate --rule={rule} keeps it"
+        )
 
 
 def configure_frozen(env: str, rule: str) -> OnlineConfig:
@@ -29,7 +38,9 @@ def configure_frozen(env: str, rule: str) -> OnlineConfig:
 
     It updates on each trajectory as it comes.
     """
-    is_random = rule in RULES and RULES[rule].is_learned
+    is_random = rule in RULES
+    if is_random and not RULES[rule].is_learned:
+        raise UsageError(f"{rule} has no η to keep as it is: frodo online --rule={rule} trains by it")
     config = configure(env, rule) if is_random else configure(env, "", init_meta_params=rule)
     once = dict(num_updates=1, stride=0, is_acting_interleaved=False, is_validation_kept=False)
     return config.replace(is_frozen=True, **once)

@@ -16,7 +16,7 @@ import numpy as np
 
 from agents.rule import UpdateRule
 from agents.types import Params
-from agents.validation import check_choice, check_type
+from agents.validation import check_choice, check_type, did_you_mean
 from frodo import archives, files
 from frodo.archives import Archive
 from frodo.rules import zoo
@@ -225,8 +225,15 @@ def get_rule(rule: Rule | str) -> Rule:
     if isinstance(rule, Rule):
         return rule
     check_type("rule", rule, str, "a Rule, or a name such as 'frodo'")
-    is_file = Path(rule).suffix == ".npz" or rule.startswith(zoo.PREFIX)
-    return load_rule(rule) if rule in _known() or is_file else make_rule(rule)
+    if has_meta_params(rule):
+        return load_rule(rule)
+    check_choice("rule", rule, [*RULES, *_known()])
+    return make_rule(rule)
+
+
+def has_meta_params(name: str) -> bool:
+    """Say whether a name is that of a rule with an η: a discovered or a fitted one, a file, or a zoo's."""
+    return name in _known() or Path(name).suffix == ".npz" or name.startswith(zoo.PREFIX)
 
 
 def load_origin(name: str) -> Origin:
@@ -303,8 +310,10 @@ def _opened(name: str) -> Iterator[Archive]:
         with archives.opened(path_of(str(name))) as archive:
             yield archive
     except FileNotFoundError:
-        known = ", ".join(_known())
-        raise ValueError(f"{name} is no rule: expected one of {known}, or the path of a rule's file") from None
+        if name in RULES:
+            raise ValueError(f"{name} is a rule without an η to load: frodo.make_rule({name!r}) makes it") from None
+        known = f"{', '.join(_known())}, or the path of a rule's file{did_you_mean(name, _known())}"
+        raise ValueError(f"{name} is no rule: expected one of {known}") from None
 
 
 def _known() -> list[str]:

@@ -170,12 +170,20 @@ def replace(owner: str, config: Any, settings: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(type(config))
     for name, value in settings.items():
         if name not in names:
-            hint = did_you_mean(name, names)
+            hint = _owners(config, name) or did_you_mean(name, names)
             raise ValueError(f"{name} is {value!r}, but {owner} has no such setting{hint}: it has {', '.join(names)}")
         if not _has_type(value, hints[name]):
             expected = getattr(hints[name], "__name__", str(hints[name]))
             raise ValueError(f"{name} is {value!r}, expected a value of the type {expected}")
     return dataclasses.replace(config, **settings)
+
+
+def _owners(config: Any, name: str) -> str:
+    """Say which settings inside of others have that name."""
+    inner = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    owners = [of for of, one in inner.items() if hasattr(getattr(one, "settings", one), name)]
+    owners = [of for of in owners if dataclasses.is_dataclass(inner[of])]
+    return f" ({' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} one)" if owners else ""
 
 
 def _has_type(value: Any, hint: Any) -> bool:

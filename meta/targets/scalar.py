@@ -93,7 +93,9 @@ class FrodoConfig(MetaNetworkConfig):
         super().validate()
         check_choice("kind", self.kind, KINDS)
         if self.base != VALUE and not self.is_relative:
-            raise ValueError(f"base is {self.base!r}, expected {VALUE!r}: targets are not relative")
+            raise ValueError(
+                f"base is {self.base!r} and is_relative False, expected base {VALUE!r}, or is_relative True"
+            )
         if self.base == "vtrace" and self.kind != "actor_critic":
             raise ValueError(f"base is 'vtrace', expected another one: kind {self.kind!r} has no policy that learns")
         for kind, names in SETTINGS_OF_KIND.items():

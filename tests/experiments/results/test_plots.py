@@ -45,6 +45,12 @@ def test_a_figure_shows_every_series_and_the_inset(tmp_path):
     assert differs[:, 1].min() > 0.4
 
 
+@pytest.mark.parametrize("y", [[0.0, 0.0], [0.0, 0.1], [np.nan, 0.0]])
+def test_zeros_have_no_place_on_a_logarithmic_axis_and_end_no_program(y, tmp_path):
+    curves(tmp_path / "figure.png", [Series("a", np.arange(2.0), np.array([y]))], **LABELS, log=True)
+    assert matplotlib.image.imread(tmp_path / "figure.png").shape[0] > 100
+
+
 def test_a_figure_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     x = np.arange(3.0)
     curves(tmp_path / "figure.png", [Series("a", x, x[None])], **LABELS)

@@ -2,8 +2,10 @@
 
 import dataclasses
 import importlib
+import os
 import pydoc
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,6 +97,16 @@ def test_help_knows_the_preset_that_flags_after_it_name(start):
     of_others = shown.partition("config.rule: Settings of other rules, which disco refuses:")[2]
     assert "--config.rule.torso: frodo, learned_loss: Units of the agent's last layer" in of_others
     assert "--config.rule.prediction_size" not in of_others
+
+
+def test_help_ends_where_nobody_reads_it():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.score", "--help"], stdout=write, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(write)
+    assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr
 
 
 def test_help_is_there_without_a_preset(start):
