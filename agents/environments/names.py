@@ -64,7 +64,9 @@ _KNOWN: dict[str, Callable[[], Iterable[str]]] = {
 def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment | HostEnvironment:
     """Make an environment by its name.
 
-    - `toy/<name>`, as `toy/catch` (`toy_envs.names`): one pure environment; the caller batches and seeds it.
+    - `toy/<name>`: one pure environment; the caller batches and seeds it. Names are `catch`, `catch/<rows>x<columns>`,
+      `grid_world/<0-56>`, `random_walk`, `bandit/<arms>`, `two_colours`, `discounting_chain`, and
+      `rule_room/<kind>`, also with tasks, as `rule_room/main/4096` (`toy_envs.names`).
     - `gymnax/<Id>`, as `gymnax/Breakout-MinAtar`: a pure one, too, with discrete actions and gymnax's own defaults.
     - `craftax/Craftax-Classic-Symbolic-v1`: Crafter as pure functions, seen as symbols, 10,000 steps at most.
     - `navix/<Id>`, as `navix/Navix-DoorKey-5x5-v0`: MiniGrid as pure functions, seen whole, 100 steps at most.
