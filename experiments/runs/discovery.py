@@ -38,7 +38,7 @@ class DiscoverConfig(PopulationConfig):
 
 def configure(rule: str, envs: tuple[str, ...], preset: str = "small", init_meta_params: str = "") -> DiscoverConfig:
     """Return the settings for a rule by its name, or for one that begins with a discovered one."""
-    settings.refuse_found(rule)
+    settings.check_kinds(rule, init_meta_params)
     config = DiscoverConfig(**vars(settings.population(rule, envs, preset)), envs=envs)
     if init_meta_params:
         config = config_for(load_settings(init_meta_params), config).replace(init_meta_params=init_meta_params)

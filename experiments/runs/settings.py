@@ -19,18 +19,19 @@ STARTS = f"{', '.join(starts(is_fitted=True))}, {DISCOVERED}"
 
 def configure(env: str, rule: str, init_meta_params: str = "") -> OnlineConfig:
     """Return the settings of an agent with a rule by its name, or with one that goes on from a discovered one."""
+    check_kinds(rule, init_meta_params)
     if init_meta_params:  # one that is fitted is so when all settings are known
         return agent_for(init_meta_params, env).replace(init_meta_params=init_meta_params)
-    refuse_found(rule)
     return presets.for_rule(env, rule)
 
 
-def refuse_found(rule: str) -> None:
-    """Raise a UsageError for the name of a rule that was found, where only one at random η is meant."""
-    if rule not in RULES and has_meta_params(rule):
-        raise UsageError(
-            f"{rule} has an η: --init_meta_params={rule} learns it on, frodo evaluate --rule={rule} keeps it"
-        )
+def check_kinds(rule: str, init_meta_params: str) -> None:
+    """Raise a UsageError for a rule that was found where one at random η is meant, or the other way round."""
+    if init_meta_params in RULES and not has_meta_params(init_meta_params):
+        raise UsageError(f"{init_meta_params} has no η yet: give it as --rule")
+    if rule not in RULES and has_meta_params(rule) and not init_meta_params:
+        found = f"--init_meta_params={rule} learns it on, frodo evaluate --rule={rule} keeps its η"
+        raise UsageError(f"{rule} is no rule at random η: {found}")
 
 
 def configure_frozen(env: str, rule: str) -> OnlineConfig:

@@ -232,7 +232,7 @@ def get_rule(rule: Rule | str) -> Rule:
 
 
 def has_meta_params(name: str) -> bool:
-    """Say whether a name is that of a rule with an η: a discovered or a fitted one, a file, or a zoo's."""
+    """Say whether a name is that of a rule with an η: discovered or fitted, or by its form a file or a zoo's."""
     return name in _known() or Path(name).suffix == ".npz" or name.startswith(zoo.PREFIX)
 
 

@@ -181,8 +181,8 @@ def replace(owner: str, config: Any, settings: Mapping[str, Any]) -> Any:
 def _owners(config: Any, name: str) -> str:
     """Say which settings inside of others have that name."""
     inner = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    owners = [of for of, one in inner.items() if hasattr(getattr(one, "settings", one), name)]
-    owners = [of for of in owners if dataclasses.is_dataclass(inner[of])]
+    inner = {of: getattr(one, "settings", one) for of, one in inner.items() if dataclasses.is_dataclass(one)}
+    owners = [of for of, one in inner.items() if name in {field.name for field in dataclasses.fields(one)}]
     return f" ({' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} one)" if owners else ""
 
 

@@ -171,6 +171,7 @@ def test_settings_of_another_rule_are_refused():
             {"lamda": 0.9},
             r"^lamda is 0.9, but the rule 'impala' has no such setting \(did you mean 'lambda_'\?\): it has discount, ",
         ),
+        ("impala", {"validate": 0.2}, "^validate is 0.2, but the rule 'impala' has no such setting: it has"),
         ("impala", {"epsilon": 0.2}, "^epsilon is 0.2, but the rule 'impala' has no such setting"),
         ("disco", {"kind": "actor_critic"}, "^kind is 'actor_critic', but the rule 'disco' has no such setting"),
         ("a2c", {"lambda_": 0.5}, "^lambda_ is 0.5, but the rule 'a2c' has no such setting: it has discount, value_c"),
