@@ -176,7 +176,7 @@ def parse_replay(text: str) -> tuple[int, int] | None:
 
 def parse_pairs(text: str, flag: str, what: str) -> tuple[tuple[int, int], ...]:
     """Return the pairs of "16x16,64x32"."""
-    pairs = [re.fullmatch(r"(\d{1,9})x(\d{1,9})", part) for part in text.split(",")]
+    pairs = [re.fullmatch(r"(\d+)x(\d+)", part) for part in text.split(",")]
     found = tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair)
     if len(found) < len(pairs):
         raise UsageError(f"--{flag}={text}: give {what}")
