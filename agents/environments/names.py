@@ -25,7 +25,7 @@ from toy_envs.rule_room import KINDS
 from toy_envs.trials import Trials
 from toy_envs.wrapper import Scaled
 
-NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?"
+_SCALED = re.compile(r"scaled/([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)/((?!scaled/).+)")
 MAX_ON_HOST = 10_000  # environments of a batch
 FORMS = {
     "toy": "toy/<name>",
@@ -115,8 +115,9 @@ def make_environment(name: str, num_envs: int = 1, seed: int = 0) -> Environment
     try:
         if suite == "changing" and (found := re.fullmatch(r"(\w+)/(\d{1,9})/(.+)", rest)) and _is_plain(found[3]):
             return Changing(make_pure(found[3]), found[1], int(found[2]))
-        if suite == "scaled" and (found := re.fullmatch(rf"({NUMBER})/((?!scaled/).+)", rest)) and _is_plain(found[2]):
-            return Scaled(make_pure(found[2]), float(found[1]))
+        factor, plain = unscaled(name)
+        if plain != name and _is_plain(plain):
+            return Scaled(make_pure(plain), factor)
         found = re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})/(forgetful/)?(.+)", rest)
         if suite == "trials" and found and _is_plain(found[4]):
             return Trials(make_pure(found[4]), int(found[2]), int(found[1]) if found[1] else None, bool(found[3]))
@@ -130,9 +131,10 @@ def is_pure(name: str) -> bool:
     return name.partition("/")[0] in ("toy", *_OF_LIBRARIES, "changing", "scaled", "trials")
 
 
-def unscaled(name: str) -> str:
-    """Return the name of the environment whose rewards one has at another scale, or the name itself."""
-    return name.split("/", 2)[-1] if name.startswith("scaled/") else name
+def unscaled(name: str) -> tuple[float, str]:
+    """Return the factor of an environment's rewards, and the name of the one that is scaled; else 1 and the name."""
+    found = _SCALED.fullmatch(name)
+    return (float(found[1]), found[2]) if found else (1.0, name)
 
 
 def _is_plain(name: str) -> bool:

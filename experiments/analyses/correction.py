@@ -16,6 +16,7 @@ from frodo import files
 from frodo.logs import Progress, note, table
 from frodo.rules.files import Rule
 from frodo.runs.errors import UsageError
+from frodo.settings.config import with_life
 from frodo.settings.registry import RuleConfig, make_update_rule
 from meta.programs.regression import fit, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
@@ -65,9 +66,8 @@ def uniform(shape: tuple[int, int]) -> dict[str, jax.Array]:
 
 def lived(rule: Rule) -> RuleConfig:
     """Return a rule's settings with the trajectories of a life of its agents."""
-    agent, config = rule.config, rule.config.rule
-    own = agent.num_annealed_updates(is_meta=False) // (agent.epochs * agent.minibatches) if agent.annealing else LIFE
-    return config.replace(life=config.settings.life or own)
+    config = with_life(rule.config, is_meta=False)
+    return config.replace(life=config.settings.life or LIFE)
 
 
 def targets_of(rule: Rule, update_rule: Any, reward: np.ndarray) -> Callable[[float], Any]:

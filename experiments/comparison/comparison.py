@@ -167,9 +167,9 @@ def check(comparison: Comparison, allow_seen: bool) -> dict[str, list[str]]:
 def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_seen: bool) -> list[str]:
     """Return the environments that a rule was discovered in and is to be evaluated in: a UsageError, unless allowed."""
     suites = tuple(env[:-1] for env in known if env.endswith("/*"))
-    identities = {_identity(unscaled(env)) for env in known}
+    identities = {_identity(unscaled(env)[1]) for env in known}
     is_seen = lambda env: _identity(env) in identities or (suites and env.startswith(suites))
-    seen = [env for env in comparison.envs if is_seen(unscaled(env))]
+    seen = [env for env in comparison.envs if is_seen(unscaled(env)[1])]
     if seen and not allow_seen:
         raise UsageError(
             f"{rule} was discovered in {seen[0]}, which it would be evaluated in: leave the environment out, or say "
@@ -180,10 +180,10 @@ def refuse_seen(comparison: Comparison, rule: str, known: Sequence[str], allow_s
 
 def _identity(env: str) -> object:
     """What two names of one environment share: toy/catch is toy/catch/6x11, and bsuite's ids of Catch are seeds."""
+    factor, plain = unscaled(env)
+    if plain != env:
+        return factor, _identity(plain)
     suite, _, name = env.partition("/")
-    if suite == "scaled":
-        factor, _, scaled = name.partition("/")
-        return suite, float(factor), _identity(scaled)
     if suite == "toy":
         return names.make(name) or env
     if suite == "bsuite":

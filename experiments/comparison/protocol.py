@@ -39,7 +39,8 @@ FAMILIES = {
 
 def family(env: str) -> str:
     """Return the name of the family that an environment is of, at any scale of its rewards."""
-    return next(name for name, one in FAMILIES.items() if one.has(unscaled(env)))
+    _, plain = unscaled(env)
+    return next(name for name, one in FAMILIES.items() if one.has(plain))
 
 
 def groups_of(envs: Sequence[str]) -> dict[str, list[int]]:
@@ -158,9 +159,8 @@ def parse_grid(learning_rates: Sequence[str], entropy_costs: Sequence[str], batc
             numbers[flag] = tuple(map(float, texts))
         except ValueError:
             raise UsageError(f"--{flag}={','.join(texts)}: give numbers, such as 0.001,0.01") from None
-    return Grid(
-        **numbers, batches=parse_pairs(batches, "batches", "environments x steps of trajectories, such as 16x16,64x32")
-    )
+    pairs = parse_pairs(batches, "batches", "environments x steps of trajectories, such as 16x16,64x32")
+    return Grid(**numbers, batches=pairs)
 
 
 def parse_replay(text: str) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.environments.atari57 import atari_scores
-from agents.environments.names import is_pure, make_pure
+from agents.environments.names import is_pure, make_pure, unscaled
 from agents.types import Array
 from frodo.regimes.program_lanes import Task
 from frodo.runs.errors import UsageError
@@ -72,8 +72,9 @@ def bounds(env: str) -> tuple[float, float]:
     Raises:
       UsageError: if there are neither.
     """
-    if env.startswith("scaled/"):
-        return _at_scale(env, bounds)
+    factor, plain = unscaled(env)
+    if plain != env:
+        return _times(factor, bounds(plain))
     name = env.partition("/")[2]
     own = [found for prefix, found in OF_EVOLUTION.items() if name.startswith(prefix)]
     return own[0] if own else reference_scores(env)
@@ -90,11 +91,9 @@ def task_of(env: str) -> Task:
     return Task(make_pure(env), *bounds(env))
 
 
-def _at_scale(env: str, of: Callable[[str], tuple[float, float]]) -> tuple[float, float]:
-    """Return the bounds of an environment whose rewards are scaled, of those of the environment itself."""
-    _, factor, scaled = env.split("/", 2)
-    random, best = of(scaled)
-    return float(factor) * random, float(factor) * best
+def _times(factor: float, scores: tuple[float, float]) -> tuple[float, float]:
+    random, best = scores
+    return factor * random, factor * best
 
 
 @functools.cache
@@ -104,9 +103,10 @@ def reference_scores(env: str) -> tuple[float, float]:
     Raises:
       UsageError: if they are not known.
     """
+    factor, plain = unscaled(env)
+    if plain != env:
+        return _times(factor, reference_scores(plain))
     suite, _, name = env.partition("/")
-    if suite == "scaled":
-        return _at_scale(env, reference_scores)
     if suite == "changing":
         change, _, changed = name.split("/", 2)
         if change == "actions":

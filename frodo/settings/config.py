@@ -200,6 +200,13 @@ class PopulationConfig(AgentConfig):
             raise ValueError(f"num_devices is {self.num_devices}, expected at most {len(jax.devices())}, or 0 for all")
 
 
+def with_life(config: AgentConfig, is_meta: bool) -> RuleConfig:
+    """Return an agent's rule, which knows the trajectories of a lifetime where its settings leave them open."""
+    if getattr(config.rule.settings, "life", None) != 0:
+        return config.rule
+    return config.rule.replace(life=config.num_annealed_updates(is_meta) // (config.epochs * config.minibatches))
+
+
 def make_setup(
     config: AgentConfig,
     num_actions: int,
@@ -224,10 +231,7 @@ def make_setup(
             "actions"
         )
     num_annealed = config.num_annealed_updates(is_meta)
-    of_rule = config.rule
-    if getattr(of_rule.settings, "life", None) == 0:
-        of_rule = of_rule.replace(life=num_annealed // (config.epochs * config.minibatches))
-    rule = make_update_rule(of_rule)
+    rule = make_update_rule(with_life(config, is_meta))
     found = jax.tree.leaves(rule.meta_param_shapes(num_actions))
     is_differentiable = found and all(jnp.issubdtype(x.dtype, jnp.floating) for x in found)
     if is_meta and config.rule.entry.is_learned and not is_differentiable:

@@ -287,8 +287,8 @@ def for_environment(env: str) -> OnlineConfig:
         return {"toy/random_walk": random_walk, "toy/catch": catch}[env]()
     if env.startswith("trials/"):
         return trials(env)
-    if (other := unscaled(env)) != env:
-        return for_environment(other).replace(env=env)
+    if (plain := unscaled(env)[1]) != env:
+        return for_environment(plain).replace(env=env)
     return atari(env) if env.startswith("atari/") else vector_observations(env)
 
 

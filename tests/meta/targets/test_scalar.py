@@ -375,7 +375,7 @@ def test_what_corrects_a_hand_made_target_begins_as_it(name):
     ("settings", "message"),
     [
         ({"base": "vtrac", "is_relative": True}, r"^base is 'vtrac', .* \(did you mean 'vtrace'\?\)$"),
-        ({"base": "vtrace"}, "^base is 'vtrace' and is_relative False, expected base 'value', or"),
+        ({"base": "vtrace"}, "^base is 'vtrace' and is_relative False, expected base 'value', or is_relative True$"),
         (
             {"base": "vtrace", "is_relative": True, "kind": "value_based"},
             "^base is 'vtrace', expected another one: kind 'value_based' has no policy that learns$",
