@@ -1,9 +1,10 @@
-"""What an agent with DiscoRL's targets predicts, what a rule in PPO's loop does, and formulas for a scalar rule.
+"""What an agent with DiscoRL's targets predicts, what a rule in PPO's loop does, and formulas for a rule's targets.
 
     frodo analyse results/evaluate/toy_catch_8x8_disco103 --figures=confidence,horizon
     frodo analyse results/discover/corrected_ppo/rule.npz
     frodo analyse results/online/toy_catch_frodo
     frodo analyse results/discover/frodo/rule.npz
+    frodo analyse disco103 --envs=toy/catch/5x5,toy/grid_world/0
 
 Of a run it reads the agent from the last checkpoint and lets it act. For each of the figures of Oh et al. 2025, Figure
 4, it writes <figure>.png and the numbers in it, <figure>.csv, to the run's folder analysis/. Of a rule of the kind lpo
@@ -14,16 +15,17 @@ targets of fresh agents that learn by it where it was discovered; of a run with 
 Each is written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs,
 `--target_rule` of `frodo compare`). Of a formula, `error` is what it lacks as a share of the variance of G − v, given
 the rule's own next target, in environments that it was not fitted to; `alone` is the same where the formula makes all
-targets.
+targets. Of a rule of DiscoRL's form it fits formulas to the policy targets of fresh agents, each of which is a rule of
+the kind policy_program; `error` is KL(π̂ ‖ formula's) as a share of KL(π̂ ‖ π).
 """
 
 from pathlib import Path
 
 from absl import flags
 
-from experiments.analyses import correction, figures, target_formulas
-from experiments.runs import command_line
-from frodo.rules.files import load_rule
+from experiments.analyses import correction, figures, policy_formulas, target_formulas
+from experiments.runs import command_line, settings
+from frodo.rules.files import has_meta_params, load_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import check_out
 
@@ -32,24 +34,33 @@ def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     folder = command_line.one_argument(argv)
     check_out(Path(FLAGS.out))
-    if folder.suffix == ".npz":
-        for name in ("figures", "seed"):
-            if FLAGS[name].present:
-                raise UsageError(f"--{name}={FLAGS[name].value}: {folder} is a rule, expected a run")
-        with caused_by(str(folder)):
-            rule = load_rule(folder)
-        if rule.config.rule.name == "frodo":
-            target_formulas.of_file(folder, rule, FLAGS.out)
-        else:
-            correction.draw(folder, rule, FLAGS.out)
-    else:
+    if not has_meta_params(str(folder)):
+        if FLAGS.envs:
+            raise UsageError(f"--envs={FLAGS.envs}: {folder} is a run, expected a rule")
         figures.run(folder, FLAGS.figures, FLAGS.seed, FLAGS.out)
+        return
+    for name in ("figures", "seed"):
+        if FLAGS[name].present:
+            raise UsageError(f"--{name}={FLAGS[name].value}: {folder} is a rule, expected a run")
+    envs = settings.parse_envs(FLAGS.envs) if FLAGS.envs else ()
+    with caused_by(str(folder)):
+        rule = load_rule(str(folder))
+    out = Path(FLAGS.out or (folder.parent / "analysis" if folder.suffix == ".npz" else "results/analyse"))
+    if rule.config.rule.name == "frodo":
+        target_formulas.of_rule(str(folder), rule, out, envs)
+    elif rule.config.rule.name == "disco":
+        policy_formulas.of_rule(str(folder), rule, out, envs)
+    elif envs:
+        raise UsageError(f"--envs={FLAGS.envs}: {folder} is a rule whose pictures are of no environment")
+    else:
+        correction.draw(folder, rule, FLAGS.out)
 
 
 if __name__ == "__main__":
     flags.DEFINE_list("figures", list(figures.FIGURES), "Which figures of a run.")
     flags.DEFINE_integer("seed", None, "Seed of the run whose agent it is; by default the first.", lower_bound=0)
+    flags.DEFINE_string("envs", "", "Environments in JAX in which agents learn by a rule, if not those it comes from.")
     flags.DEFINE_string(
-        "out", "", "Folder of what is written; analysis/ in the run's folder, or next to the rule, if not given."
+        "out", "", "Folder of what is written; analysis/ in the run's folder, or next to the rule's file, if not given."
     )
     command_line.start(main)

@@ -7,7 +7,7 @@ seen.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from agents.acting import replay as replays
 from agents.environments.names import is_pure, make_pure
 from agents.types import Trajectory
 from experiments.runs import settings
 from experiments.runs.loaded_agent import LoadedAgent, play, rule_inputs
 from frodo import files
 from frodo.logs import Progress, note, table
-from frodo.regimes.learner import Learner, build_learner
+from frodo.regimes.learner import Learner, LearnerState, build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.rules.files import Origin, Rule, load_rule
 from frodo.runs.errors import UsageError, caused_by
@@ -30,7 +31,6 @@ from meta.programs.evaluation import Given, evaluate, no_draws
 from meta.programs.language import TARGETS, Program, parse
 from meta.programs.regression import fit, values_of
 from meta.programs.targets import FORMULAS, TargetProgramConfig, inputs_of, is_cut, targets, with_next
-from meta.updates.lifetime import AgentState
 
 ENV_STEPS, STAGES = 100_000, 10  # of a life in each environment, in which targets are looked at so many times
 NUM_COLUMNS, WARM_UP = 64, 100  # environments in which a trained agent acts, and steps before it is looked at
@@ -39,15 +39,33 @@ SEED = 0
 
 Stages = list[dict[str, Any]]
 Rows = list[dict[str, Any]]
+StageOf = Callable[..., dict[str, Any]]
 
 
-def of_fresh(path: Path, rule: Rule, env: str) -> Stages:
-    """Return what is known of the targets of a fresh agent at several times of its life, as `stage_of` has it.
+def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
+    """Return what the targets of a trajectory are made of, what they are, and what formulas need: [T, B] each.
 
     Args:
-      path: of the rule's file, by which an agent learns.
+      inputs: of the rule, as `learner.rule_inputs` returns them.
     """
-    config = settings.configure_frozen(env, str(path))
+    _, _, trajectory, predictions, _ = inputs
+    found = learner.setup.rule.apply(*inputs)[0]
+    discount = learner.config.rule.settings.discount
+    steps = inputs_of(trajectory, predictions["value"], predictions["policy"], discount)
+    following = jnp.concatenate([found[1:], predictions["value"][-1:]])
+    given = {"trajectory": trajectory._replace(observation=()), "predictions": predictions}
+    return given | {"inputs": with_next(steps, following, is_cut(trajectory)), "targets": found}
+
+
+def of_fresh(name: str, rule: Rule, env: str, stage_of: StageOf = stage_of) -> Stages:
+    """Return what is known of the targets of a fresh agent at several times of its life, as `stage_of` has it.
+
+    With a replay they are targets of what was drawn from it.
+
+    Args:
+      name: of the rule, or its file, by which an agent learns.
+    """
+    config = settings.configure_frozen(env, name)
     environment = make_pure(env)
     learner = build_learner(config, environment.num_actions, is_frozen=True)
     program = make_online_program(learner, environment)
@@ -55,16 +73,18 @@ def of_fresh(path: Path, rule: Rule, env: str) -> Stages:
     state = jax.jit(program.init)(jax.random.key(SEED), rule.meta_params)
 
     @jax.jit
-    def look(agent: AgentState, trajectory: Trajectory) -> dict[str, Any]:
-        loaded = LoadedAgent(config, SEED, learner, agent, rule.meta_params)
-        return stage_of(learner, rule.meta_params, agent.rule_state, *rule_inputs(loaded, trajectory))
+    def look(state: LearnerState, trajectory: Trajectory) -> dict[str, Any]:
+        if isinstance(kept := state.lifetime.replay, replays.Replay):
+            trajectory = replays.sample(config.replay, kept, trajectory)[1]
+        loaded = LoadedAgent(config, SEED, learner, state.agent, rule.meta_params)
+        return stage_of(learner, rule.meta_params, state.agent.rule_state, *rule_inputs(loaded, trajectory))
 
     stages = []
     for _ in range(STAGES):
         state, *_ = run(state, max(1, ENV_STEPS // program.env_steps // STAGES))
         _, parts = again(state)
         first = jax.tree.map(lambda x: x[0], parts[0])
-        stages.append(jax.tree.map(np.asarray, look(state.learner.agent, first)))
+        stages.append(jax.tree.map(np.asarray, look(state.learner, first)))
     return stages
 
 
@@ -86,21 +106,6 @@ def of_trained(loaded: LoadedAgent) -> Stages:
     return stages
 
 
-def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
-    """Return what the targets of a trajectory are made of, what they are, and what formulas need: [T, B] each.
-
-    Args:
-      inputs: of the rule, as `learner.rule_inputs` returns them.
-    """
-    _, _, trajectory, predictions, _ = inputs
-    found = learner.setup.rule.apply(*inputs)[0]
-    discount = learner.config.rule.settings.discount
-    steps = inputs_of(trajectory, predictions["value"], predictions["policy"], discount)
-    following = jnp.concatenate([found[1:], predictions["value"][-1:]])
-    given = {"trajectory": trajectory._replace(observation=()), "predictions": predictions}
-    return given | {"inputs": with_next(steps, following, is_cut(trajectory)), "targets": found}
-
-
 def errors_of(program: Program, discount: float, stages: Stages) -> float:
     """Return the mean square of what the targets lack that a program makes alone, from the last step to the first."""
 
@@ -117,11 +122,11 @@ def errors_of(program: Program, discount: float, stages: Stages) -> float:
 
 def spread(stages: Stages) -> float:
     """Return the variance of G − v over all valid steps."""
-    return float(np.var(_flat(stages, lambda stage: stage["targets"] - stage["inputs"]["v"])))
+    return float(np.var(flat(stages, lambda stage: stage["targets"] - stage["inputs"]["v"])))
 
 
-def _is_held_out(stage: dict[str, Any]) -> np.ndarray:
-    steps, columns = np.indices(stage["targets"].shape)
+def is_held_out(stage: dict[str, Any]) -> np.ndarray:
+    steps, columns = np.indices(stage["trajectory"].valid.shape)
     return (columns if columns.shape[1] > 2 else steps) % 3 == 1
 
 
@@ -140,9 +145,10 @@ def formulas(rule: Rule, stages: Stages) -> Rows:
     Both are mean squares as shares of the variance of G − v. The first is of environments that the formula was not
     fitted to, every third of a batch; of a batch of one or two, of every third step.
     """
-    is_out = _flat(stages, _is_held_out)
-    inputs = {name: _flat(stages, lambda stage: stage["inputs"][name]) for name in TARGETS.inputs}  # noqa: B023
-    y, discount = _flat(stages, lambda stage: stage["targets"]), rule.config.rule.settings.discount
+    is_out = flat(stages, is_held_out)
+    inputs = {name: flat(stages, lambda stage: stage["inputs"][name]) for name in TARGETS.inputs}  # noqa: B023
+    y, discount = flat(stages, lambda stage: stage["targets"]), rule.config.rule.settings.discount
+    note(f"formulas: {NUM_PROGRAMS:,} programs are tried")
     of = lambda where: {name: x[where] for name, x in inputs.items()}
     points = np.random.default_rng(SEED).permutation(np.flatnonzero(~is_out))[:NUM_POINTS]
     found = fit(of(points), y[points], num_programs=NUM_PROGRAMS, max_nodes=MAX_NODES)
@@ -155,26 +161,36 @@ def formulas(rule: Rule, stages: Stages) -> Rows:
     return rows
 
 
-def of_file(path: Path, rule: Rule, out: str = "") -> Path:
-    """Fit formulas to the targets of fresh agents, where a rule was discovered; files as of `write`, next to its own.
+def of_rule(name: str, rule: Rule, folder: Path, envs: Sequence[str] = ()) -> Path:
+    """Fit formulas to the targets of fresh agents, where a rule was discovered or in `envs`; files as of `write`.
 
     Raises:
-      UsageError: if the rule was discovered in environments that are not known or not pure, or is not of actor-critics.
+      UsageError: if there are no environments, or one is not known or not pure, or the rule is not of actor-critics.
     """
-    check_kind(path, rule)
-    envs = list(dict.fromkeys(rule.origin.envs)) if rule.origin else []
+    check_kind(name, rule)
+    stages = [stage for found in of_lives(name, rule, envs) for stage in found]
+    return write(rule, formulas(rule, stages), rule_of, folder, Path(name).stem)
+
+
+def of_lives(name: str, rule: Rule, envs: Sequence[str], stage_of: StageOf = stage_of) -> list[Stages]:
+    """Return the stages of a life in each of the environments, by default those where a rule was discovered.
+
+    Raises:
+      UsageError: if there are none, or one is not known or not pure.
+    """
+    envs = list(dict.fromkeys(envs or (rule.origin.envs if rule.origin else ())))
     if not envs:
-        raise UsageError(f"{path} does not say where its rule was discovered: give the folder of a run that learned it")
+        raise UsageError(f"{name} does not say where its rule was discovered: give --envs, or a run that learned it")
     for env in envs:
         if not is_pure(env):
-            raise UsageError(f"{path} holds a rule from {env}, on the host: give the folder of a run that learned it")
-        with caused_by(str(path)):
+            raise UsageError(f"{name} holds a rule from {env}, on the host: give --envs, or a run that learned it")
+        with caused_by(name):
             make_pure(env)
-    progress, stages = Progress(len(envs), unit="environments"), []
+    progress, found = Progress(len(envs), unit="environments"), []
     for i, env in enumerate(envs):
-        stages += of_fresh(path, rule, env)
+        found.append(of_fresh(name, rule, env, stage_of))
         progress.update(i + 1)
-    return write(rule, stages, Path(out or path.parent / "analysis"), path.stem)
+    return found
 
 
 def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:
@@ -189,32 +205,30 @@ def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:
     before = load_rule(config.init_meta_params).origin if config.init_meta_params else None
     envs = (*(before.envs if before else ()), *(() if config.is_frozen else (config.env,)))
     rule = Rule(name, config.agent_only(), loaded.meta_params, Origin(tuple(dict.fromkeys(envs)), None, None))
-    check_kind(run, rule)
+    check_kind(str(run), rule)
     folder = Path(out or run / "analysis")
     rule.save(folder / f"{name}.npz")
-    return write(rule, of_trained(loaded), folder, name)
+    return write(rule, formulas(rule, of_trained(loaded)), rule_of, folder, name)
 
 
-def check_kind(path: Path, rule: Rule) -> None:
+def check_kind(name: str, rule: Rule) -> None:
     if (kind := rule.config.rule.kind) != "actor_critic":
         shown = kind.replace("_", "-")
-        raise UsageError(f"{path} holds a rule of {shown} agents, expected actor-critics: formulas are their targets")
+        raise UsageError(f"{name} holds a rule of {shown} agents, expected actor-critics: formulas are their targets")
 
 
-def write(rule: Rule, stages: Stages, folder: Path, name: str) -> Path:
+def write(rule: Rule, rows: Rows, rule_of: Callable[[str, Rule], Rule], folder: Path, name: str) -> Path:
     """Print formulas for a rule's targets, and write <name>_formulas.csv, and of each a rule, <name>_<its size>.npz.
 
-    Returns the path of the former.
+    The last row is a known formula, of which no rule is written. Returns the path of the former.
     """
-    note(f"formulas: {NUM_PROGRAMS:,} programs are tried")
-    rows = formulas(rule, stages)
     for row in rows[:-1]:
         rule_of(row["formula"], rule).save(folder / f"{name}_{row['size']}.npz")
     files.write_csv(folder / f"{name}_formulas.csv", rows)
-    print(table([row | {x: f"{row[x]:.2g}" for x in ("error", "alone")} for row in rows]))
+    print(table([row | {x: f"{of:.2g}" for x, of in row.items() if isinstance(of, float)} for row in rows]))
     return folder / f"{name}_formulas.csv"
 
 
-def _flat(stages: Stages, of: Callable[[dict[str, Any]], Any]) -> np.ndarray:
+def flat(stages: Stages, of: Callable[[dict[str, Any]], Any]) -> np.ndarray:
     """Return what is of all valid steps, [N]."""
     return np.concatenate([np.asarray(of(stage))[stage["trajectory"].valid] for stage in stages])

@@ -19,6 +19,7 @@ from frodo.settings.config import AgentConfig, OnlineConfig, PopulationConfig
 from frodo.settings.presets import fitted, for_rule, is_image_torso, placed, with_images, with_memory
 from frodo.settings.registry import RULES, Origin, RuleConfig, RuleEntry, Start
 from meta.programs.drifts import DriftProgramConfig, drift_program
+from meta.programs.policies import PolicyProgramConfig, policy_program
 from meta.programs.rule import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig, program
 from meta.programs.targets import TargetProgramConfig, target_program
 from meta.targets import disco103, fitting, policy_fitting
@@ -49,7 +50,7 @@ def with_disco(of_env: OnlineConfig) -> OnlineConfig:
         validation_unroll=29,
         num_updates=1,
         replay=ReplayConfig(capacity=1024, batch_size=64, fresh=0.0),
-        rule=RuleConfig("disco", DiscoConfig(skips_first_steps=of_env.env == "toy/catch/8x8")),
+        rule=RuleConfig(of_env.rule.name).with_known(skips_first_steps=of_env.env == "toy/catch/8x8"),
         outer=OuterConfig(discount=0.997, lambda_=0.95, is_advantage_normalised=True),
         network=NetworkConfig("mlp", (512, 512), action_model=128, head_stddev=0.01),
         optimizer=adam(3e-4 if is_image else 1e-2, max_update=1.0),
@@ -128,11 +129,11 @@ def with_dqn(of_env: OnlineConfig) -> OnlineConfig:
 
 def small_with_disco(config: PopulationConfig) -> PopulationConfig:
     """Small predictions and bins, and a meta-value function as small as the agent."""
-    rule = DiscoConfig(prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, action_embedding=(16, 8))
+    sizes = dict(prediction_size=30, max_value=10, lstm=64, lifetime_lstm=32, action_embedding=(16, 8))
     value_optimizer = adam(1e-3, max_update=1.0)
     return config.replace(
         budgets=(100_000, 300_000),
-        rule=RuleConfig("disco", rule).replace(discount=0.99),
+        rule=RuleConfig(config.rule.name).with_known(discount=0.99, **sizes),
         outer=dataclasses.replace(config.outer, value_hidden=(64, 64), value_optimizer=value_optimizer),
         network=dataclasses.replace(config.network, action_model=32),
         optimizer=adam(5e-3, max_update=1.0),
@@ -252,6 +253,14 @@ OWN: dict[str, RuleEntry] = {
     "q_learning": RuleEntry(q_learning, QLearningConfig, ("value_based",)),
     "td_lambda": RuleEntry(td_lambda, TDLambdaConfig, ("prediction",)),
     "target_program": RuleEntry(target_program, TargetProgramConfig, is_learned=True, eta_settings=("formula",)),
+    "policy_program": RuleEntry(
+        policy_program,
+        PolicyProgramConfig,
+        is_learned=True,
+        preset=with_disco,
+        population={"small": small_with_disco},
+        eta_settings=("formula",),
+    ),
     "program": _program(program, DQNRegConfig, is_learned=True),
     "dqn": _program(_hand_made_program, ProgramConfig),
     "double_dqn": _program(_hand_made_program, DoubleDQNConfig),

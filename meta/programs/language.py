@@ -105,6 +105,7 @@ NUMERICAL = {name: None for name, of in OPERATORS.items() if {*of.arguments, of.
 LOSSES = Language({"s": "S", "a": "Z", "r": "R", "gamma": "R", "s_next": "S"}, OPERATORS)
 TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), NUMERICAL)
 DRIFTS = Language(dict.fromkeys(("r", "A", "t"), "R"), NUMERICAL)
+POLICIES = Language(dict.fromkeys(("A", "A_q", "slow", "pi", "taken"), "R"), NUMERICAL)
 
 
 def compact(language: Language, program: Program) -> Program:

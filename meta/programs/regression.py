@@ -72,12 +72,28 @@ def scaled(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     return a, b, float(np.mean(np.square(y - a - b * x)) / np.var(y))
 
 
+def within(group: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what subtracts the mean of each point's group, [N] -> [N]; nothing without groups."""
+    if group is None:
+        return lambda x: x
+    sizes = np.maximum(np.bincount(group), 1)
+    return lambda x: x - (np.bincount(group, x) / sizes)[group]
+
+
 def fit(
-    inputs: Mapping[str, np.ndarray], y: np.ndarray, *, seed: int = 0, num_programs: int = 10_000, max_nodes: int = 12
+    inputs: Mapping[str, np.ndarray],
+    y: np.ndarray,
+    *,
+    group: np.ndarray | None = None,
+    seed: int = 0,
+    num_programs: int = 10_000,
+    max_nodes: int = 12,
 ) -> list[Fit]:
     """Search for formulas of inputs, [N] each, that give y, [N].
 
     Args:
+      group: of each point, whole numbers from 0, [N]: what y and formulas are on average in each of these is free, as
+        it is of logits in a state. Formulas then have a scale and no offset.
       num_programs: that are tried, at least NUM_RANDOM.
       max_nodes: operations of a program, at most, without offset and scale.
     Returns:
@@ -90,13 +106,15 @@ def fit(
     for name, x in (*arrays.items(), ("y", y)):
         if x.shape != (len(y),) or not np.isfinite(x).all():
             raise ValueError(f"{name} has the shape {x.shape}, expected {len(y)} finite numbers, one for each point")
+    centred = within(group)
+    y = centred(y)
     if not np.ptp(y):
         raise ValueError("y is constant, expected numbers that differ")
     language, rng = language_of(arrays, max_nodes), np.random.default_rng(seed)
     best: dict[int, tuple[float, Program]] = {}  # by size: error and program
 
     def judged(program: Program) -> tuple[float, Program]:
-        error = scaled(values_of(used := compact(language, program), arrays), y)[2]
+        error = scaled(centred(values_of(used := compact(language, program), arrays)), y)[2]
         if error < best.get(len(used), (np.inf,))[0]:
             best[len(used)] = error, used
         return error + 1e-4 * len(used), program  # of equals the shorter
@@ -118,8 +136,8 @@ def fit(
         population.append(judged(child))
     found = []
     for _, program in best.values():
-        whole = _with_scale(language, *_polished(program, arrays, y), np.std(y))
-        error = float(np.mean(np.square(values_of(whole, arrays) - y)) / np.var(y))
+        whole = _with_scale(language, *_polished(program, lambda program: centred(values_of(program, arrays)), y), np.std(y))
+        error = float(np.mean(np.square(centred(values_of(whole, arrays)) - y)) / np.var(y))
         found.append(Fit(whole, to_formula(language, whole), len(whole), error))
     front: list[Fit] = []
     for one in sorted(found, key=lambda one: (one.size, one.error)):
@@ -142,7 +160,9 @@ def _moved(rng: np.random.Generator, program: Program) -> Program:
     return tuple(node._replace(value=move(node.value)) if node.operator == "Constant" else node for node in program)
 
 
-def _polished(program: Program, inputs: Mapping[str, np.ndarray], y: np.ndarray) -> tuple[Program, float, float]:
+def _polished(
+    program: Program, compute: Callable[[Program], np.ndarray], y: np.ndarray
+) -> tuple[Program, float, float]:
     """Return a program with its best constants, and the offset and scale to them."""
     places = [i for i, node in enumerate(program) if node.operator == "Constant"]
 
@@ -151,14 +171,14 @@ def _polished(program: Program, inputs: Mapping[str, np.ndarray], y: np.ndarray)
         return tuple(node._replace(value=own[i]) if i in own else node for i, node in enumerate(program))
 
     def residuals(values: np.ndarray) -> np.ndarray:
-        x = values_of(with_constants(values), inputs)
+        x = compute(with_constants(values))
         a, b, _ = scaled(x, y)
         return np.nan_to_num(y - a - b * x, nan=1e6, posinf=1e6, neginf=1e6)
 
     if places:
         start = np.array([program[i].value for i in places])
         program = with_constants(optimize.least_squares(residuals, start, max_nfev=50).x)
-    a, b, _ = scaled(values_of(program, inputs), y)
+    a, b, _ = scaled(compute(program), y)
     return program, a, b
 
 

@@ -91,6 +91,7 @@ RULES = {  # a rule, and settings
         META | dict(num_steps=4e4, num_updates=2, meta_optimizer=frodo.adam(3e-3, max_gradient_norm=1.0)),
     ),
     "self_tuned": ("self_tuned", META),
+    "policy_program": (frodo.make_rule("policy_program", max_value=3), META | MODEL | dict(num_steps=1.6e4)),
     "disco": ("catch_disco", MODEL | dict(is_frozen=True, num_steps=1.2e4)),
 }
 

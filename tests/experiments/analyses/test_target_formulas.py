@@ -73,7 +73,8 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch, capsys):
         fit_rule("n_step_return", value_cost=0.3, reduction="sum"), origin=Origin(("toy/catch/5x4",) * 2, 10, 2.0)
     )
     rule.save(tmp_path / "known.npz")
-    path = target_formulas.of_file(tmp_path / "known.npz", load_rule(tmp_path / "known.npz"))
+    name = str(tmp_path / "known.npz")
+    path = target_formulas.of_rule(name, load_rule(name), tmp_path / "analysis")
     assert path == tmp_path / "analysis" / "known_formulas.csv"
     with path.open(newline="") as file:
         *rows, vtrace = csv.DictReader(file)
@@ -118,7 +119,7 @@ def test_a_run_has_formulas_for_its_own_agent(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "origin", "reason"),
     [
-        ({}, None, "does not say where its rule was discovered: give the folder of a run"),
+        ({}, None, "does not say where its rule was discovered: give --envs, or a run"),
         ({}, Origin(("toy/catch", "bsuite/catch/0"), 1, 1.0), "holds a rule from bsuite/catch/0, on the host: give"),
         ({}, Origin(("toy/catchh",), 1, 1.0), ": unknown environment 'toy/catchh'"),
         (
@@ -131,5 +132,5 @@ def test_a_run_has_formulas_for_its_own_agent(tmp_path, monkeypatch):
 def test_a_rule_without_known_environments_or_policy_is_refused(settings, origin, reason, tmp_path):
     rule = dataclasses.replace(make_rule("frodo", **settings), origin=origin)
     with pytest.raises(UsageError, match=f"rule.npz ?{reason}"):
-        target_formulas.of_file(tmp_path / "rule.npz", rule)
+        target_formulas.of_rule(str(tmp_path / "rule.npz"), rule, tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -255,7 +255,7 @@ def test_settings_are_the_same_after_a_file(config):
         (
             {"rule": RuleConfig("impala")},
             "^rule is 'impala', expected one of frodo, learned_loss, disco, self_tuned, lpo, corrected_ppo, "
-            "drift_program, target_program, program$",
+            "drift_program, target_program, policy_program, program$",
         ),
         ({"budgets": ()}, r"^budgets are \(\), expected at least the 5400 steps of one meta-step$"),
         ({"budgets": (10_000, 5_399)}, r"^budgets are \(10000, 5399\), expected at least the 5400 steps"),

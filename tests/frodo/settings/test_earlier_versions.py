@@ -32,6 +32,7 @@ LATER = {
     "drift_program",
     "self_tuned",
     "target_program",
+    "policy_program",
     "program",
     "dqn",
     "double_dqn",

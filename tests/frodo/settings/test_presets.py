@@ -26,7 +26,8 @@ ENVS = (
 
 
 PROGRAMS = ("program", "dqn", "double_dqn", "dqn_reg", "dqn_clipped")
-WITH_AGENTS_OF_THEIR_OWN = ("disco", "muesli", "ppo", "dpo", "lpo", "corrected_ppo", "drift_program", *PROGRAMS)
+PROXIMAL = ("ppo", "dpo", "lpo", "corrected_ppo", "drift_program")
+WITH_AGENTS_OF_THEIR_OWN = ("disco", "policy_program", "muesli", *PROXIMAL, *PROGRAMS)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -188,6 +189,7 @@ DIGESTS = {
     "q_learning": "60cdce87a5e4",
     "td_lambda": "6573b8c5a09f",
     "target_program": "998dcc7ff8e8",
+    "policy_program": "a04ea6f94083",
     "program": "ef1cf6b07c93",
     "dqn": "05cc06a9de92",
     "double_dqn": "9248457e8372",

@@ -18,6 +18,7 @@ from agents.rules.td import TDLambdaConfig, td_lambda
 from frodo import files
 from frodo.settings.registry import RULES, RuleConfig, make_update_rule, replace
 from meta.programs.drifts import DriftProgramConfig
+from meta.programs.policies import PolicyProgramConfig
 from meta.programs.rule import DoubleDQNConfig, DQNClippedConfig, DQNRegConfig, ProgramConfig
 from meta.programs.targets import TargetProgramConfig
 from meta.targets.disco import DiscoConfig
@@ -45,6 +46,7 @@ SETTINGS = {  # none at its default
     "q_learning": QLearningConfig(0.9, 0.8, epsilon=0.3),
     "td_lambda": TDLambdaConfig(0.9, 0.8),
     "target_program": TargetProgramConfig(0.9, 0.3, 0.2, "sum", "0.5 * G_next + r", 0.8, is_data=True),
+    "policy_program": PolicyProgramConfig("0.5 * A + taken", 3, 0.9, 0.8, 0.7, 0.6, 0.5),
     "program": DQNRegConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
     "dqn": ProgramConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
     "double_dqn": DoubleDQNConfig("0.5 * Q(s)[a] + r", 0.9, 0.3, 7),
@@ -71,7 +73,7 @@ def test_a_rule_fits_its_kind_of_agent_and_is_learned_where_it_has_meta_paramete
     spec = rule.spec(num_actions)
     has_policy = "policy" in spec
     assert has_policy == (kind == "actor_critic") and (
-        "value" in spec or config.name in ("disco", "muesli") or kind == "value_based"
+        "value" in spec or config.name in ("disco", "policy_program", "muesli") or kind == "value_based"
     )
     if kind == "value_based":
         assert spec["q"].axes(A) == (A,)

@@ -56,3 +56,15 @@ def test_operators_are_those_of_programs(name):
 def test_bad_input_is_named(inputs, y, message):
     with pytest.raises(ValueError, match=message):
         fit(inputs, y)
+
+
+def test_what_a_group_has_in_common_is_free():
+    group = np.repeat(np.arange(50), 4)
+    offsets = RANDOM.normal(size=50)[group] * 10
+    y = 2 * np.maximum(A, R) + offsets
+    front = fit(INPUTS, y, group=group, num_programs=2000)
+    (found,) = [one for one in front if one.error < 1e-9]
+    assert found.formula in ("max(A, r) * 2.0", "max(r, A) * 2.0")
+    assert fit(INPUTS, y, num_programs=2000)[-1].error > 0.5
+    with pytest.raises(ValueError, match="^y is constant"):
+        fit(INPUTS, offsets, group=group)
