@@ -15,9 +15,10 @@ from frodo.states import is_key
 def quick_to_compile() -> dict[str, Any]:
     """Return compiler options for a program that seldom runs: CPUs compile it in half the time, in less memory.
 
-    Level 1 gives the same numbers as the default; level 0 rounds initial weights in another way.
+    Level 1 gives the same numbers as the default; level 0 rounds initial weights in another way. A level that XLA_FLAGS
+    gives is left as it is.
     """
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu" or "--xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
         return {}
     emitters = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}  # always used since
     return {"xla_backend_optimization_level": 1, **emitters}

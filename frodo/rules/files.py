@@ -278,7 +278,7 @@ def load_meta_params(name: str, config: RuleConfig) -> Params:
     )
     is_other = any(theirs.get(key) != ours[key] for key in ("name", *config.entry.eta_settings))
     shapes_of = lambda rule: make_update_rule(rule).meta_param_shapes()
-    if is_other or shapes_of(loaded.config.rule) != shapes_of(config):
+    if is_other or (theirs != ours and shapes_of(loaded.config.rule) != shapes_of(config)):
         differing = {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}
         text = "; ".join(f"{key} is {a} there and {b} here" for key, (a, b) in differing.items())
         raise ValueError(f"{name} is a rule of another configuration: {text}")

@@ -140,7 +140,7 @@ class Lifetime(NamedTuple):
 
 def make_lifetime(config: LifetimeConfig, setup: Setup, num_actions: int, is_meta: bool) -> Lifetime:
     """Make the lifetime of an agent; `is_meta` says whether the gradient to η is wanted."""
-    agent_step = make_agent_step(setup, config.gradient_mode)
+    agent_step = jax.jit(make_agent_step(setup, config.gradient_mode), inline=True)  # traced once, however often used
     step_by_source = make_step_by_source(setup, config.gradient_mode)
     schedule = config.schedule(is_meta)
     window_overlap = config.num_updates - config.num_new_updates(is_meta)
