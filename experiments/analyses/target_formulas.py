@@ -7,6 +7,7 @@ seen.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,16 @@ def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
     return given | {"inputs": with_next(steps, following, is_cut(trajectory)), "targets": found}
 
 
-def of_fresh(name: str, rule: Rule, env: str, stage_of: StageOf = stage_of) -> Stages:
+def of_fresh(
+    name: str, rule: Rule, env: str, stage_of: StageOf = stage_of, tick: Callable[[], None] = lambda: None
+) -> Stages:
     """Return what is known of the targets of a fresh agent at several times of its life, as `stage_of` has it.
 
     With a replay they are targets of what was drawn from it.
 
     Args:
       name: of the rule, or its file, by which an agent learns.
+      tick: is called after each stage.
     """
     config = settings.configure_frozen(env, name)
     environment = make_pure(env)
@@ -85,6 +89,7 @@ def of_fresh(name: str, rule: Rule, env: str, stage_of: StageOf = stage_of) -> S
         _, parts = again(state)
         first = jax.tree.map(lambda x: x[0], parts[0])
         stages.append(jax.tree.map(np.asarray, look(state.learner, first)))
+        tick()
     return stages
 
 
@@ -186,11 +191,9 @@ def of_lives(name: str, rule: Rule, envs: Sequence[str], stage_of: StageOf = sta
             raise UsageError(f"{name} holds a rule from {env}, on the host: give --envs, or a run that learned it")
         with caused_by(name):
             make_pure(env)
-    progress, found = Progress(len(envs), unit="environments"), []
-    for i, env in enumerate(envs):
-        found.append(of_fresh(name, rule, env, stage_of))
-        progress.update(i + 1)
-    return found
+    progress, done = Progress(STAGES * len(envs), unit="stages"), itertools.count(1)
+    tick = lambda: progress.update(next(done))
+    return [of_fresh(name, rule, env, stage_of, tick) for env in envs]
 
 
 def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:
