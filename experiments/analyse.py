@@ -15,45 +15,50 @@ targets of fresh agents that learn by it where it was discovered; of a run with 
 Each is written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs,
 `--target_rule` of `frodo compare`). Of a formula, `error` is what it lacks as a share of the variance of G − v, given
 the rule's own next target, in environments that it was not fitted to; `alone` is the same where the formula makes all
-targets. Of a rule of DiscoRL's form it fits formulas to the policy targets of fresh agents, each of which is a rule of
-the kind policy_program; `error` is KL(π̂ ‖ formula's) as a share of KL(π̂ ‖ π).
+targets; the last row is V-trace. Of a rule of DiscoRL's form it fits formulas to the policy targets of fresh agents,
+each of which is a rule of the kind policy_program (`--policy_program_rule` of `frodo compare`). `error` is then
+KL(π̂ ‖ formula's) as a share of KL(π̂ ‖ π), of trajectories that it was not fitted to; the last row is CMPO.
 """
 
 from pathlib import Path
 
 from absl import flags
 
+from agents.validation import did_you_mean
 from experiments.analyses import correction, figures, policy_formulas, target_formulas
 from experiments.runs import command_line, settings
-from frodo.rules.files import has_meta_params, load_rule
+from frodo.rules.files import has_meta_params, load_rule, shipped_rules
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import check_out
+from frodo.settings.registry import starts
 
 
 def main(argv: list[str]) -> None:
     FLAGS = flags.FLAGS
     folder = command_line.one_argument(argv)
     check_out(Path(FLAGS.out))
-    if not has_meta_params(str(folder)):
+    name = str(folder)
+    if (folder / "config.json").exists() or not has_meta_params(name):
         if FLAGS.envs:
             raise UsageError(f"--envs={FLAGS.envs}: {folder} is a run, expected a rule")
+        if not folder.exists() and (hint := did_you_mean(name, [*starts(is_fitted=False), *shipped_rules()])):
+            raise UsageError(f"there is no run {folder}, and no rule of that name{hint}")
         figures.run(folder, FLAGS.figures, FLAGS.seed, FLAGS.out)
         return
-    for name in ("figures", "seed"):
-        if FLAGS[name].present:
-            raise UsageError(f"--{name}={FLAGS[name].value}: {folder} is a rule, expected a run")
+    for flag in ("figures", "seed"):
+        if FLAGS[flag].present:
+            raise UsageError(f"--{flag}={FLAGS[flag].value}: {folder} is a rule, expected a run")
     envs = settings.parse_envs(FLAGS.envs) if FLAGS.envs else ()
-    with caused_by(str(folder)):
-        rule = load_rule(str(folder))
+    with caused_by(name):
+        rule = load_rule(name)
     out = Path(FLAGS.out or (folder.parent / "analysis" if folder.suffix == ".npz" else "results/analyse"))
-    if rule.config.rule.name == "frodo":
-        target_formulas.of_rule(str(folder), rule, out, envs)
-    elif rule.config.rule.name == "disco":
-        policy_formulas.of_rule(str(folder), rule, out, envs)
+    with_formulas = {"frodo": target_formulas.of_rule, "disco": policy_formulas.of_rule}
+    if (kind := rule.config.rule.name) in with_formulas:
+        with_formulas[kind](name, rule, out, envs)
     elif envs:
-        raise UsageError(f"--envs={FLAGS.envs}: {folder} is a rule whose pictures are of no environment")
+        raise UsageError(f"--envs={FLAGS.envs}: {name} is a rule of the kind {kind}, expected frodo or disco")
     else:
-        correction.draw(folder, rule, FLAGS.out)
+        correction.draw(folder, rule, str(out))
 
 
 if __name__ == "__main__":
@@ -61,6 +66,8 @@ if __name__ == "__main__":
     flags.DEFINE_integer("seed", None, "Seed of the run whose agent it is; by default the first.", lower_bound=0)
     flags.DEFINE_string("envs", "", "Environments in JAX in which agents learn by a rule, if not those it comes from.")
     flags.DEFINE_string(
-        "out", "", "Folder of what is written; analysis/ in the run's folder, or next to the rule's file, if not given."
+        "out",
+        "",
+        "Folder of what is written; if not given, analysis/ in the run or next to the file, or results/analyse.",
     )
     command_line.start(main)

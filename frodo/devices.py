@@ -18,10 +18,14 @@ def quick_to_compile() -> dict[str, Any]:
     Level 1 gives the same numbers as the default; level 0 rounds initial weights in another way. A level that XLA_FLAGS
     gives is left as it is.
     """
-    if jax.default_backend() != "cpu" or "--xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
+    if jax.default_backend() != "cpu":
         return {}
-    emitters = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}  # always used since
-    return {"xla_backend_optimization_level": 1, **emitters}
+    options: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+    if jax.__version_info__ >= (0, 11):
+        del options["xla_cpu_use_fusion_emitters"]  # always used since
+    if "--xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""):
+        del options["xla_backend_optimization_level"]
+    return options
 
 
 def cpu_devices() -> list[jax.Device]:

@@ -9,11 +9,13 @@ import dataclasses
 import jax
 import pytest
 
+from agents.acting.replay import ReplayConfig
 from agents.environments.names import make_environment
 from frodo.regimes.learner import build_learner
 from frodo.regimes.lifetimes import make_online_program
 from frodo.regimes.plan import flops_of
 from frodo.settings import presets
+from meta.updates import gradients
 
 SMALL = {"batch_size": 4, "unroll": 6, "num_updates": 3}
 HIDDEN = (64, 64)
@@ -50,3 +52,13 @@ META = {"validation_unroll": 6}
 )
 def test_an_iteration_multiplies_no_more_than_it_did(rule, settings, expected):
     assert counted(rule, **settings) == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_update_is_traced_as_often_with_a_replay_as_without(monkeypatch):
+    """What a step returns where the replay does not hold enough has the shapes of one that is taken."""
+    traces, own = [], gradients.predict
+    monkeypatch.setattr(gradients, "predict", lambda *of: traces.append(1) or own(*of))
+    counted("impala", num_updates=1)
+    num = len(traces)
+    counted("impala", num_updates=1, replay=ReplayConfig(8, 4, 0.5))
+    assert len(traces) == 2 * num > 0

@@ -202,13 +202,13 @@ def draw(path: Path, rule: Rule, out: str = "") -> Path:
     Raises:
       UsageError: if the rule is of another kind than lpo and corrected_ppo.
     """
-    plots.require()
     kind = rule.config.rule.name
     if kind not in ("lpo", "corrected_ppo"):
         raise UsageError(
             f"{path} is a rule of the kind {kind}; one of the kind lpo or corrected_ppo has a drift to draw, "
-            "one of the kind frodo has formulas"
+            "one of the kind frodo or disco has formulas"
         )
+    plots.require()
     rows, figure_path = rows_of(rule), Path(out or path.parent / "analysis") / f"{path.stem}.png"
     others = [part for part in dict.fromkeys(row["part"] for row in rows) if part != "loss"]
     num_rows = 2 + -(-len(others) // 3)

@@ -1,10 +1,12 @@
 """Formulas for the policy target of a rule of DiscoRL's form: π̂(a) is proportional to π(a) exp(f), and f is a formula.
 
 They are fitted to the targets of fresh agents that learn by the rule, of what they replay, and are rules themselves, of
-the kind policy_program: their agents learn action values in the same way, and neither y nor z.
+the kind policy_program: their agents learn action values in the same way, and neither y nor z. A formula sees one step
+at a time, and neither y nor z, nor the state of the lifetime LSTM: what it lacks may be due to these.
 """
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import logsumexp
 
 from experiments.analyses import target_formulas
-from experiments.analyses.target_formulas import MAX_NODES, SEED, Rows, Stages, is_held_out, of_lives, write
+from experiments.analyses.target_formulas import Rows, Stages
 from frodo.logs import note
 from frodo.regimes.learner import Learner
 from frodo.rules.files import Rule
@@ -27,7 +30,7 @@ from meta.targets.disco import make_context
 
 
 def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
-    """Return a program's inputs, log π̂ − log π, and π̂, of all actions, [T, B, A] each; and the trajectory.
+    """Return a program's inputs, log π̂ − log π, log π and π̂, of all actions, [T, B, A] each; and the trajectory.
 
     Args:
       inputs: of the rule, as `learner.rule_inputs` returns them.
@@ -37,7 +40,15 @@ def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
     found = jax.nn.log_softmax(learner.setup.rule.apply(*inputs)[0].policy)
     before = jax.nn.log_softmax(predictions["policy"][:-1])
     cut = trajectory._replace(observation=())
-    return {"trajectory": cut, "inputs": inputs_of(context), "targets": found - before, "policy": jnp.exp(found)}
+    made = {"targets": found - before, "log_pi": before, "policy": jnp.exp(found)}
+    return {"trajectory": cut, "inputs": inputs_of(context)} | made
+
+
+def is_held_out(stage: dict[str, Any]) -> np.ndarray:
+    """Say which trajectories formulas are only judged on, [T, B], a third: by their actions, as one is drawn often."""
+    action = np.ascontiguousarray(np.asarray(stage["trajectory"].action).T)
+    of_column = np.array([zlib.crc32(one.tobytes()) % 3 == 1 for one in action])
+    return np.broadcast_to(of_column, stage["trajectory"].valid.shape)
 
 
 def rule_of(formula: str, rule: Rule) -> Rule:
@@ -52,21 +63,23 @@ def rule_of(formula: str, rule: Rule) -> Rule:
 def formulas(stages: Stages) -> Rows:
     """Return formulas, from short to exact, and CMPO's: `error` is KL(π̂ ‖ formula's) as a share of KL(π̂ ‖ π).
 
-    Both are of trajectories that formulas were not fitted to, every third of a batch. They are fitted to log π̂ − log π,
-    by least squares, up to a number for each state.
+    Both are of trajectories that formulas were not fitted to. They are fitted by least squares to log π̂ − log π, up to
+    a number for each state, with weights π̂: to the second order the same KL.
     """
-    rng, points = np.random.default_rng(SEED), []
+    rng, points = np.random.default_rng(target_formulas.SEED), []
     for stage in stages:
         is_seen = stage["trajectory"].valid & ~is_held_out(stage)
-        of = stage["inputs"] | {"targets": stage["targets"]}
+        of = stage["inputs"] | {"targets": stage["targets"], "policy": stage["policy"]}
         states = rng.permutation(np.count_nonzero(is_seen))[: target_formulas.NUM_POINTS // len(stages)]
         points.append({name: x[is_seen][states] for name, x in of.items()})
-    flat = lambda name: np.concatenate([np.ravel(one[name]) for one in points])
+    flat = lambda name: np.concatenate([np.ravel(one[name]) for one in points]).astype(np.float64)
     num_actions = [one["targets"].shape[-1] for one in points for _ in one["targets"]]
     group = np.repeat(np.arange(len(num_actions)), num_actions)
     note(f"formulas: {target_formulas.NUM_PROGRAMS:,} programs are tried")
-    how = dict(group=group, num_programs=target_formulas.NUM_PROGRAMS, max_nodes=MAX_NODES)
-    found = fit({name: flat(name) for name in POLICIES.inputs}, flat("targets"), **how)
+    how = dict(num_programs=target_formulas.NUM_PROGRAMS, max_nodes=target_formulas.MAX_NODES)
+    found = fit(
+        {name: flat(name) for name in POLICIES.inputs}, flat("targets"), group=group, weight=flat("policy"), **how
+    )
     programs = {one.formula: one.program for one in found} | {FORMULAS["cmpo"]: parse(POLICIES, FORMULAS["cmpo"])}
     before = divergence(stages, lambda inputs: np.zeros_like(inputs["A"]))
     return [
@@ -88,11 +101,10 @@ def divergence(stages: Stages, compute: Callable[[dict[str, Any]], np.ndarray]) 
     """Return the mean of KL(π̂ ‖ π exp(f)) in nats over the steps that are held out, where f is `compute` of inputs."""
     found = []
     for stage in stages:
-        # log π̂ − log π − f, whose normaliser is the logarithm of Σ π exp(f) = Σ π̂ exp(−that)
-        rest = stage["targets"] - compute(stage["inputs"])
-        largest = -rest.min(axis=-1, keepdims=True)
-        total = np.sum(stage["policy"] * np.exp(-rest - largest), axis=-1)
-        kl = np.sum(stage["policy"] * rest, axis=-1) + np.log(total) + largest[..., 0]
+        logits = stage["log_pi"] + compute(stage["inputs"])
+        kl = np.sum(stage["policy"] * (stage["log_pi"] + stage["targets"] - logits), axis=-1) + logsumexp(
+            logits, axis=-1
+        )
         found.append(kl[stage["trajectory"].valid & is_held_out(stage)])
     return float(np.mean(np.concatenate(found)))
 
@@ -105,5 +117,6 @@ def of_rule(name: str, rule: Rule, folder: Path, envs: Sequence[str] = ()) -> Pa
     """
     if "q" in rule.config.rule.settings.without:
         raise UsageError(f"{name} holds a rule whose agents learn no action values: formulas are made of them")
-    stages = [stage for found in of_lives(name, rule, envs, stage_of) for stage in found]
-    return write(rule, formulas(stages), rule_of, folder, Path(name).stem)
+    seen = target_formulas.of_lives(name, rule, envs, stage_of)
+    stages, of = [stage for of_env in seen.values() for stage in of_env], target_formulas.fitted_in(rule, name, seen)
+    return target_formulas.write(of, formulas(stages), rule_of, folder, target_formulas.stem(name))

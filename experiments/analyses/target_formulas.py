@@ -1,14 +1,14 @@
 """Formulas for a learned scalar target: what G is, step by step, in reward, values, policy and the target after it.
 
 A formula is fitted to the targets of agents that learn by the rule where it was discovered, and is a rule itself, of
-the kind target_program. The trajectories are on-policy: π is μ, so how a rule weighs actions of other policies is not
-seen.
+the kind target_program. Without a replay the trajectories are on-policy: π is μ, so how a rule weighs actions of other
+policies is not seen.
 """
 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,9 @@ def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
 
 
 def of_fresh(
-    name: str, rule: Rule, env: str, stage_of: StageOf = stage_of, tick: Callable[[], None] = lambda: None
+    name: str, rule: Rule, env: str, look_at: StageOf = stage_of, tick: Callable[[], None] = lambda: None
 ) -> Stages:
-    """Return what is known of the targets of a fresh agent at several times of its life, as `stage_of` has it.
+    """Return what is known of the targets of a fresh agent at several times of its life, as `look_at` has it.
 
     With a replay they are targets of what was drawn from it.
 
@@ -81,7 +81,7 @@ def of_fresh(
         if isinstance(kept := state.lifetime.replay, replays.Replay):
             trajectory = replays.sample(config.replay, kept, trajectory)[1]
         loaded = LoadedAgent(config, SEED, learner, state.agent, rule.meta_params)
-        return stage_of(learner, rule.meta_params, state.agent.rule_state, *rule_inputs(loaded, trajectory))
+        return look_at(learner, rule.meta_params, state.agent.rule_state, *rule_inputs(loaded, trajectory))
 
     stages = []
     for _ in range(STAGES):
@@ -173,27 +173,43 @@ def of_rule(name: str, rule: Rule, folder: Path, envs: Sequence[str] = ()) -> Pa
       UsageError: if there are no environments, or one is not known or not pure, or the rule is not of actor-critics.
     """
     check_kind(name, rule)
-    stages = [stage for found in of_lives(name, rule, envs) for stage in found]
-    return write(rule, formulas(rule, stages), rule_of, folder, Path(name).stem)
+    seen = of_lives(name, rule, envs)
+    stages = [stage for of_env in seen.values() for stage in of_env]
+    return write(fitted_in(rule, name, seen), formulas(rule, stages), rule_of, folder, stem(name))
 
 
-def of_lives(name: str, rule: Rule, envs: Sequence[str], stage_of: StageOf = stage_of) -> list[Stages]:
+def of_lives(name: str, rule: Rule, envs: Sequence[str], look_at: StageOf = stage_of) -> dict[str, Stages]:
     """Return the stages of a life in each of the environments, by default those where a rule was discovered.
 
     Raises:
       UsageError: if there are none, or one is not known or not pure.
     """
+    given = "--envs" if envs else name
     envs = list(dict.fromkeys(envs or (rule.origin.envs if rule.origin else ())))
     if not envs:
-        raise UsageError(f"{name} does not say where its rule was discovered: give --envs, or a run that learned it")
+        raise UsageError(f"{name} does not say where its rule was discovered: give --envs")
     for env in envs:
         if not is_pure(env):
-            raise UsageError(f"{name} holds a rule from {env}, on the host: give --envs, or a run that learned it")
-        with caused_by(name):
+            raise UsageError(f"{given}: {env} is on the host, expected environments in JAX, by --envs")
+        with caused_by(given):
             make_pure(env)
     progress, done = Progress(STAGES * len(envs), unit="stages"), itertools.count(1)
     tick = lambda: progress.update(next(done))
-    return [of_fresh(name, rule, env, stage_of, tick) for env in envs]
+    return {env: of_fresh(name, rule, env, look_at, tick) for env in envs}
+
+
+def fitted_in(rule: Rule, name: str, envs: Iterable[str]) -> Rule:
+    """Return the rule with the origin of formulas for it: the environments that both have seen, and how."""
+    before = rule.origin or Origin((), None, None)
+    note = "; ".join(filter(None, (f"formulas for {name}, fitted in {', '.join(envs)}", before.note)))
+    return dataclasses.replace(
+        rule, origin=before._replace(envs=tuple(dict.fromkeys((*before.envs, *envs))), note=note)
+    )
+
+
+def stem(name: str) -> str:
+    """Return what files of a rule are named by: the last part of its name, without .npz."""
+    return name.rpartition("/")[2].removesuffix(".npz")
 
 
 def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:

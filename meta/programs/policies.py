@@ -1,7 +1,7 @@
 """Programs as targets of policies: what DiscoRL's meta-network makes of a policy, as a formula.
 
-π̂(a) is proportional to π(a) exp(f), and f is a program of what is known of the action a. Agents learn action values by
-Retrace, as with DiscoRL's rule, but no y, z and auxiliary policy. η is the program's constants.
+π̂(a) is proportional to π(a) exp(f), and f is a program of what is known of the action a in one step. Agents learn
+action values by Retrace, as with DiscoRL's rule, but no y, z and auxiliary policy. η is the program's constants.
 """
 
 import dataclasses
@@ -33,6 +33,7 @@ class PolicyProgramConfig(Settings):
       policy_cost: Weight of KL(π̂ ‖ π), at least 0.
       value_cost: Weight of the loss of action values, at least 0.
       target_decay: Decay of the agent's slow copy, the target network, in an update, from 0 to 1.
+      skips_first_steps: Whether losses leave out the first step of an episode.
     """
 
     formula: str = FORMULAS["cmpo"]
@@ -42,6 +43,7 @@ class PolicyProgramConfig(Settings):
     policy_cost: NotNegative = DiscoConfig.policy_cost
     value_cost: NotNegative = DiscoConfig.value_cost
     target_decay: Fraction = DiscoConfig.target_decay
+    skips_first_steps: bool = DiscoConfig.skips_first_steps
 
     def validate(self) -> None:
         super().validate()

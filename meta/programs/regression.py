@@ -62,22 +62,23 @@ def values_of(program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     return found[-1]
 
 
-def scaled(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Return a and b of the best a + b x for y, and the share of the variance that is left."""
+def scaled(x: np.ndarray, y: np.ndarray, has_offset: bool = True) -> tuple[float, float, float]:
+    """Return a and b of the best a + b x for y, a = 0 without an offset, and the share of the variance that is left."""
     if not np.isfinite(x).all() or np.ptp(x) < 1e-9 * max(1.0, np.abs(x).max()):
-        return float(y.mean()), 0.0, 1.0
-    centred = x - x.mean()
-    b = float(centred @ (y - y.mean()) / (centred @ centred))
-    a = float(y.mean() - b * x.mean())
-    return a, b, float(np.mean(np.square(y - a - b * x)) / np.var(y))
+        return float(y.mean()) * has_offset, 0.0, 1.0
+    centre = (lambda x: x - x.mean()) if has_offset else lambda x: x
+    b = float(centre(x) @ centre(y) / (centre(x) @ centre(x)))
+    a = float(y.mean() - b * x.mean()) * has_offset
+    return a, b, float(np.mean(np.square(y - a - b * x)) / np.mean(np.square(centre(y))))
 
 
-def within(group: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what subtracts the mean of each point's group, [N] -> [N]; nothing without groups."""
+def within(group: np.ndarray | None, weight: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what makes numbers, [N], to be compared by least squares: less the mean of their group, times √weight."""
     if group is None:
         return lambda x: x
-    sizes = np.maximum(np.bincount(group), 1)
-    return lambda x: x - (np.bincount(group, x) / sizes)[group]
+    of = np.ones(len(group)) if weight is None else weight
+    total = np.maximum(np.bincount(group, of), 1e-12)
+    return lambda x: np.sqrt(of) * (x - (np.bincount(group, of * x) / total)[group])
 
 
 def fit(
@@ -85,6 +86,7 @@ def fit(
     y: np.ndarray,
     *,
     group: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
     seed: int = 0,
     num_programs: int = 10_000,
     max_nodes: int = 12,
@@ -94,6 +96,7 @@ def fit(
     Args:
       group: of each point, whole numbers from 0, [N]: what y and formulas are on average in each of these is free, as
         it is of logits in a state. Formulas then have a scale and no offset.
+      weight: of each point in these means and in the error, at least 0, [N]; only with groups.
       num_programs: that are tried, at least NUM_RANDOM.
       max_nodes: operations of a program, at most, without offset and scale.
     Returns:
@@ -106,15 +109,15 @@ def fit(
     for name, x in (*arrays.items(), ("y", y)):
         if x.shape != (len(y),) or not np.isfinite(x).all():
             raise ValueError(f"{name} has the shape {x.shape}, expected {len(y)} finite numbers, one for each point")
-    centred = within(group)
-    y = centred(y)
-    if not np.ptp(y):
+    compared, largest = within(group, weight), np.abs(y).max()
+    y = compared(y)
+    if np.ptp(y) <= 1e-12 * largest:
         raise ValueError("y is constant, expected numbers that differ")
     language, rng = language_of(arrays, max_nodes), np.random.default_rng(seed)
     best: dict[int, tuple[float, Program]] = {}  # by size: error and program
 
     def judged(program: Program) -> tuple[float, Program]:
-        error = scaled(centred(values_of(used := compact(language, program), arrays)), y)[2]
+        error = scaled(compared(values_of(used := compact(language, program), arrays)), y, group is None)[2]
         if error < best.get(len(used), (np.inf,))[0]:
             best[len(used)] = error, used
         return error + 1e-4 * len(used), program  # of equals the shorter
@@ -136,8 +139,9 @@ def fit(
         population.append(judged(child))
     found = []
     for _, program in best.values():
-        whole = _with_scale(language, *_polished(program, lambda program: centred(values_of(program, arrays)), y), np.std(y))
-        error = float(np.mean(np.square(centred(values_of(whole, arrays)) - y)) / np.var(y))
+        compute = lambda program: compared(values_of(program, arrays))
+        whole = _with_scale(language, *_polished(program, compute, y, group is None), np.std(y))
+        error = float(np.mean(np.square(compute(whole) - y)) / (np.var(y) if group is None else np.mean(np.square(y))))
         found.append(Fit(whole, to_formula(language, whole), len(whole), error))
     front: list[Fit] = []
     for one in sorted(found, key=lambda one: (one.size, one.error)):
@@ -161,7 +165,7 @@ def _moved(rng: np.random.Generator, program: Program) -> Program:
 
 
 def _polished(
-    program: Program, compute: Callable[[Program], np.ndarray], y: np.ndarray
+    program: Program, compute: Callable[[Program], np.ndarray], y: np.ndarray, has_offset: bool
 ) -> tuple[Program, float, float]:
     """Return a program with its best constants, and the offset and scale to them."""
     places = [i for i, node in enumerate(program) if node.operator == "Constant"]
@@ -172,13 +176,13 @@ def _polished(
 
     def residuals(values: np.ndarray) -> np.ndarray:
         x = compute(with_constants(values))
-        a, b, _ = scaled(x, y)
+        a, b, _ = scaled(x, y, has_offset)
         return np.nan_to_num(y - a - b * x, nan=1e6, posinf=1e6, neginf=1e6)
 
     if places:
         start = np.array([program[i].value for i in places])
         program = with_constants(optimize.least_squares(residuals, start, max_nfev=50).x)
-    a, b, _ = scaled(compute(program), y)
+    a, b, _ = scaled(compute(program), y, has_offset)
     return program, a, b
 
 

@@ -48,16 +48,23 @@ def test_the_error_is_the_divergence_from_what_is_held_out(monkeypatch):
     valid = found["trajectory"].valid
     np.testing.assert_allclose(found["policy"], policy, rtol=1e-5)
     np.testing.assert_allclose(found["targets"][valid], np.log(policy / found["inputs"]["pi"])[valid], atol=1e-5)
-    steps = [(t, b) for t, b in np.argwhere(valid) if b % 3 == 1]
+    is_out = policy_formulas.is_held_out(found)
+    assert 2 < is_out[0].sum() < is_out.shape[1] / 2 and (is_out == is_out[0]).all()  # whole trajectories
+    again = found | {"trajectory": jax.tree.map(lambda x: x[:, ::-1], found["trajectory"])}
+    np.testing.assert_array_equal(policy_formulas.is_held_out(again)[0], is_out[0, ::-1])  # and each wherever it is
+    steps = [(t, b) for t, b in np.argwhere(valid & is_out)]
     of_pi = np.mean([muesli.kl(policy[at], found["inputs"]["pi"][at]) for at in steps])
     before = policy_formulas.divergence([found], lambda inputs: np.zeros_like(inputs["A"]))
     np.testing.assert_allclose(before, of_pi, rtol=1e-4)
     points = []
-    monkeypatch.setattr(policy_formulas, "fit", lambda inputs, y, **_: points.append((inputs, y)) or [])
+    monkeypatch.setattr(policy_formulas, "fit", lambda inputs, y, **how: points.append((inputs, y, how)) or [])
     (row,) = policy_formulas.formulas([found])
     assert row["formula"] == FORMULAS["cmpo"] and row["error"] > 0.5
-    ((inputs, y),) = points
-    assert len(y) == 3 * valid[:, np.arange(valid.shape[1]) % 3 != 1].sum() and list(inputs) == list(POLICIES.inputs)
+    ((inputs, y, how),) = points
+    assert len(y) == 3 * (valid & ~is_out).sum() and list(inputs) == list(POLICIES.inputs)
+    np.testing.assert_array_equal(np.bincount(how["group"]), np.full(len(y) // 3, 3))
+    np.testing.assert_allclose(np.bincount(how["group"], how["weight"]), np.ones(len(y) // 3), rtol=1e-5)
+    np.testing.assert_allclose(how["weight"], inputs["pi"] * np.exp(y), rtol=1e-4)
     (row,) = policy_formulas.formulas([of_formula(found, FORMULAS["cmpo"])])
     assert abs(row["error"]) < 1e-6
 
@@ -80,27 +87,73 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch):
     for row in rows:
         found = load_rule(path.with_name(f"catch_disco_{row['size']}.npz"))
         own, of = found.config.rule.settings, rule.config.rule.settings
-        assert (found.config.rule.name, own.formula, found.origin) == ("policy_program", row["formula"], rule.origin)
-        for name in ("discount", "lambda_", "max_value", "policy_cost", "value_cost", "target_decay"):
+        assert (found.config.rule.name, own.formula) == ("policy_program", row["formula"])
+        assert found.origin.envs == ("toy/catch/5x5", "toy/catch/5x4")
+        assert found.origin.note == "formulas for catch_disco, fitted in toy/catch/5x4"
+        for name in set(vars(own)) - {"formula"}:
             assert getattr(own, name) == getattr(of, name)
 
 
 def test_what_is_replayed_is_looked_at(monkeypatch):
     monkeypatch.setattr(target_formulas, "ENV_STEPS", 2000)
     monkeypatch.setattr(target_formulas, "STAGES", 1)
-    look = lambda learner, *inputs: {"reward": inputs[2].reward}
+    look = lambda learner, *inputs: {
+        "reward": inputs[2].reward,
+        "mu": inputs[2].behaviour_logits,
+        "pi": inputs[3]["policy"],
+    }
     rule, configure = load_rule("catch_disco"), settings.configure_frozen
-    of_size = lambda: target_formulas.of_fresh("catch_disco", rule, "toy/catch/5x4", look)[0]["reward"].shape
-    assert of_size() == (16, 32)
+    seen = lambda: target_formulas.of_fresh("catch_disco", rule, "toy/catch/5x4", look)[0]
+    is_on_policy = lambda stage: np.allclose(stage["mu"], stage["pi"][:-1], atol=1e-5)
+    fresh = seen()
+    assert fresh["reward"].shape == (16, 32) and is_on_policy(fresh)
     replay = frodo.ReplayConfig(capacity=64, batch_size=8, fresh=0.0)
     monkeypatch.setattr(settings, "configure_frozen", lambda *of: configure(*of).replace(replay=replay))
-    assert of_size() == (16, 8)
+    replayed = seen()
+    assert replayed["reward"].shape == (16, 8) and not is_on_policy(replayed)
 
 
 def test_a_rule_without_action_values_is_refused(tmp_path):
     rule = make_rule("disco", without=("q",))
     with pytest.raises(UsageError, match="^x.npz holds a rule whose agents learn no action values"):
         policy_formulas.of_rule("x.npz", rule, tmp_path)
-    with pytest.raises(UsageError, match="^x.npz does not say where its rule was discovered: give --envs, or a run"):
+    with pytest.raises(UsageError, match="^x.npz does not say where its rule was discovered: give --envs"):
         policy_formulas.of_rule("x.npz", dataclasses.replace(rule, config=make_rule("disco").config), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["catch_dsco"], "there is no run catch_dsco, and no rule of that name (did you mean 'catch_disco'?)"),
+        (
+            ["catch_disco", "--envs=bsuite/catch/0"],
+            "--envs: bsuite/catch/0 is on the host, expected environments in JAX",
+        ),
+        (["catch_disco", "--seed=1"], "--seed=1: catch_disco is a rule, expected a run"),
+        (["run", "--envs=toy/catch"], "--envs=toy/catch: run is a run, expected a rule"),
+        (["own.npz"], "own.npz is a rule of the kind policy_program; one of the kind lpo or corrected_ppo has a drift"),
+        (["own.npz", "--envs=toy/catch"], "own.npz is a rule of the kind policy_program, expected frodo or disco"),
+        (["cmpo"], "cmpo holds a run of another version"),  # a folder of that name is there
+    ],
+)
+def test_what_cannot_be_analysed_is_refused(args, said, start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    own = make_rule("policy_program")
+    meta_params = own.update_rule.random_meta_params(jax.random.key(0), 2)
+    dataclasses.replace(own, meta_params=meta_params).save(tmp_path / "own.npz")
+    (tmp_path / "cmpo").mkdir()
+    (tmp_path / "cmpo" / "config.json").write_text("{}")
+    done = start("experiments.analyse", *args)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and said in done.stderr, done.stderr
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["cmpo", "own.npz", "run"]
+
+
+def test_a_rule_by_its_name_has_its_formulas_where_it_is_said(start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    monkeypatch.setattr(policy_formulas, "of_rule", lambda *of: found.append(of))
+    assert start("experiments.analyse", "catch_disco", "--envs=toy/catch/5x4").returncode == 0
+    ((name, rule, folder, envs),) = found
+    assert (name, rule.name, str(folder), envs) == ("catch_disco", "catch_disco", "results/analyse", ("toy/catch/5x4",))

@@ -82,7 +82,9 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch, capsys):
     assert float(rows[-1]["error"]) < min(0.2, float(vtrace["error"]))
     for row in rows:
         found = load_rule(path.with_name(f"known_{row['size']}.npz"))
-        assert (found.config.rule.name, found.origin) == ("target_program", rule.origin)
+        assert (found.config.rule.name, found.origin.envs) == ("target_program", ("toy/catch/5x4",))
+        assert found.origin.note == f"formulas for {name}, fitted in toy/catch/5x4"
+        assert found.origin.env_steps == 10
         own, of = found.config.rule.settings, rule.config.rule.settings
         assert own.formula == row["formula"]
         for name in ("discount", "reduction", "value_cost", "entropy_cost", "vtrace_lambda"):
@@ -119,8 +121,12 @@ def test_a_run_has_formulas_for_its_own_agent(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "origin", "reason"),
     [
-        ({}, None, "does not say where its rule was discovered: give --envs, or a run"),
-        ({}, Origin(("toy/catch", "bsuite/catch/0"), 1, 1.0), "holds a rule from bsuite/catch/0, on the host: give"),
+        ({}, None, "does not say where its rule was discovered: give --envs"),
+        (
+            {},
+            Origin(("toy/catch", "bsuite/catch/0"), 1, 1.0),
+            ": bsuite/catch/0 is on the host, expected environments in JAX, by --envs",
+        ),
         ({}, Origin(("toy/catchh",), 1, 1.0), ": unknown environment 'toy/catchh'"),
         (
             {"kind": "prediction"},

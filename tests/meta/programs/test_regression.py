@@ -67,4 +67,12 @@ def test_what_a_group_has_in_common_is_free():
     assert found.formula in ("max(A, r) * 2.0", "max(r, A) * 2.0")
     assert fit(INPUTS, y, num_programs=2000)[-1].error > 0.5
     with pytest.raises(ValueError, match="^y is constant"):
-        fit(INPUTS, offsets, group=group)
+        fit({"r": R[:198]}, 0.1 * (np.arange(198) // 3), group=np.arange(198) // 3)  # threes of equal numbers
+
+
+def test_points_of_a_group_count_by_their_weights():
+    group = np.repeat(np.arange(50), 4)
+    weight = np.where(np.arange(200) % 4 == 3, 0.0, RANDOM.uniform(0.5, 1, 200))
+    y = np.where(weight > 0, 3 * np.abs(A), 1e3)
+    (found,) = [one for one in fit(INPUTS, y, group=group, weight=weight, num_programs=1000) if one.error < 1e-9]
+    assert found.formula == "abs(A) * 3.0"
