@@ -3,10 +3,15 @@
 What an explorer knows is the layout, and which tables of rules agree with all that came of its trials: each is as
 likely as the others. It plans over journeys to the next object, by the shortest path past the others: the steps between
 tell nothing and change nothing, and to be later is never better.
+
+What may be known and held at which object does not depend on the layout: it is a graph, and all layouts are computed at
+once, from the last step of a trial to the first.
 """
 
 import functools
 import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +30,8 @@ from toy_envs.rule_room import (
     Task,
 )
 
-# The time, the agent's cell, what is in its hand, and a bit for each object that is in its own cell.
-_Situation = tuple[int, int, int, int]
+NUM_AT_ONCE = 200_000  # situations of all layouts at one time, in memory
+NEVER = -1e9  # the return past the horizon
 
 
 def possible_reactions(kind: Kind) -> np.ndarray:
@@ -52,25 +57,90 @@ def possible_reactions(kind: Kind) -> np.ndarray:
     return np.array(tables)
 
 
-def oracle_return(task: Task) -> float:
-    """Return the best return of a trial for who knows the rules."""
-    return float(best_returns(task, np.asarray(task.reactions)[None], num_trials=1)[0])
+def oracle_returns(tasks: Task) -> np.ndarray:
+    """Return the best return of a trial of each task for who knows its rules, [num_tasks]."""
+    found = np.empty(len(tasks.start))
+    for rows, of in alike(tasks):
+        found[rows] = best_returns(of, of.reactions[:1], num_trials=1)[:, 0]
+    return found
 
 
-def best_returns(task: Task, reactions: np.ndarray, num_trials: int) -> np.ndarray:
-    """Return the expected return of each trial of the explorer whose sum over all trials is best, [num_trials].
+def alike(tasks: Task) -> Iterator[tuple[list[int], Task]]:
+    """Part tasks into those with the same rules, objects and horizon: their numbers, and them."""
+    parts: dict[tuple, list[int]] = {}
+    for i, (homes, reactions, horizon) in enumerate(zip(tasks.homes, tasks.reactions, tasks.horizon, strict=True)):
+        parts.setdefault((np.sum(homes != ABSENT), reactions.tobytes(), int(horizon)), []).append(i)
+    for rows in parts.values():
+        yield rows, Task(*(np.asarray(x)[rows] for x in tasks))
+
+
+def best_returns(tasks: Task, reactions: np.ndarray, num_trials: int) -> np.ndarray:
+    """Return the expected return of each trial of the explorer whose sum over all trials is best, [L, num_trials].
 
     With one trial it is the optimum without memory across trials. Of a room that is solved the best is to stay.
 
     Args:
-      task: its layout and horizon; its own rules do not matter.
+      tasks: layouts, [L, ...], with as many objects and one horizon; their own rules do not matter.
       reactions: tables of rules that are possible, all as likely (`possible_reactions`), [num, ...].
       num_trials: in an episode.
     """
-    if task.is_solved:
-        return np.ones(num_trials)
-    homes, horizon = [int(home) for home in task.homes if home != ABSENT], int(task.horizon)
-    start: _Situation = (0, int(task.start), EMPTY, 2 ** len(homes) - 1)
+    found = np.ones((len(tasks.start), num_trials))
+    rows = np.flatnonzero(~np.asarray(tasks.is_solved))
+    if len(rows):
+        homes = [tuple(int(home) for home in tasks.homes[i] if home != ABSENT) for i in rows]
+        graph = _graph(np.asarray(reactions), len(homes[0]))
+        steps = np.stack([_steps(int(tasks.start[i]), own) for i, own in zip(rows, homes, strict=True)])
+        size = max(1, NUM_AT_ONCE // len(graph.place))
+        for first in range(0, len(rows), size):
+            part = slice(first, first + size)
+            found[rows[part]] = _of_layouts(graph, steps[part], int(tasks.horizon[0]), num_trials)
+    return found
+
+
+@functools.lru_cache(4096)
+def _steps(start: int, homes: tuple[int, ...]) -> np.ndarray:
+    """Return how many steps objects are away by paths past the others: [from an object or the start, home, object].
+
+    `home` has a bit for each object that is in its own cell. What cannot be reached is 2 SIZE² steps away.
+    """
+    num = len(homes)
+    steps = np.full((num + 1, 2**num, num), 2 * SIZE**2)
+    for (place, cell), home in itertools.product(enumerate((*homes, start)), range(2**num)):
+        lies = {homes[y]: y for y in range(num) if home >> y & 1}
+        distances, queue = {cell: 0}, [cell]
+        for at in queue:
+            if at == cell or at not in lies:
+                for down, right in MOVES[1:].tolist():
+                    row, column = at // SIZE + down, at % SIZE + right
+                    neighbour = row * SIZE + column
+                    if 0 <= row < SIZE and 0 <= column < SIZE and neighbour not in distances:
+                        distances[neighbour] = distances[at] + 1
+                        queue.append(neighbour)
+        for at, y in lies.items():
+            if at != cell and at in distances:
+                steps[place, home, y] = distances[at]
+    return steps
+
+
+class _Graph(NamedTuple):
+    """What an explorer may know, hold, and stand at: N situations, the first that of the beginning.
+
+    Attributes:
+      place, home: an object, or their number at the start; a bit for each object in its own cell; [N].
+      begins: the situation at the beginning of the next trial, [N].
+      after, probability, pays: of each next object and outcome: situation, probability, whether it is the goal;
+        [N, objects, outcomes], with probability 0 where there are fewer.
+    """
+
+    place: np.ndarray
+    home: np.ndarray
+    begins: np.ndarray
+    after: np.ndarray
+    probability: np.ndarray
+    pays: np.ndarray
+
+
+def _graph(reactions: np.ndarray, num: int) -> _Graph:
     # A belief has a bit for each table that may be so, and so has each outcome of what is in the hand and an object.
     bits = lambda is_so: sum(1 << int(table) for table in np.flatnonzero(is_so))
     outcomes = {
@@ -78,61 +148,84 @@ def best_returns(task: Task, reactions: np.ndarray, num_trials: int) -> np.ndarr
         for hand, row in enumerate(np.moveaxis(reactions, 0, -1))
         for y, column in enumerate(row)
     }
+    number: dict[tuple[int, int, int, int], int] = {}  # of a belief, a place, what is in the hand, and home
+    queue: list[tuple[int, int, int, int]] = []
 
-    @functools.cache
-    def journeys(cell: int, home: int) -> list[tuple[int, int]]:
-        """Return the objects within reach and how many steps they are away."""
-        lies = {homes[y]: y for y in range(len(homes)) if home >> y & 1}
-        distances, queue = {cell: 0}, [cell]
-        for place in queue:
-            if place == cell or place not in lies:
-                for down, right in MOVES[1:].tolist():
-                    row, column = place // SIZE + down, place % SIZE + right
-                    neighbour = row * SIZE + column
-                    if 0 <= row < SIZE and 0 <= column < SIZE and neighbour not in distances:
-                        distances[neighbour] = distances[place] + 1
-                        queue.append(neighbour)
-        return [(y, distances[place]) for place, y in lies.items() if place != cell and place in distances]
+    def known(*situation: int) -> int:
+        if situation not in number:
+            number[situation] = len(queue)
+            queue.append(situation)
+        return number[situation]
 
-    def branches(belief: int, situation: _Situation, y: int, arrival: int):
-        """Yield what may come of a journey: its probability, what is then believed, the return, and the situation."""
-        _, _, hand, home = situation
-        without = home & ~(1 << y)
-        for reaction, tables in outcomes[hand, y]:
-            if left := belief & tables:
-                pay = (horizon - arrival + 1) / horizon if reaction == GOAL else 0.0
+    at_start = num, EMPTY, 2**num - 1
+    known(2 ** len(reactions) - 1, *at_start)
+    begins, edges = [], []
+    for i, (belief, place, hand, home) in enumerate(queue):
+        begins.append(known(belief, *at_start))
+        for y in (y for y in range(num) if home >> y & 1 and y != place):
+            without = home & ~(1 << y)
+            possible = ((reaction, belief & tables) for reaction, tables in outcomes[hand, y] if belief & tables)
+            for k, (reaction, left) in enumerate(possible):
                 if reaction != NOTHING:
-                    after = (INTERMEDIATE if reaction == MIDDLE else EMPTY), without
+                    after = known(left, y, INTERMEDIATE if reaction == MIDDLE else EMPTY, without)
                 elif hand == INTERMEDIATE:
-                    after = hand, home
+                    after = known(left, y, hand, home)
                 else:
-                    after = y, without | (1 << hand if hand != EMPTY else 0)
-                yield left.bit_count() / belief.bit_count(), left, pay, (arrival, homes[y], *after)
+                    after = known(left, y, y, without | (1 << hand if hand != EMPTY else 0))
+                edges.append((i, y, k, after, left.bit_count() / belief.bit_count(), reaction == GOAL))
+    of_edges = tuple(np.array(x) for x in zip(*edges, strict=True))
+    shape = (len(queue), num, 1 + int(of_edges[2].max()))
+    after, probability, pays = np.zeros(shape, int), np.zeros(shape), np.zeros(shape, bool)
+    for array, values in zip((after, probability, pays), of_edges[3:], strict=True):
+        array[of_edges[:3]] = values
+    place, home = (np.array([situation[j] for situation in queue]) for j in (1, 3))
+    return _Graph(place, home, np.array(begins), after, probability, pays)
 
-    @functools.cache
-    def plan(belief: int, num_left: int, situation: _Situation) -> tuple[float, tuple[int, int] | None]:
-        """Return the best sum of returns from here, and the next object with the time of arrival; None is to wait."""
-        best, choice = (plan(belief, num_left - 1, start)[0] if num_left > 1 else 0.0), None
-        time, cell, _, home = situation
-        for y, distance in journeys(cell, home):
-            if time + distance <= horizon:
-                total = 0.0
-                for probability, left, pay, after in branches(belief, situation, y, time + distance):
-                    total += probability * (pay + plan(left, num_left, after)[0])
-                if total > best + 1e-9:
-                    best, choice = total, (y, time + distance)
-        return best, choice
 
-    @functools.cache
-    def returns(belief: int, num_left: int, situation: _Situation) -> np.ndarray:
-        """Return what the plan earns from here in this trial and in each that follows, [num_left]."""
-        _, choice = plan(belief, num_left, situation)
-        if choice is None:
-            return np.append(0.0, returns(belief, num_left - 1, start) if num_left > 1 else [])
-        total = np.zeros(num_left)
-        for probability, left, pay, after in branches(belief, situation, *choice):
-            total += probability * returns(left, num_left, after)
-            total[0] += probability * pay
-        return total
+def _of_layouts(graph: _Graph, steps: np.ndarray, horizon: int, num_trials: int) -> np.ndarray:
+    """Return what `best_returns` does, of layouts with these steps, [L, objects + 1, 2 ** objects, objects]."""
+    num_layouts, num, size = len(steps), graph.after.shape[1], len(graph.place)
+    goal = np.sum(graph.probability * graph.pays, axis=2)
+    journeys = []  # of each object: whence, and at time 0 what a goal pays and the flat places of what comes of it
+    for y in range(num):
+        of = np.flatnonzero(graph.probability[:, y, 0] > 0)
+        away = steps[:, graph.place[of], graph.home[of], y].T
+        pay = goal[of, y, None] * (horizon - away + 1) / horizon
+        flat = [
+            (away * size + graph.after[of, y, k, None]) * num_layouts + np.arange(num_layouts)
+            for k in range(graph.after.shape[2])
+        ]
+        journeys.append((of, pay, flat))
+    choices = np.full((num_trials + 1, horizon + 1, size, num_layouts), -1, np.int8)
+    values = np.zeros((horizon + 1 + 2 * SIZE**2, size, num_layouts))
+    for left in range(1, num_trials + 1):
+        wait = values[0][graph.begins] if left > 1 else np.zeros((size, num_layouts))
+        values[horizon + 1 :] = NEVER
+        for time in range(horizon, -1, -1):
+            best, later = wait.copy(), values[time:].reshape(-1)
+            for y, (of, pay, flat) in enumerate(journeys):
+                total = pay - goal[of, y, None] * time / horizon
+                for k, places in enumerate(flat):
+                    total += graph.probability[of, y, k, None] * later[places]
+                is_better = total > best[of] + 1e-9
+                best[of] = np.where(is_better, total, best[of])
+                choices[left, time, of] = np.where(is_better, y, choices[left, time, of])
+            values[time] = best
 
-    return returns(2 ** len(reactions) - 1, num_trials, start)
+    found = np.zeros((num_layouts, num_trials))
+    for layout in range(num_layouts):
+
+        @functools.cache
+        def returns(left: int, time: int, at: int, layout: int = layout) -> np.ndarray:
+            """Return what the plan earns from here in this trial and in each that follows, [left]."""
+            if (y := choices[left, time, at, layout]) < 0:
+                return np.append(0.0, returns(left - 1, 0, int(graph.begins[at])) if left > 1 else [])
+            arrival, total = time + int(steps[layout, graph.place[at], graph.home[at], y]), np.zeros(left)
+            for after, probability in zip(graph.after[at, y].tolist(), graph.probability[at, y].tolist(), strict=True):
+                if probability:
+                    total += probability * returns(left, arrival, after)
+            total[0] += goal[at, y] * (horizon - arrival + 1) / horizon
+            return total
+
+        found[layout] = returns(num_trials, 0, 0)
+    return found

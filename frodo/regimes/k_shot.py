@@ -4,6 +4,7 @@ Source: AdA 2023, section 3 and appendix B. There the reference of a task is the
 fine-tuned on it; here it is the exact best return of a trial for who knows the task's rules, the *oracle*.
 """
 
+import collections
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ from frodo.regimes.learner import Learner
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 from toy_envs.rule_room import KINDS, NOTHING, RuleRoom
-from toy_envs.rule_room_optimum import best_returns, oracle_return, possible_reactions
+from toy_envs.rule_room_optimum import best_returns, oracle_returns, possible_reactions
 from toy_envs.wrapper import Scaled, Wrapper
 
 NUM_LAYOUTS = 64  # over which the optimum of rule rooms is a mean: the first of the tasks
@@ -135,18 +136,22 @@ def references(environment: Environment, tasks: Any, nums_trials: tuple[int, ...
 
 def _of_rooms(room: RuleRoom, tasks: Any, nums_trials: tuple[int, ...]) -> References:
     """An explorer knows the layout, and the rules where they are shown; its means are over all that they may be."""
-    one_of = [jax.tree.map(lambda x, i=i: x[i], tasks) for i in range(len(tasks.start))]
     possible = [possible_reactions(KINDS[kind]) for kind in room.shares]
     numbers = jax.vmap(room.kind_number)(jnp.array(room.held_out_ids[:NUM_LAYOUTS], jnp.uint32)).tolist()
-    kinds = zip(one_of, numbers, strict=False)
-    layouts = [(task, task.reactions[None] if task.is_shown else possible[number]) for task, number in kinds]
-    known = [oracle_return(task._replace(reactions=table)) for task, tables in layouts for table in tables]
-    weights = [1 / len(tables) for _, tables in layouts for _ in tables]
-    mean = lambda k: np.mean([best_returns(task, tables, k) for task, tables in layouts], axis=0)
-    optimum = {k: mean(k) for k in {1, *nums_trials}}
+    parts = collections.defaultdict(list)  # of layouts with the same rules that may be
+    for i, number in enumerate(numbers[: len(tasks.start)]):
+        parts[number, tasks.reactions[i].tobytes() if tasks.is_shown[i] else b""].append(i)
+    num_layouts = sum(map(len, parts.values()))
+    known, optimum = np.empty(num_layouts), {k: np.empty((num_layouts, k)) for k in {1, *nums_trials}}
+    for (number, _), rows in parts.items():
+        of = jax.tree.map(lambda x, rows=rows: x[rows], tasks)
+        tables = of.reactions[:1] if of.is_shown[0] else possible[number]
+        known[rows] = np.mean([best_returns(of, table[None], 1)[:, 0] for table in tables], axis=0)
+        for k, found in optimum.items():
+            found[rows] = best_returns(of, tables, k)
     return References(
-        oracle=np.array([oracle_return(task) for task in one_of]),
-        mean_oracle=float(np.average(known, weights=weights)),
-        optimum={k: optimum[k] for k in nums_trials},
-        one_trial=float(optimum[1][0]),
+        oracle=oracle_returns(tasks),
+        mean_oracle=float(known.mean()),
+        optimum={k: optimum[k].mean(axis=0) for k in nums_trials},
+        one_trial=float(optimum[1].mean()),
     )

@@ -28,7 +28,7 @@ from toy_envs import names
 from toy_envs.catch import Catch
 from toy_envs.grid_worlds import ABSENT, MOVES, GridWorld, World, make_world
 from toy_envs.rule_room import RuleRoom
-from toy_envs.rule_room_optimum import oracle_return
+from toy_envs.rule_room_optimum import oracle_returns
 
 CART_POLE = (22.1, 500.0)
 KNOWN = {
@@ -130,7 +130,7 @@ def reference_scores(env: str) -> tuple[float, float]:
     if isinstance(toy, RuleRoom) and toy.number is not None:
         of_kind = RuleRoom(toy.kind)  # one compiled program serves all of them
         task, random = jax.device_get(_random_play(of_kind, np.uint32(toy.task_ids.start)))
-        if not (best := oracle_return(task)):
+        if not (best := float(oracle_returns(jax.tree.map(lambda x: x[None], task))[0])):
             raise UsageError(f"{env}: the time of a trial does not suffice there even for who knows the rules")
         return float(random), best
     raise UsageError(

@@ -13,7 +13,7 @@ from tests.toy_envs.stepping import run
 from tests.trees import check_equal
 from toy_envs import names
 from toy_envs.rule_room import ABSENT, EMPTY, GOAL, HELD_OUT, INTERMEDIATE, KINDS, MIXED, NUM_OBJECTS, VOID, RuleRoom
-from toy_envs.rule_room_optimum import best_returns, oracle_return, possible_reactions
+from toy_envs.rule_room_optimum import alike, best_returns, oracle_returns, possible_reactions
 from toy_envs.trials import Trials
 
 NUM_TASKS, NUM_STEPS = 64, 40
@@ -242,14 +242,22 @@ def test_best_returns_are_those_of_single_steps(kind, horizon, num_trials):
     possible = possible_reactions(KINDS[kind])
     if kind in ("chain", "main"):
         possible = possible[::9]  # seven tables, of which no two are alike in all pairs
-    for index in range(4):
-        task = one_task(kind, index)._replace(horizon=horizon)
+    of_all = [one_task(kind, index)._replace(horizon=horizon) for index in range(4)]
+    layouts = jax.tree.map(lambda *x: np.stack(x), *of_all)
+    for task, returns in zip(of_all, best_returns(layouts, possible, num_trials), strict=True):
         expected = reference.best_return(
             plain_homes(task), place(task.start), horizon, [plain_reactions(table) for table in possible], num_trials
         )
-        returns = best_returns(task, possible, num_trials)
         assert len(returns) == num_trials and returns.sum() == pytest.approx(expected, abs=1e-9)
         assert np.all(np.diff(returns) >= -1e-9)  # what is known is not forgotten
+
+
+def alone(task):
+    return jax.tree.map(lambda x: np.asarray(x)[None], task)
+
+
+def oracle_return(task):
+    return oracle_returns(alone(task))[0]
 
 
 def test_best_returns_by_hand():
@@ -264,14 +272,18 @@ def test_best_returns_by_hand():
     assert oracle_return(task._replace(reactions=dead_end)) == pytest.approx(8 / 12)
     assert oracle_return(task._replace(reactions=no_dead_end)) == pytest.approx(8 / 12)
     # With a trial to waste, the explorer of these two knows nothing that helps: both trials are the same.
-    np.testing.assert_allclose(best_returns(task, np.array([dead_end, no_dead_end]), 2), [8 / 12, 8 / 12])
-    np.testing.assert_array_equal(best_returns(one_task("pre_solved", 0), tables, 3), np.ones(3))
+    np.testing.assert_allclose(best_returns(alone(task), np.array([dead_end, no_dead_end]), 2)[0], [8 / 12, 8 / 12])
+    np.testing.assert_array_equal(best_returns(alone(one_task("pre_solved", 0)), tables, 3)[0], np.ones(3))
 
 
 def test_an_explorer_with_memory_gains_over_trials_and_ends_as_the_oracle():
     task, possible = one_task("medium", 2), possible_reactions(KINDS["medium"])
     oracle = np.mean([oracle_return(task._replace(reactions=table)) for table in possible])
-    one_trial, by_trial = best_returns(task, possible, 1)[0], best_returns(task, possible, 4)
-    assert by_trial[0] <= one_trial < by_trial[1] <= by_trial[3] == pytest.approx(oracle)
+    one_trial, by_trial = (best_returns(alone(task), possible, num)[0] for num in (1, 4))
+    assert by_trial[0] <= one_trial[0] < by_trial[1] <= by_trial[3] == pytest.approx(oracle)
+    several = tasks("mixed", 12)  # of other kinds, with other objects and horizons
+    assert len(list(alike(several))) > 3
+    each = [oracle_return(jax.tree.map(lambda x, i=i: x[i], several)) for i in range(12)]
+    np.testing.assert_array_equal(oracle_returns(several), each)
     with pytest.raises(ValueError, match="^kind makes NOTHING, expected GOAL or MIDDLE$"):
         possible_reactions(KINDS["impossible"])
