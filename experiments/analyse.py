@@ -14,7 +14,7 @@ them: shorter ones, and more exact ones. Of a scalar rule of actor-critics, the 
 targets of fresh agents that learn by it where it was discovered; of a run with such a rule, to those of its own agent.
 Each is written as a rule of the kind target_program, by which agents can learn (`--rule` of other programs,
 `--target_rule` of `frodo compare`). Of a formula, `error` is what it lacks as a share of the variance of G − v, given
-the rule's own next target, in environments that it was not fitted to; `alone` is the same where the formula makes all
+the rule's own next target, of trajectories that it was not fitted to; `alone` is the same where the formula makes all
 targets; the last row is V-trace. Of a rule of DiscoRL's form it fits formulas to the policy targets of fresh agents,
 each of which is a rule of the kind policy_program (`--policy_program_rule` of `frodo compare`). `error` is then
 KL(π̂ ‖ formula's) as a share of KL(π̂ ‖ π), of trajectories that it was not fitted to; the last row is CMPO.

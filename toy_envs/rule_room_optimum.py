@@ -10,7 +10,7 @@ once, from the last step of a trial to the first.
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +30,8 @@ from toy_envs.rule_room import (
     Task,
 )
 
-NUM_AT_ONCE = 200_000  # situations of all layouts at one time, in memory
-NEVER = -1e9  # the return past the horizon
+NUM_AT_ONCE = 800_000  # situations of layouts that are computed at once, at a time of a trial, for all trials
+FAR = 10**6  # steps to what cannot be reached
 
 
 def possible_reactions(kind: Kind) -> np.ndarray:
@@ -57,21 +57,21 @@ def possible_reactions(kind: Kind) -> np.ndarray:
     return np.array(tables)
 
 
+def parted(keys: Iterable[Hashable]) -> Iterable[list[int]]:
+    """Return the places of equal keys, of each key in turn."""
+    parts: dict[Hashable, list[int]] = {}
+    for i, key in enumerate(keys):
+        parts.setdefault(key, []).append(i)
+    return parts.values()
+
+
 def oracle_returns(tasks: Task) -> np.ndarray:
-    """Return the best return of a trial of each task for who knows its rules, [num_tasks]."""
+    """Return the best return of a trial of each task, [num_tasks, ...], for who knows its rules, [num_tasks]."""
     found = np.empty(len(tasks.start))
-    for rows, of in alike(tasks):
-        found[rows] = best_returns(of, of.reactions[:1], num_trials=1)[:, 0]
+    for rows in parted(table.tobytes() for table in tasks.reactions):
+        of = Task(*(x[rows] for x in tasks))
+        found[rows] = best_returns(of, np.asarray(of.reactions[:1]), num_trials=1)[:, 0]
     return found
-
-
-def alike(tasks: Task) -> Iterator[tuple[list[int], Task]]:
-    """Part tasks into those with the same rules, objects and horizon: their numbers, and them."""
-    parts: dict[tuple, list[int]] = {}
-    for i, (homes, reactions, horizon) in enumerate(zip(tasks.homes, tasks.reactions, tasks.horizon, strict=True)):
-        parts.setdefault((np.sum(homes != ABSENT), reactions.tobytes(), int(horizon)), []).append(i)
-    for rows in parts.values():
-        yield rows, Task(*(np.asarray(x)[rows] for x in tasks))
 
 
 def best_returns(tasks: Task, reactions: np.ndarray, num_trials: int) -> np.ndarray:
@@ -80,20 +80,23 @@ def best_returns(tasks: Task, reactions: np.ndarray, num_trials: int) -> np.ndar
     With one trial it is the optimum without memory across trials. Of a room that is solved the best is to stay.
 
     Args:
-      tasks: layouts, [L, ...], with as many objects and one horizon; their own rules do not matter.
+      tasks: layouts, [L, ...]; their own rules do not matter.
       reactions: tables of rules that are possible, all as likely (`possible_reactions`), [num, ...].
       num_trials: in an episode.
     """
     found = np.ones((len(tasks.start), num_trials))
-    rows = np.flatnonzero(~np.asarray(tasks.is_solved))
-    if len(rows):
-        homes = [tuple(int(home) for home in tasks.homes[i] if home != ABSENT) for i in rows]
-        graph = _graph(np.asarray(reactions), len(homes[0]))
-        steps = np.stack([_steps(int(tasks.start[i]), own) for i, own in zip(rows, homes, strict=True)])
-        size = max(1, NUM_AT_ONCE // len(graph.place))
-        for first in range(0, len(rows), size):
-            part = slice(first, first + size)
-            found[rows[part]] = _of_layouts(graph, steps[part], int(tasks.horizon[0]), num_trials)
+    homes = [tuple(int(home) for home in own if home != ABSENT) for own in tasks.homes]
+    kinds = zip(map(len, homes), tasks.horizon.tolist(), tasks.is_solved.tolist(), strict=True)
+    for rows in parted(kinds):
+        num, horizon = len(homes[rows[0]]), int(tasks.horizon[rows[0]])
+        if tasks.is_solved[rows[0]]:
+            continue
+        graph = _graph(np.asarray(reactions), num)
+        num_at_once = max(1, NUM_AT_ONCE // (len(graph.place) * num_trials))
+        for first in range(0, len(rows), num_at_once):
+            part = rows[first : first + num_at_once]
+            steps = np.stack([_steps(int(tasks.start[i]), homes[i]) for i in part])
+            found[part] = _of_layouts(graph, steps, horizon, num_trials)
     return found
 
 
@@ -101,10 +104,10 @@ def best_returns(tasks: Task, reactions: np.ndarray, num_trials: int) -> np.ndar
 def _steps(start: int, homes: tuple[int, ...]) -> np.ndarray:
     """Return how many steps objects are away by paths past the others: [from an object or the start, home, object].
 
-    `home` has a bit for each object that is in its own cell. What cannot be reached is 2 SIZE² steps away.
+    `home` has a bit for each object that is in its own cell. What cannot be reached is FAR steps away.
     """
     num = len(homes)
-    steps = np.full((num + 1, 2**num, num), 2 * SIZE**2)
+    steps = np.full((num + 1, 2**num, num), FAR)
     for (place, cell), home in itertools.product(enumerate((*homes, start)), range(2**num)):
         lies = {homes[y]: y for y in range(num) if home >> y & 1}
         distances, queue = {cell: 0}, [cell]
@@ -151,17 +154,16 @@ def _graph(reactions: np.ndarray, num: int) -> _Graph:
     number: dict[tuple[int, int, int, int], int] = {}  # of a belief, a place, what is in the hand, and home
     queue: list[tuple[int, int, int, int]] = []
 
-    def known(*situation: int) -> int:
-        if situation not in number:
+    def known(belief: int, place: int = num, hand: int = EMPTY, home: int = 2**num - 1) -> int:
+        if (situation := (belief, place, hand, home)) not in number:
             number[situation] = len(queue)
             queue.append(situation)
         return number[situation]
 
-    at_start = num, EMPTY, 2**num - 1
-    known(2 ** len(reactions) - 1, *at_start)
+    known(2 ** len(reactions) - 1)
     begins, edges = [], []
     for i, (belief, place, hand, home) in enumerate(queue):
-        begins.append(known(belief, *at_start))
+        begins.append(known(belief))
         for y in (y for y in range(num) if home >> y & 1 and y != place):
             without = home & ~(1 << y)
             possible = ((reaction, belief & tables) for reaction, tables in outcomes[hand, y] if belief & tables)
@@ -173,13 +175,19 @@ def _graph(reactions: np.ndarray, num: int) -> _Graph:
                 else:
                     after = known(left, y, y, without | (1 << hand if hand != EMPTY else 0))
                 edges.append((i, y, k, after, left.bit_count() / belief.bit_count(), reaction == GOAL))
-    of_edges = tuple(np.array(x) for x in zip(*edges, strict=True))
-    shape = (len(queue), num, 1 + int(of_edges[2].max()))
-    after, probability, pays = np.zeros(shape, int), np.zeros(shape), np.zeros(shape, bool)
-    for array, values in zip((after, probability, pays), of_edges[3:], strict=True):
-        array[of_edges[:3]] = values
-    place, home = (np.array([situation[j] for situation in queue]) for j in (1, 3))
-    return _Graph(place, home, np.array(begins), after, probability, pays)
+    *at, follows, shares, is_goal = (np.array(x) for x in zip(*edges, strict=True))
+    shape = (len(queue), num, 1 + int(at[2].max()))
+    graph = _Graph(
+        place=np.array([situation[1] for situation in queue]),
+        home=np.array([situation[3] for situation in queue]),
+        begins=np.array(begins),
+        after=np.zeros(shape, int),
+        probability=np.zeros(shape),
+        pays=np.zeros(shape, bool),
+    )
+    for array, values in zip(graph[3:], (follows, shares, is_goal), strict=True):
+        array[tuple(at)] = values
+    return graph
 
 
 def _of_layouts(graph: _Graph, steps: np.ndarray, horizon: int, num_trials: int) -> np.ndarray:
@@ -189,7 +197,7 @@ def _of_layouts(graph: _Graph, steps: np.ndarray, horizon: int, num_trials: int)
     journeys = []  # of each object: whence, and at time 0 what a goal pays and the flat places of what comes of it
     for y in range(num):
         of = np.flatnonzero(graph.probability[:, y, 0] > 0)
-        away = steps[:, graph.place[of], graph.home[of], y].T
+        away = np.minimum(steps[:, graph.place[of], graph.home[of], y].T, horizon + 1)
         pay = goal[of, y, None] * (horizon - away + 1) / horizon
         flat = [
             (away * size + graph.after[of, y, k, None]) * num_layouts + np.arange(num_layouts)
@@ -197,10 +205,9 @@ def _of_layouts(graph: _Graph, steps: np.ndarray, horizon: int, num_trials: int)
         ]
         journeys.append((of, pay, flat))
     choices = np.full((num_trials + 1, horizon + 1, size, num_layouts), -1, np.int8)
-    values = np.zeros((horizon + 1 + 2 * SIZE**2, size, num_layouts))
+    values = np.zeros((2 * horizon + 2, size, num_layouts))  # past the horizon 0, as nothing pays
     for left in range(1, num_trials + 1):
         wait = values[0][graph.begins] if left > 1 else np.zeros((size, num_layouts))
-        values[horizon + 1 :] = NEVER
         for time in range(horizon, -1, -1):
             best, later = wait.copy(), values[time:].reshape(-1)
             for y, (of, pay, flat) in enumerate(journeys):

@@ -1,12 +1,11 @@
 """Formulas for the policy target of a rule of DiscoRL's form: π̂(a) is proportional to π(a) exp(f), and f is a formula.
 
 They are fitted to the targets of fresh agents that learn by the rule, of what they replay, and are rules themselves, of
-the kind policy_program: their agents learn action values in the same way, and neither y nor z. A formula sees one step
-at a time, and neither y nor z, nor the state of the lifetime LSTM: what it lacks may be due to these.
+the kind policy_program: their agents learn action values in the same way, but not y and z. A formula sees one step at a
+time, and neither y and z nor the state of the lifetime LSTM: what it lacks may be due to these.
 """
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from experiments.analyses import target_formulas
-from experiments.analyses.target_formulas import Rows, Stages
+from experiments.analyses.target_formulas import Rows, Stages, is_held_out
 from frodo.logs import note
 from frodo.regimes.learner import Learner
 from frodo.rules.files import Rule
@@ -42,13 +41,6 @@ def stage_of(learner: Learner, *inputs: Any) -> dict[str, Any]:
     cut = trajectory._replace(observation=())
     made = {"targets": found - before, "log_pi": before, "policy": jnp.exp(found)}
     return {"trajectory": cut, "inputs": inputs_of(context)} | made
-
-
-def is_held_out(stage: dict[str, Any]) -> np.ndarray:
-    """Say which trajectories formulas are only judged on, [T, B], a third: by their actions, as one is drawn often."""
-    action = np.ascontiguousarray(np.asarray(stage["trajectory"].action).T)
-    of_column = np.array([zlib.crc32(one.tobytes()) % 3 == 1 for one in action])
-    return np.broadcast_to(of_column, stage["trajectory"].valid.shape)
 
 
 def rule_of(formula: str, rule: Rule) -> Rule:
@@ -101,10 +93,9 @@ def divergence(stages: Stages, compute: Callable[[dict[str, Any]], np.ndarray]) 
     """Return the mean of KL(π̂ ‖ π exp(f)) in nats over the steps that are held out, where f is `compute` of inputs."""
     found = []
     for stage in stages:
-        logits = stage["log_pi"] + compute(stage["inputs"])
-        kl = np.sum(stage["policy"] * (stage["log_pi"] + stage["targets"] - logits), axis=-1) + logsumexp(
-            logits, axis=-1
-        )
+        change = compute(stage["inputs"])
+        normaliser = logsumexp(stage["log_pi"] + change, axis=-1)
+        kl = np.sum(stage["policy"] * (stage["targets"] - change), axis=-1) + normaliser
         found.append(kl[stage["trajectory"].valid & is_held_out(stage)])
     return float(np.mean(np.concatenate(found)))
 

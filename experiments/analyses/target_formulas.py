@@ -8,6 +8,7 @@ policies is not seen.
 import dataclasses
 import functools
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,18 @@ def spread(stages: Stages) -> float:
 
 
 def is_held_out(stage: dict[str, Any]) -> np.ndarray:
-    steps, columns = np.indices(stage["trajectory"].valid.shape)
-    return (columns if columns.shape[1] > 2 else steps) % 3 == 1
+    """Say which steps formulas are only judged on, [T, B]: of a third of the trajectories, or of one or two, of steps.
+
+    A trajectory that is drawn repeatedly is so always, or never.
+    """
+    trajectory = stage["trajectory"]
+    steps, columns = np.indices(trajectory.valid.shape)
+    if columns.shape[1] <= 2:
+        return steps % 3 == 1
+    shown = trajectory.action, trajectory.reward, trajectory.behaviour_logits
+    parts = [np.ascontiguousarray(np.moveaxis(np.asarray(x), 1, 0)) for x in shown]
+    hashes = [zlib.crc32(b"".join(part[i].tobytes() for part in parts)) for i in range(columns.shape[1])]
+    return np.broadcast_to(np.array(hashes) % 3 == 1, columns.shape)
 
 
 def rule_of(formula: str, rule: Rule) -> Rule:
@@ -147,8 +158,8 @@ def rule_of(formula: str, rule: Rule) -> Rule:
 def formulas(rule: Rule, stages: Stages) -> Rows:
     """Return formulas, from short to exact, and V-trace's: `error` from the rule's own next target, `alone` without it.
 
-    Both are mean squares as shares of the variance of G − v. The first is of environments that the formula was not
-    fitted to, every third of a batch; of a batch of one or two, of every third step.
+    Both are mean squares as shares of the variance of G − v. The first is of trajectories that the formula was not
+    fitted to, or of such steps (`is_held_out`).
     """
     is_out = flat(stages, is_held_out)
     inputs = {name: flat(stages, lambda stage: stage["inputs"][name]) for name in TARGETS.inputs}  # noqa: B023
@@ -190,7 +201,7 @@ def of_lives(name: str, rule: Rule, envs: Sequence[str], look_at: StageOf = stag
         raise UsageError(f"{name} does not say where its rule was discovered: give --envs")
     for env in envs:
         if not is_pure(env):
-            raise UsageError(f"{given}: {env} is on the host, expected environments in JAX, by --envs")
+            raise UsageError(f"{given}: {env} is on the host, expected --envs in JAX")
         with caused_by(given):
             make_pure(env)
     progress, done = Progress(STAGES * len(envs), unit="stages"), itertools.count(1)
@@ -201,10 +212,8 @@ def of_lives(name: str, rule: Rule, envs: Sequence[str], look_at: StageOf = stag
 def fitted_in(rule: Rule, name: str, envs: Iterable[str]) -> Rule:
     """Return the rule with the origin of formulas for it: the environments that both have seen, and how."""
     before = rule.origin or Origin((), None, None)
-    note = "; ".join(filter(None, (f"formulas for {name}, fitted in {', '.join(envs)}", before.note)))
-    return dataclasses.replace(
-        rule, origin=before._replace(envs=tuple(dict.fromkeys((*before.envs, *envs))), note=note)
-    )
+    how = "; ".join(filter(None, (f"formulas for {stem(name)}, fitted in {', '.join(envs)}", before.note)))
+    return dataclasses.replace(rule, origin=before._replace(envs=tuple(dict.fromkeys((*before.envs, *envs))), note=how))
 
 
 def stem(name: str) -> str:
@@ -227,7 +236,8 @@ def of_run(loaded: LoadedAgent, run: Path, out: str = "") -> Path:
     check_kind(str(run), rule)
     folder = Path(out or run / "analysis")
     rule.save(folder / f"{name}.npz")
-    return write(rule, formulas(rule, of_trained(loaded)), rule_of, folder, name)
+    of = fitted_in(rule, name, [config.env])
+    return write(of, formulas(rule, of_trained(loaded)), rule_of, folder, name)
 
 
 def check_kind(name: str, rule: Rule) -> None:

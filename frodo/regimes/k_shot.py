@@ -4,7 +4,6 @@ Source: AdA 2023, section 3 and appendix B. There the reference of a task is the
 fine-tuned on it; here it is the exact best return of a trial for who knows the task's rules, the *oracle*.
 """
 
-import collections
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ from frodo.regimes.learner import Learner
 from toy_envs.bandit import Bandit
 from toy_envs.base import Environment
 from toy_envs.rule_room import KINDS, NOTHING, RuleRoom
-from toy_envs.rule_room_optimum import best_returns, oracle_returns, possible_reactions
+from toy_envs.rule_room_optimum import best_returns, oracle_returns, parted, possible_reactions
 from toy_envs.wrapper import Scaled, Wrapper
 
 NUM_LAYOUTS = 64  # over which the optimum of rule rooms is a mean: the first of the tasks
@@ -138,20 +137,17 @@ def _of_rooms(room: RuleRoom, tasks: Any, nums_trials: tuple[int, ...]) -> Refer
     """An explorer knows the layout, and the rules where they are shown; its means are over all that they may be."""
     possible = [possible_reactions(KINDS[kind]) for kind in room.shares]
     numbers = jax.vmap(room.kind_number)(jnp.array(room.held_out_ids[:NUM_LAYOUTS], jnp.uint32)).tolist()
-    parts = collections.defaultdict(list)  # of layouts with the same rules that may be
-    for i, number in enumerate(numbers[: len(tasks.start)]):
-        parts[number, tasks.reactions[i].tobytes() if tasks.is_shown[i] else b""].append(i)
-    num_layouts = sum(map(len, parts.values()))
-    known, optimum = np.empty(num_layouts), {k: np.empty((num_layouts, k)) for k in {1, *nums_trials}}
-    for (number, _), rows in parts.items():
+    rules = zip(numbers, tasks.is_shown, tasks.reactions, strict=False)
+    known, optimum = list[float](), {k: list[np.ndarray]() for k in {1, *nums_trials}}
+    for rows in parted((number, table.tobytes() if is_shown else b"") for number, is_shown, table in rules):
         of = jax.tree.map(lambda x, rows=rows: x[rows], tasks)
-        tables = of.reactions[:1] if of.is_shown[0] else possible[number]
-        known[rows] = np.mean([best_returns(of, table[None], 1)[:, 0] for table in tables], axis=0)
+        tables = of.reactions[:1] if of.is_shown[0] else possible[numbers[rows[0]]]
+        known.extend(np.mean([best_returns(of, table[None], 1)[:, 0] for table in tables], axis=0))
         for k, found in optimum.items():
-            found[rows] = best_returns(of, tables, k)
+            found.extend(best_returns(of, tables, k))
     return References(
         oracle=oracle_returns(tasks),
-        mean_oracle=float(known.mean()),
-        optimum={k: optimum[k].mean(axis=0) for k in nums_trials},
-        one_trial=float(optimum[1].mean()),
+        mean_oracle=float(np.mean(known)),
+        optimum={k: np.mean(optimum[k], axis=0) for k in nums_trials},
+        one_trial=float(np.mean(optimum[1])),
     )

@@ -36,7 +36,7 @@ class Fit(NamedTuple):
     Attributes:
       program, formula: it, with offset and scale.
       size: its operations.
-      error: the share of the variance that it does not explain, from 0 to 1.
+      error: the share of the variance that it does not explain, from 0 to 1; with groups, of that within them.
     """
 
     program: Program
@@ -106,7 +106,9 @@ def fit(
     """
     y = np.asarray(y, np.float64)
     arrays = {name: np.asarray(x, np.float64) for name, x in inputs.items()}
-    for name, x in (*arrays.items(), ("y", y)):
+    if weight is not None and (group is None or np.min(weight) < 0):
+        raise ValueError("weight is given without group, or negative, expected numbers of at least 0 with one")
+    for name, x in (*arrays.items(), ("y", y), *([("weight", weight)] if weight is not None else [])):
         if x.shape != (len(y),) or not np.isfinite(x).all():
             raise ValueError(f"{name} has the shape {x.shape}, expected {len(y)} finite numbers, one for each point")
     compared, largest = within(group, weight), np.abs(y).max()

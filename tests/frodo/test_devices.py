@@ -14,5 +14,5 @@ def test_a_level_that_is_given_is_left_as_it_is(monkeypatch):
     given = quick_to_compile()
     monkeypatch.setenv("XLA_FLAGS", "")
     found = quick_to_compile()
-    assert found == {level: 1} | given and level not in given
+    assert found == {level: 1} | given and level not in given and len(given) == (jax.__version_info__ < (0, 11))
     assert jax.jit(lambda x: jnp.sin(x) + 1, compiler_options=found)(0.0) == 1.0  # they are options that there are

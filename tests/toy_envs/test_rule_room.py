@@ -1,6 +1,7 @@
 """The rule room against a plain loop; what its generator promises; its best returns against single steps."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -11,9 +12,9 @@ import pytest
 from tests.reference import rule_room as reference
 from tests.toy_envs.stepping import run
 from tests.trees import check_equal
-from toy_envs import names
+from toy_envs import names, rule_room_optimum
 from toy_envs.rule_room import ABSENT, EMPTY, GOAL, HELD_OUT, INTERMEDIATE, KINDS, MIXED, NUM_OBJECTS, VOID, RuleRoom
-from toy_envs.rule_room_optimum import alike, best_returns, oracle_returns, possible_reactions
+from toy_envs.rule_room_optimum import best_returns, oracle_returns, possible_reactions
 from toy_envs.trials import Trials
 
 NUM_TASKS, NUM_STEPS = 64, 40
@@ -281,9 +282,32 @@ def test_an_explorer_with_memory_gains_over_trials_and_ends_as_the_oracle():
     oracle = np.mean([oracle_return(task._replace(reactions=table)) for table in possible])
     one_trial, by_trial = (best_returns(alone(task), possible, num)[0] for num in (1, 4))
     assert by_trial[0] <= one_trial[0] < by_trial[1] <= by_trial[3] == pytest.approx(oracle)
-    several = tasks("mixed", 12)  # of other kinds, with other objects and horizons
-    assert len(list(alike(several))) > 3
-    each = [oracle_return(jax.tree.map(lambda x, i=i: x[i], several)) for i in range(12)]
-    np.testing.assert_array_equal(oracle_returns(several), each)
+
+
+def test_best_returns_of_many_are_those_of_each(monkeypatch):
+    several, tables = tasks("mixed", 12), possible_reactions(KINDS["medium"])  # solved ones, several horizons
+    assert several.is_solved.any() and len(set(several.horizon.tolist())) > 1
+    each = [jax.tree.map(lambda x, i=i: x[i], several) for i in range(12)]
+    np.testing.assert_array_equal(oracle_returns(several), [oracle_return(task) for task in each])
+    alike = jax.tree.map(lambda x: x[np.argsort(~several.is_solved)], several)._replace(homes=tasks("medium", 12).homes)
+    alone_of = [best_returns(jax.tree.map(lambda x, i=i: x[i : i + 1], alike), tables, 2)[0] for i in range(12)]
+    for num_at_once in (1, 10**9):
+        monkeypatch.setattr(rule_room_optimum, "NUM_AT_ONCE", num_at_once)
+        np.testing.assert_array_equal(best_returns(alike, tables, 2), alone_of)
+
+
+def test_what_cannot_be_reached_is_not_reached_with_time():
+    """Object 0 in the corner has 1 and 2 around it: with the only goal from (0, 3) nothing is to be had."""
+    table = np.zeros((NUM_OBJECTS + 2, NUM_OBJECTS), int)
+    table[0, 3] = table[3, 0] = GOAL
+    task = one_task("main", 0)._replace(homes=np.array([0, 1, 4, 15]), start=10, reactions=table)
+    only = table.copy()
+    only[EMPTY, 1:3] = VOID  # what is touched in front of it is gone: then it can be reached
+    for horizon, is_open in itertools.product((12, 40, 60), (False, True)):
+        found = oracle_return(task._replace(horizon=np.int32(horizon), reactions=only if is_open else table))
+        assert (found > 0) == is_open
+
+
+def test_there_is_no_goal_without_one():
     with pytest.raises(ValueError, match="^kind makes NOTHING, expected GOAL or MIDDLE$"):
         possible_reactions(KINDS["impossible"])

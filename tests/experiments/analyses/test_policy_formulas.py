@@ -48,10 +48,10 @@ def test_the_error_is_the_divergence_from_what_is_held_out(monkeypatch):
     valid = found["trajectory"].valid
     np.testing.assert_allclose(found["policy"], policy, rtol=1e-5)
     np.testing.assert_allclose(found["targets"][valid], np.log(policy / found["inputs"]["pi"])[valid], atol=1e-5)
-    is_out = policy_formulas.is_held_out(found)
+    is_out = target_formulas.is_held_out(found)
     assert 2 < is_out[0].sum() < is_out.shape[1] / 2 and (is_out == is_out[0]).all()  # whole trajectories
     again = found | {"trajectory": jax.tree.map(lambda x: x[:, ::-1], found["trajectory"])}
-    np.testing.assert_array_equal(policy_formulas.is_held_out(again)[0], is_out[0, ::-1])  # and each wherever it is
+    np.testing.assert_array_equal(target_formulas.is_held_out(again)[0], is_out[0, ::-1])  # and each wherever it is
     steps = [(t, b) for t, b in np.argwhere(valid & is_out)]
     of_pi = np.mean([muesli.kl(policy[at], found["inputs"]["pi"][at]) for at in steps])
     before = policy_formulas.divergence([found], lambda inputs: np.zeros_like(inputs["A"]))
@@ -128,7 +128,7 @@ def test_a_rule_without_action_values_is_refused(tmp_path):
         (["catch_dsco"], "there is no run catch_dsco, and no rule of that name (did you mean 'catch_disco'?)"),
         (
             ["catch_disco", "--envs=bsuite/catch/0"],
-            "--envs: bsuite/catch/0 is on the host, expected environments in JAX",
+            "--envs: bsuite/catch/0 is on the host, expected --envs in JAX",
         ),
         (["catch_disco", "--seed=1"], "--seed=1: catch_disco is a rule, expected a run"),
         (["run", "--envs=toy/catch"], "--envs=toy/catch: run is a run, expected a rule"),

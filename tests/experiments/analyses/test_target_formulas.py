@@ -49,15 +49,17 @@ def test_targets_of_a_formula_are_explained_by_it(formula, monkeypatch):
     (row,) = target_formulas.formulas(make_rule("frodo", discount=DISCOUNT), stages)
     assert row["formula"] == FORMULAS["vtrace"]
     assert (max(row["error"], row["alone"]) < 1e-10) == (formula == FORMULAS["vtrace"])
-    assert len(points[0][1]) == valid[:, np.arange(valid.shape[1]) % 3 != 1].sum()  # the others are held out
+    is_out = target_formulas.is_held_out(stage)
+    assert len(points[0][1]) == (valid & ~is_out).sum() and 0 < is_out[0].sum() < is_out.shape[1] / 2
 
 
 def test_the_error_is_of_what_was_not_fitted(monkeypatch):
     (stage,), seen = stages_of(FORMULAS["vtrace"]), []
     monkeypatch.setattr(target_formulas, "fit", lambda inputs, y, **_: seen.append(y) or [])
     stage["targets"] = stage["targets"].copy()
-    for columns, is_seen in ((1, False), (2, True)):
-        stage["targets"][:, columns] += 1e3
+    is_out = target_formulas.is_held_out(stage)
+    for where, is_seen in ((is_out, False), (~is_out, True)):
+        stage["targets"][where] += 1e3
         (row,) = target_formulas.formulas(make_rule("frodo", discount=DISCOUNT), [stage])
         assert (np.abs(seen[-1]).max() > 500) == is_seen
         assert (row["error"] > 0.1) or is_seen
@@ -83,7 +85,7 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch, capsys):
     for row in rows:
         found = load_rule(path.with_name(f"known_{row['size']}.npz"))
         assert (found.config.rule.name, found.origin.envs) == ("target_program", ("toy/catch/5x4",))
-        assert found.origin.note == f"formulas for {name}, fitted in toy/catch/5x4"
+        assert found.origin.note == "formulas for known, fitted in toy/catch/5x4"
         assert found.origin.env_steps == 10
         own, of = found.config.rule.settings, rule.config.rule.settings
         assert own.formula == row["formula"]
@@ -116,6 +118,8 @@ def test_a_run_has_formulas_for_its_own_agent(tmp_path, monkeypatch):
     frozen = loaded._replace(config=loaded.config.replace(is_frozen=True, init_meta_params="catch_and_grids"))
     target_formulas.of_run(frozen, tmp_path / "two")
     assert load_rule(tmp_path / "two/analysis/two.npz").origin.envs[0] == "toy/catch/5x5"  # where it was discovered
+    found = load_rule(next((tmp_path / "two/analysis").glob("two_*.npz"))).origin
+    assert found.envs[-1] == "toy/catch/5x4" and found.note == "formulas for two, fitted in toy/catch/5x4"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +129,7 @@ def test_a_run_has_formulas_for_its_own_agent(tmp_path, monkeypatch):
         (
             {},
             Origin(("toy/catch", "bsuite/catch/0"), 1, 1.0),
-            ": bsuite/catch/0 is on the host, expected environments in JAX, by --envs",
+            ": bsuite/catch/0 is on the host, expected --envs in JAX",
         ),
         ({}, Origin(("toy/catchh",), 1, 1.0), ": unknown environment 'toy/catchh'"),
         (

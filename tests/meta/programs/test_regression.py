@@ -58,6 +58,19 @@ def test_bad_input_is_named(inputs, y, message):
         fit(inputs, y)
 
 
+@pytest.mark.parametrize(
+    "how, message",
+    [
+        ({"weight": R}, "^weight is given without group, or negative, expected numbers of at least 0 with one$"),
+        ({"weight": -R, "group": np.arange(200) // 4}, "^weight is given without group, or negative"),
+        ({"weight": R * np.nan, "group": np.arange(200) // 4}, "^weight has the shape .200,., expected 200 finite"),
+    ],
+)
+def test_bad_weights_are_named(how, message):
+    with pytest.raises(ValueError, match=message):
+        fit(INPUTS, A, **how)
+
+
 def test_what_a_group_has_in_common_is_free():
     group = np.repeat(np.arange(50), 4)
     offsets = RANDOM.normal(size=50)[group] * 10
