@@ -129,7 +129,7 @@ class _Graph(NamedTuple):
     """What an explorer may know, hold, and stand at: N situations, the first that of the beginning.
 
     Attributes:
-      place, home: an object, or their number at the start; a bit for each object in its own cell; [N].
+      place, home: an object, or their number where a trial begins; a bit for each object in its own cell; [N].
       begins: the situation at the beginning of the next trial, [N].
       after, probability, pays: of each next object and outcome: situation, probability, whether it is the goal;
         [N, objects, outcomes], with probability 0 where there are fewer.

@@ -189,7 +189,7 @@ DIGESTS = {
     "q_learning": "60cdce87a5e4",
     "td_lambda": "6573b8c5a09f",
     "target_program": "998dcc7ff8e8",
-    "policy_program": "a04ea6f94083",
+    "policy_program": "f81f69c5133e",
     "program": "ef1cf6b07c93",
     "dqn": "05cc06a9de92",
     "double_dqn": "9248457e8372",
