@@ -55,23 +55,21 @@ def rule_of(formula: str, rule: Rule) -> Rule:
 def formulas(stages: Stages) -> Rows:
     """Return formulas, from short to exact, and CMPO's: `error` is KL(π̂ ‖ formula's) as a share of KL(π̂ ‖ π).
 
-    Both are of trajectories that formulas were not fitted to. They are fitted by least squares to log π̂ − log π, up to
-    a number for each state, with weights π̂: to the second order the same KL.
+    Both are of trajectories that formulas were not fitted to. They are fitted by the same KL.
     """
     rng, points = np.random.default_rng(target_formulas.SEED), []
     for stage in stages:
         is_seen = stage["trajectory"].valid & ~is_held_out(stage)
         of = stage["inputs"] | {"targets": stage["targets"], "policy": stage["policy"]}
-        states = rng.permutation(np.count_nonzero(is_seen))[: target_formulas.NUM_POINTS // len(stages)]
+        num = target_formulas.NUM_POINTS // (len(stages) * stage["policy"].shape[-1])
+        states = rng.permutation(np.count_nonzero(is_seen))[:num]
         points.append({name: x[is_seen][states] for name, x in of.items()})
     flat = lambda name: np.concatenate([np.ravel(one[name]) for one in points]).astype(np.float64)
     num_actions = [one["targets"].shape[-1] for one in points for _ in one["targets"]]
     group = np.repeat(np.arange(len(num_actions)), num_actions)
     note(f"formulas: {target_formulas.NUM_PROGRAMS:,} programs are tried")
     how = dict(num_programs=target_formulas.NUM_PROGRAMS, max_nodes=target_formulas.MAX_NODES)
-    found = fit(
-        {name: flat(name) for name in POLICIES.inputs}, flat("targets"), group=group, weight=flat("policy"), **how
-    )
+    found = fit({name: flat(name) for name in POLICIES.inputs}, flat("targets"), p=flat("policy"), group=group, **how)
     programs = {one.formula: one.program for one in found} | {FORMULAS["cmpo"]: parse(POLICIES, FORMULAS["cmpo"])}
     before = divergence(stages, lambda inputs: np.zeros_like(inputs["A"]))
     return [

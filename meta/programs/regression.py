@@ -36,7 +36,7 @@ class Fit(NamedTuple):
     Attributes:
       program, formula: it, with offset and scale.
       size: its operations.
-      error: the share of the variance that it does not explain, from 0 to 1; with groups, of that within them.
+      error: the share of the variance that it does not explain, from 0 to 1, or that of a KL.
     """
 
     program: Program
@@ -62,31 +62,96 @@ def values_of(program: Program, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     return found[-1]
 
 
-def scaled(x: np.ndarray, y: np.ndarray, has_offset: bool = True) -> tuple[float, float, float]:
-    """Return a and b of the best a + b x for y, a = 0 without an offset, and the share of the variance that is left."""
-    if not np.isfinite(x).all() or np.ptp(x) < 1e-9 * max(1.0, np.abs(x).max()):
-        return float(y.mean()) * has_offset, 0.0, 1.0
-    centre = (lambda x: x - x.mean()) if has_offset else lambda x: x
-    b = float(centre(x) @ centre(y) / (centre(x) @ centre(x)))
-    a = float(y.mean() - b * x.mean()) * has_offset
-    return a, b, float(np.mean(np.square(y - a - b * x)) / np.mean(np.square(centre(y))))
+class _Squares:
+    """Errors of numbers, [N], by least squares."""
+
+    def __init__(self, y: np.ndarray):
+        self._y, self.is_constant, self.size = y, not np.ptp(y), float(np.std(y))
+
+    def scaled(self, x: np.ndarray) -> tuple[float, float, float]:
+        """Return a and b of the best a + b x, and the share of the variance that is left."""
+        y = self._y
+        if _is_constant(x):
+            return float(y.mean()), 0.0, 1.0
+        centred = x - x.mean()
+        b = float(centred @ (y - y.mean()) / (centred @ centred))
+        a = float(y.mean() - b * x.mean())
+        return a, b, self.share(self.errors(x, a, b))
+
+    def errors(self, x: np.ndarray, a: float = 0.0, b: float = 1.0) -> np.ndarray:
+        return self._y - a - b * x
+
+    def share(self, errors: np.ndarray) -> float:
+        return float(np.mean(np.square(errors)) / np.var(self._y))
 
 
-def within(group: np.ndarray | None, weight: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what makes numbers, [N], to be compared by least squares: less the mean of their group, times √weight."""
-    if group is None:
-        return lambda x: x
-    of = np.ones(len(group)) if weight is None else weight
-    total = np.maximum(np.bincount(group, of), 1e-12)
-    return lambda x: np.sqrt(of) * (x - (np.bincount(group, of * x) / total)[group])
+class _Divergences:
+    """Errors of changes of distributions, by KL(p ‖ q exp(b x)), where log p = log q + y but for a number.
+
+    What is squared is the KL of a distribution, in nats.
+    """
+
+    NUM_NEWTON = 6
+
+    def __init__(self, y: np.ndarray, p: np.ndarray, group: np.ndarray):
+        self._p, self._log_p, self._group = p, np.log(np.maximum(p, 1e-30)), group
+        self._first = np.flatnonzero(np.diff(group, prepend=-1))
+        self._y = y - self._sum(p * y)[group]
+        self._log_q = self._log_p - self._y
+        self._before = float(np.mean(np.square(self.errors(np.zeros_like(y)))))
+        self.is_constant, self.size = self._before < 1e-12 * max(1.0, float(np.abs(y).max())), float(np.std(self._y))
+
+    def _sum(self, x: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(x, self._first)
+
+    def scaled(self, x: np.ndarray) -> tuple[float, float, float]:
+        """Return 0 and b of the best q exp(b x), by Newton's method, and the share of KL(p ‖ q) that is left."""
+        if _is_constant(x):
+            return 0.0, 0.0, 1.0
+        b, error = 0.0, 1.0
+        for _ in range(self.NUM_NEWTON):
+            odds = np.exp(self._relative(b * x))
+            made = odds / self._sum(odds)[self._group]
+            mean = self._sum(made * x)
+            curvature = np.sum(self._sum(made * np.square(x)) - np.square(mean))
+            if curvature <= 1e-12 * (x @ x):
+                break
+            step = (self._p @ x - np.sum(mean)) / curvature
+            while abs(step) > 1e-6 * abs(b) and (found := self.share(self.errors(x, b=b + step))) > error:
+                step /= 4
+            if abs(step) <= 1e-6 * abs(b):
+                break
+            b, gain, error = b + step, error - found, found
+            if gain < 1e-5:
+                break
+        return 0.0, b, error
+
+    def errors(self, x: np.ndarray, a: float = 0.0, b: float = 1.0) -> np.ndarray:
+        change = b * x
+        relative = self._relative(change)
+        largest = np.maximum.reduceat(self._log_q + change, self._first)
+        kl = np.log(self._sum(np.exp(relative))) + largest - self._sum(self._p * (self._log_q + change - self._log_p))
+        return np.sqrt(np.maximum(kl, 0.0))
+
+    def _relative(self, change: np.ndarray) -> np.ndarray:
+        """Return log q + change, less the largest of each distribution."""
+        logits = self._log_q + change
+        return logits - np.maximum.reduceat(logits, self._first)[self._group]
+
+    def share(self, errors: np.ndarray) -> float:
+        return float(np.mean(np.square(errors)) / self._before)
+
+
+def _is_constant(x: np.ndarray) -> bool:
+    return not np.isfinite(x).all() or bool(np.ptp(x) < 1e-9 * max(1.0, np.abs(x).max()))
 
 
 def fit(
     inputs: Mapping[str, np.ndarray],
     y: np.ndarray,
     *,
+    p: np.ndarray | None = None,
     group: np.ndarray | None = None,
-    weight: np.ndarray | None = None,
     seed: int = 0,
     num_programs: int = 10_000,
     max_nodes: int = 12,
@@ -94,9 +159,9 @@ def fit(
     """Search for formulas of inputs, [N] each, that give y, [N].
 
     Args:
-      group: of each point, whole numbers from 0, [N]: what y and formulas are on average in each of these is free, as
-        it is of logits in a state. Formulas then have a scale and no offset.
-      weight: of each point in these means and in the error, at least 0, [N]; only with groups.
+      p, group: where y is the change log p − log q of distributions, but for a number in each: the probabilities p, and
+        which distribution a point belongs to, numbers from 0 in order, [N] each. Formulas then have a scale and no
+        offset, and the error is KL(p ‖ q exp(formula)) as a share of KL(p ‖ q).
       num_programs: that are tried, at least NUM_RANDOM.
       max_nodes: operations of a program, at most, without offset and scale.
     Returns:
@@ -106,20 +171,18 @@ def fit(
     """
     y = np.asarray(y, np.float64)
     arrays = {name: np.asarray(x, np.float64) for name, x in inputs.items()}
-    if weight is not None and (group is None or np.min(weight) < 0):
-        raise ValueError("weight is given without group, or negative, expected numbers of at least 0 with one")
-    for name, x in (*arrays.items(), ("y", y), *([("weight", weight)] if weight is not None else [])):
+    given = {"y": y} if p is None else {"y": y, "p": p}
+    for name, x in (arrays | given).items():
         if x.shape != (len(y),) or not np.isfinite(x).all():
             raise ValueError(f"{name} has the shape {x.shape}, expected {len(y)} finite numbers, one for each point")
-    compared, largest = within(group, weight), np.abs(y).max()
-    y = compared(y)
-    if np.ptp(y) <= 1e-12 * largest:
+    target = _Squares(y) if p is None or group is None else _Divergences(y, p, group)
+    if target.is_constant:
         raise ValueError("y is constant, expected numbers that differ")
     language, rng = language_of(arrays, max_nodes), np.random.default_rng(seed)
     best: dict[int, tuple[float, Program]] = {}  # by size: error and program
 
     def judged(program: Program) -> tuple[float, Program]:
-        error = scaled(compared(values_of(used := compact(language, program), arrays)), y, group is None)[2]
+        error = target.scaled(values_of(used := compact(language, program), arrays))[2]
         if error < best.get(len(used), (np.inf,))[0]:
             best[len(used)] = error, used
         return error + 1e-4 * len(used), program  # of equals the shorter
@@ -141,9 +204,8 @@ def fit(
         population.append(judged(child))
     found = []
     for _, program in best.values():
-        compute = lambda program: compared(values_of(program, arrays))
-        whole = _with_scale(language, *_polished(program, compute, y, group is None), np.std(y))
-        error = float(np.mean(np.square(compute(whole) - y)) / (np.var(y) if group is None else np.mean(np.square(y))))
+        whole = _with_scale(language, *_polished(program, arrays, target), target.size)
+        error = target.share(target.errors(values_of(whole, arrays)))
         found.append(Fit(whole, to_formula(language, whole), len(whole), error))
     front: list[Fit] = []
     for one in sorted(found, key=lambda one: (one.size, one.error)):
@@ -167,7 +229,7 @@ def _moved(rng: np.random.Generator, program: Program) -> Program:
 
 
 def _polished(
-    program: Program, compute: Callable[[Program], np.ndarray], y: np.ndarray, has_offset: bool
+    program: Program, inputs: Mapping[str, np.ndarray], target: _Squares | _Divergences
 ) -> tuple[Program, float, float]:
     """Return a program with its best constants, and the offset and scale to them."""
     places = [i for i, node in enumerate(program) if node.operator == "Constant"]
@@ -176,15 +238,14 @@ def _polished(
         own = dict(zip(places, map(float, values), strict=True))
         return tuple(node._replace(value=own[i]) if i in own else node for i, node in enumerate(program))
 
-    def residuals(values: np.ndarray) -> np.ndarray:
-        x = compute(with_constants(values))
-        a, b, _ = scaled(x, y, has_offset)
-        return np.nan_to_num(y - a - b * x, nan=1e6, posinf=1e6, neginf=1e6)
+    def errors(values: np.ndarray) -> np.ndarray:
+        x = values_of(with_constants(values), inputs)
+        return np.nan_to_num(target.errors(x, *target.scaled(x)[:2]), nan=1e6, posinf=1e6, neginf=1e6)
 
     if places:
         start = np.array([program[i].value for i in places])
-        program = with_constants(optimize.least_squares(residuals, start, max_nfev=50).x)
-    a, b, _ = scaled(compute(program), y, has_offset)
+        program = with_constants(optimize.least_squares(errors, start, max_nfev=50).x)
+    a, b, _ = target.scaled(values_of(program, inputs))
     return program, a, b
 
 

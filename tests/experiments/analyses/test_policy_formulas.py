@@ -63,8 +63,8 @@ def test_the_error_is_the_divergence_from_what_is_held_out(monkeypatch):
     ((inputs, y, how),) = points
     assert len(y) == 3 * (valid & ~is_out).sum() and list(inputs) == list(POLICIES.inputs)
     np.testing.assert_array_equal(np.bincount(how["group"]), np.full(len(y) // 3, 3))
-    np.testing.assert_allclose(np.bincount(how["group"], how["weight"]), np.ones(len(y) // 3), rtol=1e-5)
-    np.testing.assert_allclose(how["weight"], inputs["pi"] * np.exp(y), rtol=1e-4)
+    np.testing.assert_allclose(np.bincount(how["group"], how["p"]), np.ones(len(y) // 3), rtol=1e-5)
+    np.testing.assert_allclose(how["p"], inputs["pi"] * np.exp(y), rtol=1e-4)
     (row,) = policy_formulas.formulas([of_formula(found, FORMULAS["cmpo"])])
     assert abs(row["error"]) < 1e-6
 

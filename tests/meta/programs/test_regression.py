@@ -58,34 +58,36 @@ def test_bad_input_is_named(inputs, y, message):
         fit(inputs, y)
 
 
-@pytest.mark.parametrize(
-    "how, message",
-    [
-        ({"weight": R}, "^weight is given without group, or negative, expected numbers of at least 0 with one$"),
-        ({"weight": -R, "group": np.arange(200) // 4}, "^weight is given without group, or negative"),
-        ({"weight": R * np.nan, "group": np.arange(200) // 4}, "^weight has the shape .200,., expected 200 finite"),
-    ],
-)
-def test_bad_weights_are_named(how, message):
-    with pytest.raises(ValueError, match=message):
-        fit(INPUTS, A, **how)
+def softmax_in(group, logits):
+    odds = np.exp(logits)
+    return odds / np.bincount(group, odds)[group]
 
 
-def test_what_a_group_has_in_common_is_free():
-    group = np.repeat(np.arange(50), 4)
-    offsets = RANDOM.normal(size=50)[group] * 10
-    y = 2 * np.maximum(A, R) + offsets
-    front = fit(INPUTS, y, group=group, num_programs=2000)
-    (found,) = [one for one in front if one.error < 1e-9]
+def test_changes_of_distributions_are_found_whatever_their_logits_have_in_common():
+    """Near-deterministic ones too, of which squares of log-ratios say little."""
+    group, random = np.repeat(np.arange(50), 4), np.random.default_rng(1)
+    logits = 3 * random.normal(size=200)
+    change = 2 * np.maximum(A, R)
+    p, q = softmax_in(group, logits + change), softmax_in(group, logits)
+    y = change + random.normal(size=50)[group] * 10
+    (found,) = [one for one in fit(INPUTS, y, p=p, group=group, num_programs=2000) if one.error < 1e-9]
     assert found.formula in ("max(A, r) * 2.0", "max(r, A) * 2.0")
-    assert fit(INPUTS, y, num_programs=2000)[-1].error > 0.5
+    for one in fit(INPUTS, y + A, p=softmax_in(group, logits + change + A), group=group, num_programs=700, max_nodes=3):
+        p = softmax_in(group, logits + change + A)
+        made = softmax_in(group, np.log(q) + values_of(one.program, INPUTS))
+        share = np.sum(p * np.log(p / made)) / np.sum(p * np.log(p / q))
+        np.testing.assert_allclose(one.error, share, rtol=1e-6, atol=1e-9)
+        for b in (0.98, 1.02):  # the scale is the best
+            other = softmax_in(group, np.log(q) + b * values_of(one.program, INPUTS))
+            assert np.sum(p * np.log(p / other)) > np.sum(p * np.log(p / made))
+    assert fit(INPUTS, y, num_programs=1000)[-1].error > 0.5
     with pytest.raises(ValueError, match="^y is constant"):
-        fit({"r": R[:198]}, 0.1 * (np.arange(198) // 3), group=np.arange(198) // 3)  # threes of equal numbers
+        fit(INPUTS, np.repeat(0.1 * np.arange(50), 4), p=q, group=group)
+    with pytest.raises(ValueError, match="^p has the shape .200,., expected 200 finite"):
+        fit(INPUTS, y, p=q * np.nan, group=group)
 
 
-def test_points_of_a_group_count_by_their_weights():
-    group = np.repeat(np.arange(50), 4)
-    weight = np.where(np.arange(200) % 4 == 3, 0.0, RANDOM.uniform(0.5, 1, 200))
-    y = np.where(weight > 0, 3 * np.abs(A), 1e3)
-    (found,) = [one for one in fit(INPUTS, y, group=group, weight=weight, num_programs=1000) if one.error < 1e-9]
-    assert found.formula == "abs(A) * 3.0"
+def test_distributions_may_have_several_sizes():
+    group, y = np.repeat(np.arange(80), [2, 3] * 40), 0.7 * np.abs(A)
+    found = fit(INPUTS, y, p=softmax_in(group, R + y), group=group, num_programs=600)
+    assert any(one.error < 1e-9 and one.formula == "abs(A) * 0.7" for one in found)
