@@ -6,13 +6,11 @@ The loss of the policy is −(r A − drift). η is the program's constants.
 import dataclasses
 import functools
 
-import jax.numpy as jnp
-
 from agents.rule import UpdateRule
 from agents.rules.ppo import PPOConfig, Proximal
 from agents.settings import CountOrZero
 from agents.types import Array, Params
-from meta.programs.evaluation import Given, constants_of, evaluate, no_draws
+from meta.programs.evaluation import with_constants_as_eta
 from meta.programs.language import DRIFTS, Program, parse_setting
 from meta.targets.proximal import with_drift
 
@@ -43,14 +41,9 @@ def _program(formula: str) -> Program:
 
 def drift_program(config: DriftProgramConfig) -> UpdateRule:
     """PPO's targets, and −(r A − drift) with the drift of a program, whose constants are η."""
-    program = _program(config.formula)
-    constants = constants_of(DRIFTS, program)
+    of_constants, compute = with_constants_as_eta(DRIFTS, _program(config.formula))
 
     def drift(meta_params: Params, of: Proximal, progress: Array) -> Array:
-        inputs = {"r": of.ratio, "A": of.advantage, "t": progress.astype(of.ratio.dtype)}
-        flat = Given({name: jnp.ravel(x) for name, x in inputs.items()})
-        given = meta_params["program"]["constants"] if constants else None
-        return jnp.reshape(evaluate(DRIFTS, program, flat, no_draws(), given), of.ratio.shape)
+        return compute(meta_params, {"r": of.ratio, "A": of.advantage, "t": progress.astype(of.ratio.dtype)})
 
-    of_constants: Params = {"program": {"constants": jnp.array(constants)}} if constants else {}
     return with_drift(config, config.life, drift, lambda key, num_actions: of_constants)

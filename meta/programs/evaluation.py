@@ -11,7 +11,7 @@ What each argument of an operator gets of the gradient is clipped to ±1e10, so 
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.lazy import rlax
-from agents.types import Array
+from agents.types import Array, Params
 from meta.programs.language import LIMIT, LOSSES, OPERATORS, RANDOM, Language, Program, compact
 from meta.programs.operators import ARITHMETIC, CODES, OF_LISTS, arithmetic
 
@@ -269,6 +269,22 @@ class Given(NamedTuple):
 
     inputs: Mapping[str, Array]
     lists: Mapping[ListName, Array] = {}
+
+
+def with_constants_as_eta(language: Language, program: Program) -> tuple[Params, Callable[[Params, Any], Array]]:
+    """Return an η that is a program's constants, and the function (η, inputs by their names, [...] each) -> [...].
+
+    Without constants η is empty.
+    """
+    constants = constants_of(language, program)
+
+    def compute(meta_params: Params, inputs: Mapping[str, Array]) -> Array:
+        flat = Given({name: jnp.ravel(x) for name, x in inputs.items()})
+        given = meta_params["program"]["constants"] if constants else None
+        shape = next(iter(inputs.values())).shape
+        return jnp.reshape(evaluate(language, program, flat, no_draws(), given), shape)
+
+    return {"program": {"constants": jnp.array(constants)}} if constants else {}, compute
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from agents.rule import UpdateRule
 from agents.rules.moving_average import normalise
 from agents.settings import Count, Fraction, NotNegative, Settings
 from agents.types import Array, Params
-from meta.programs.evaluation import Given, constants_of, evaluate, no_draws
+from meta.programs.evaluation import with_constants_as_eta
 from meta.programs.language import POLICIES, Program, parse_setting
 from meta.targets.disco import DiscoConfig, DiscoContext, DiscoState, DiscoTargets, disco, make_context
 
@@ -57,22 +57,17 @@ def _program(formula: str) -> Program:
 
 def policy_program(config: PolicyProgramConfig) -> UpdateRule:
     """DiscoRL's losses of policy and action values, with the policy target of a program."""
-    program = _program(config.formula)
-    constants = constants_of(POLICIES, program)
+    of_constants, compute = with_constants_as_eta(POLICIES, _program(config.formula))
     shared = {name: x for name, x in vars(config).items() if name != "formula"}
     own = DiscoConfig(lifetime_lstm=0, without=("y_z", "aux_policy"), **shared)
 
     def apply(meta_params: Params, state: DiscoState, trajectory, predictions, target_predictions):
         context, td = make_context(state, trajectory, predictions, target_predictions, own)
-        inputs = inputs_of(context)
-        flat = Given({name: jnp.ravel(x) for name, x in inputs.items()})
-        given = meta_params["program"]["constants"] if constants else None
-        change = jnp.reshape(evaluate(POLICIES, program, flat, no_draws(), given), inputs["A"].shape)
+        change = compute(meta_params, inputs_of(context))
         logits = jax.lax.stop_gradient(jax.nn.log_softmax(predictions["policy"][:-1])) + change
         assert context.values is not None
         return DiscoTargets(logits, None, None, context.values.returns), DiscoState((), context.average, td)
 
-    of_constants: Params = {"program": {"constants": jnp.array(constants)}} if constants else {}
     return disco(own)._replace(random_meta_params=lambda key, num_actions: of_constants, apply=apply, regulariser=None)
 
 
