@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks a run to stop soon, the second ends the process at once."""
+"""Ctrl-C, SIGTERM and a closed terminal: the first one asks a run to stop soon, the second ends the process at once."""
 
 import contextlib
 import os
@@ -40,7 +40,10 @@ class Signals:
 
         self._on_exit.callback(os.close, write_end)
         self._on_exit.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
-        for number in (signal.SIGINT, signal.SIGTERM):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             self._on_exit.callback(signal.signal, number, signal.signal(number, ask))
         threading.Thread(target=listen, daemon=True).start()
         return self

@@ -14,6 +14,7 @@ from agents.environments.dm_env import DmEnvBatch
 from agents.environments.host import HostEnvironment, first_step
 from agents.networks.agent import NetworkConfig
 from frodo.runs.folders import has_checkpoint
+from frodo.runs.signals import Signals
 from frodo.settings.config import make_setup
 
 pytestmark = pytest.mark.timeout(120)
@@ -114,3 +115,17 @@ def test_a_population_ends_with_one_line(start, tmp_path, monkeypatch):
     assert run.returncode == 130 and "Traceback" not in run.stderr
     assert run.stderr.splitlines()[-1] == "error: interrupted: a step of the environment hangs"
     assert not closed and not has_checkpoint(tmp_path / "run")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_a_closed_terminal_stops_a_run_too_but_not_one_under_nohup():
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.number == signal.SIGHUP
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not signals.number
+    finally:
+        signal.signal(signal.SIGHUP, before)
