@@ -18,6 +18,7 @@ from frodo.rules.files import Rule
 from frodo.runs.errors import UsageError
 from frodo.settings.config import with_life
 from frodo.settings.registry import RuleConfig, make_update_rule
+from meta.programs.language import DRIFTS, parse
 from meta.programs.regression import fit, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
 
@@ -28,7 +29,9 @@ OF_FORMULAS = (-4.0, -2.0, -1.0, -0.3, -0.1, 0.1, 0.3, 1.0, 2.0, 4.0), tuple(np.
 RATIOS = np.linspace(0.4, 1.8, 141)
 ERRORS = np.linspace(-3, 3, 61)
 NUM_ACTIONS, NUM_STEPS = 4, 16
-NUM_PROGRAMS = 5000  # that are tried for a formula
+NUM_PROGRAMS = 20_000  # that are tried for a formula
+OF_CORRECTION, OF_OTHERS = 7, 12  # their operations, at most, but offset and scale; the former follow PPO's nine
+SMALLEST = 1e-3
 OF_LIFE, OF_ERROR = ("n / N", ""), ("TD error / size of TD errors", "change / size of TD errors")
 AXES = {
     "entropy_cost": ("weight of the entropy", *OF_LIFE),
@@ -172,26 +175,45 @@ def drift_of(rule: Rule) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return arrays, arrays.pop("drift")
 
 
+def clipping_of(rule: Rule) -> str:
+    """Return the formula of PPO's drift, to which corrections are added, with the clipping range at half of a life."""
+    made = targets_of(rule, make_update_rule(lived(rule)), rewards_at_random())(0.5)
+    clip = rule.config.rule.settings.clip + float(made.settings["clip"][0, 0])
+    return f"max(0.0, (r - max({1 - clip:.4g}, min({1 + clip:.4g}, r))) * A)"
+
+
 def formulas(rule: Rule, rows: Rows) -> Rows:
     """Return formulas for what a rule does, from short to exact: the drift in r, A and t = n / N, and what is drawn.
 
-    `held_out` is the error, as `error`, at points that the formula was not fitted to, every third one.
+    A correction of PPO's drift is fitted alone, and its formula is that of both. `error` is the share of the variance
+    that is not explained, and `held_out` that at every third point, which the formula was not fitted to. What changes
+    by less than SMALLEST of its size has none.
     """
-    problems = {"drift": drift_of(rule)}
+    inputs, y = drift_of(rule)
+    problems, before, sizes = {"drift": (inputs, y)}, "", {"drift": np.ptp(y)}
+    if rule.config.rule.name == "corrected_ppo":
+        before = clipping_of(rule)
+        problems["drift"] = inputs, y - values_of(parse(DRIFTS, before), inputs)
     for part, (_, xlabel, _) in AXES.items():
         if own := [row for row in rows if row["part"] == part]:
             x, y = (np.array([row[name] for row in own]) for name in ("x", "y"))
             problems[part] = {"t" if xlabel == "n / N" else "delta": x}, y
+    problems = {
+        part: (x, y) for part, (x, y) in problems.items() if np.ptp(y) > SMALLEST * sizes.get(part, np.abs(y).max())
+    }
     found, progress = [], Progress(len(problems), unit="formulas")
     for i, (part, (inputs, y)) in enumerate(problems.items()):
         is_out = np.arange(len(y)) % 3 == 1
         fits = lambda mask, inputs=inputs: {name: x[mask] for name, x in inputs.items()}
-        for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS) if np.ptp(y[~is_out]) > 1e-6 else []:
+        most = OF_CORRECTION if part == "drift" and before else OF_OTHERS
+        for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS, max_nodes=most):
             errors = values_of(one.program, fits(is_out)) - y[is_out]
             held_out = float(np.mean(np.square(errors)) / np.var(y[is_out]))
-            found.append(
-                {"part": part, "size": one.size, "error": one.error, "held_out": held_out, "formula": one.formula}
-            )
+            formula = one.formula
+            if part == "drift" and before:
+                named, semicolon, last = formula.rpartition("; ")
+                formula = f"{named}{semicolon}{before} + {last}"
+            found.append({"part": part, "size": one.size, "error": one.error, "held_out": held_out, "formula": formula})
         progress.update(i + 1)
     return found
 

@@ -11,7 +11,9 @@ import pytest
 from experiments.analyses import correction
 from frodo.rules.files import load_rule, make_rule
 from frodo.runs.errors import UsageError
-from meta.targets.proximal import PARTS
+from meta.programs.language import DRIFTS, parse
+from meta.programs.regression import values_of
+from meta.targets.proximal import GAIN, LARGEST_CONSTANTS, PARTS
 
 
 def rule_of(name, scale, **settings):
@@ -70,6 +72,24 @@ def test_what_a_rule_does_is_drawn_and_written(name, num_parts, tmp_path, monkey
     )
     one = np.argmin(np.abs(correction.RATIOS - 1))
     assert first[one] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_formula_of_a_corrected_drift_is_ppos_and_what_is_added(monkeypatch):
+    monkeypatch.setattr(correction, "NUM_PROGRAMS", 2000)
+    rule = rule_of("corrected_ppo", 0.1, parts=("drift", "constants"))
+    inputs, drift = correction.drift_of(rule)
+    clip = 0.2 * np.exp(LARGEST_CONSTANTS["clip"] * np.tanh(GAIN * rule.meta_params["constants"]["clip"]))
+    r, advantage = inputs["r"], inputs["A"]
+    clipped = r * advantage - np.minimum(r * advantage, np.clip(r, 1 - clip, 1 + clip) * advantage)
+    found = [row for row in correction.formulas(rule, correction.rows_of(rule)) if row["part"] == "drift"]
+    made = values_of(parse(DRIFTS, found[-1]["formula"]), inputs)
+    share = np.mean(np.square(made - drift)) / np.var(drift - clipped)
+    assert share == pytest.approx(found[-1]["error"], rel=0.1) and share < 0.5
+
+
+def test_what_does_not_change_has_no_formula():
+    rule = rule_of("corrected_ppo", 0.1, parts=("constants",))
+    assert not correction.formulas(rule, correction.rows_of(rule))
 
 
 def test_another_rule_is_refused(tmp_path):
