@@ -4,6 +4,7 @@ import re
 
 from agents.environments.names import FORMS, is_pure, make_environment
 from agents.types import Params
+from agents.validation import did_you_mean
 from frodo.files import MAX_ENTRIES
 from frodo.regimes.scores import task_of
 from frodo.rules.files import agent_for, has_meta_params, load_meta_params, shipped_rules
@@ -32,6 +33,9 @@ def check_kinds(rule: str, init_meta_params: str) -> None:
     if rule not in RULES and has_meta_params(rule) and not init_meta_params:
         found = f"--init_meta_params={rule} learns it on, frodo evaluate --rule={rule} keeps its η"
         raise UsageError(f"{rule} is no rule at random η: {found}")
+    known = [*RULES, *starts(is_fitted=False), *shipped_rules()]
+    if rule not in RULES and (hint := did_you_mean(rule, known)) != did_you_mean(rule, RULES):
+        raise UsageError(f"rule is {rule!r}, which is not known{hint}")
 
 
 def configure_frozen(env: str, rule: str) -> OnlineConfig:

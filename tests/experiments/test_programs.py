@@ -32,6 +32,10 @@ MISTAKES = [
         ["online", "--rule=catch_and_grids"],
         "--rule: catch_and_grids is no rule at random η: --init_meta_params=catch_and_grids learns",
     ),
+    (
+        ["online", "--rule=cathc_disco"],
+        "--rule: rule is 'cathc_disco', which is not known (did you mean 'catch_disco'?)",
+    ),
     (["online", "--rule=hub:owner/name"], "--rule: hub:owner/name is no rule at random η: --init_meta"),
     (["online", "--init_meta_params=frodo"], "--init_meta_params: frodo has no η yet: give it as --rule"),
     (["discover", "--init_meta_params=disco"], "--init_meta_params: disco has no η yet: give it as --rule"),
