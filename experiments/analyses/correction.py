@@ -27,10 +27,10 @@ TIMES = (0.0, 0.5, 1.0)  # of a life
 ADVANTAGES = (1.0, -1.0)  # that are drawn
 OF_FORMULAS = (-4.0, -2.0, -1.0, -0.3, -0.1, 0.1, 0.3, 1.0, 2.0, 4.0), tuple(np.linspace(0, 1, 5))  # A, and times
 RATIOS = np.linspace(0.4, 1.8, 141)
+CLAMPED = "c = max(0.4, min(1.8, r))"
 ERRORS = np.linspace(-3, 3, 61)
 NUM_ACTIONS, NUM_STEPS = 4, 16
 NUM_PROGRAMS = 20_000  # that are tried for a formula
-OF_CORRECTION, OF_OTHERS = 7, 12  # their operations, at most, but offset and scale; the former follow PPO's nine
 SMALLEST = 1e-3
 OF_LIFE, OF_ERROR = ("n / N", ""), ("TD error / size of TD errors", "change / size of TD errors")
 AXES = {
@@ -185,7 +185,8 @@ def clipping_of(rule: Rule) -> str:
 def formulas(rule: Rule, rows: Rows) -> Rows:
     """Return formulas for what a rule does, from short to exact: the drift in r, A and t = n / N, and what is drawn.
 
-    A correction of PPO's drift is fitted alone, and its formula is that of both. `error` is the share of the variance
+    A correction of PPO's drift is fitted alone, and its formula is that of both. It has the ratio c, which stays among
+    those that it was fitted to: a policy goes where a loss falls without end. `error` is the share of the variance
     that is not explained, and `held_out` that at every third point, which the formula was not fitted to. What changes
     by less than SMALLEST of its size has none.
     """
@@ -193,7 +194,8 @@ def formulas(rule: Rule, rows: Rows) -> Rows:
     problems, before, sizes = {"drift": (inputs, y)}, "", {"drift": np.ptp(y)}
     if rule.config.rule.name == "corrected_ppo":
         before = clipping_of(rule)
-        problems["drift"] = inputs, y - values_of(parse(DRIFTS, before), inputs)
+        of_correction = {"c": inputs["r"], "A": inputs["A"], "t": inputs["t"]}
+        problems["drift"] = of_correction, y - values_of(parse(DRIFTS, before), inputs)
     for part, (_, xlabel, _) in AXES.items():
         if own := [row for row in rows if row["part"] == part]:
             x, y = (np.array([row[name] for row in own]) for name in ("x", "y"))
@@ -205,14 +207,13 @@ def formulas(rule: Rule, rows: Rows) -> Rows:
     for i, (part, (inputs, y)) in enumerate(problems.items()):
         is_out = np.arange(len(y)) % 3 == 1
         fits = lambda mask, inputs=inputs: {name: x[mask] for name, x in inputs.items()}
-        most = OF_CORRECTION if part == "drift" and before else OF_OTHERS
-        for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS, max_nodes=most):
+        for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS):
             errors = values_of(one.program, fits(is_out)) - y[is_out]
             held_out = float(np.mean(np.square(errors)) / np.var(y[is_out]))
             formula = one.formula
             if part == "drift" and before:
                 named, semicolon, last = formula.rpartition("; ")
-                formula = f"{named}{semicolon}{before} + {last}"
+                formula = f"{CLAMPED}; {named}{semicolon}{before} + {last}"
             found.append({"part": part, "size": one.size, "error": one.error, "held_out": held_out, "formula": formula})
         progress.update(i + 1)
     return found

@@ -104,7 +104,7 @@ class Language(NamedTuple):
 NUMERICAL = {name: None for name, of in OPERATORS.items() if {*of.arguments, of.result} == {"R"} and name not in RANDOM}
 LOSSES = Language({"s": "S", "a": "Z", "r": "R", "gamma": "R", "s_next": "S"}, OPERATORS)
 TARGETS = Language(dict.fromkeys(("r", "gamma", "v", "v_next", "pi", "mu", "G_next"), "R"), NUMERICAL)
-DRIFTS = Language(dict.fromkeys(("r", "A", "t"), "R"), NUMERICAL)
+DRIFTS = Language(dict.fromkeys(("r", "A", "t"), "R"), NUMERICAL, max_nodes=30)
 POLICIES = Language(dict.fromkeys(("A", "A_q", "slow", "pi", "taken"), "R"), NUMERICAL)
 
 

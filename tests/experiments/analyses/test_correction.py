@@ -80,11 +80,15 @@ def test_the_formula_of_a_corrected_drift_is_ppos_and_what_is_added(monkeypatch)
     inputs, drift = correction.drift_of(rule)
     clip = 0.2 * np.exp(LARGEST_CONSTANTS["clip"] * np.tanh(GAIN * rule.meta_params["constants"]["clip"]))
     r, advantage = inputs["r"], inputs["A"]
-    clipped = r * advantage - np.minimum(r * advantage, np.clip(r, 1 - clip, 1 + clip) * advantage)
+    of_ppo = lambda r, advantage: r * advantage - np.minimum(r * advantage, np.clip(r, 1 - clip, 1 + clip) * advantage)
+    clipped = of_ppo(r, advantage)
     found = [row for row in correction.formulas(rule, correction.rows_of(rule)) if row["part"] == "drift"]
     made = values_of(parse(DRIFTS, found[-1]["formula"]), inputs)
     share = np.mean(np.square(made - drift)) / np.var(drift - clipped)
     assert share == pytest.approx(found[-1]["error"], rel=0.1) and share < 0.5
+    far = {"r": np.array([1e-3, 0.4, 1.8, 50.0]), "A": np.full(4, -2.0), "t": np.ones(4)}
+    added = values_of(parse(DRIFTS, found[-1]["formula"]), far) - of_ppo(far["r"], far["A"])
+    np.testing.assert_allclose(added[[0, 3]], added[[1, 2]], atol=1e-3)
 
 
 def test_what_does_not_change_has_no_formula():
