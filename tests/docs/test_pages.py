@@ -115,8 +115,9 @@ def test_the_long_blocks_of_a_page_run(path, tmp_path, monkeypatch):
     run(path, True, tmp_path, monkeypatch)
 
 
+FITTED_FIRST = {"--rule=cmpo", "--rule=vtrace"}  # which takes long
 OWN = [
-    pytest.param(path, words, marks=[pytest.mark.long] * ("--rule=cmpo" in words))  # which is fitted first
+    pytest.param(path, words, marks=[] if FITTED_FIRST.isdisjoint(words) else [pytest.mark.long])
     for path in [*PAGES, *NOTEBOOKS]
     for words in commands(path)
     if words[0] == "frodo" or path != README and "-m" in words

@@ -119,13 +119,12 @@ def test_a_population_ends_with_one_line(start, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_a_closed_terminal_stops_a_run_too_but_not_one_under_nohup():
-    with Signals() as signals:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert signals.number == signal.SIGHUP
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.getsignal(signal.SIGHUP)
     try:
-        with Signals() as signals:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not signals.number
+        for handler, noticed in ((signal.SIG_DFL, signal.SIGHUP), (signal.SIG_IGN, 0)):
+            signal.signal(signal.SIGHUP, handler)
+            with Signals() as signals:
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert signals.number == noticed
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -72,7 +72,8 @@ def test_what_is_found_is_written_as_rules(tmp_path, monkeypatch, capsys):
     for name, value in {"ENV_STEPS": 2000, "STAGES": 2, "NUM_PROGRAMS": 2000, "NUM_POINTS": 200}.items():
         monkeypatch.setattr(target_formulas, name, value)
     rule = dataclasses.replace(
-        fit_rule("n_step_return", value_cost=0.3, reduction="sum"), origin=Origin(("toy/catch/5x4",) * 2, 10, 2.0)
+        fit_rule("n_step_return", value_cost=0.3, reduction="sum", lstm=16),
+        origin=Origin(("toy/catch/5x4",) * 2, 10, 2.0),
     )
     rule.save(tmp_path / "known.npz")
     name = str(tmp_path / "known.npz")
