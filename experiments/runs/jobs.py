@@ -43,7 +43,7 @@ def own_arguments() -> list[str]:
 def run_all(jobs: Sequence[Job], executor: Executor, out: Path) -> None:
     """Run the jobs that are not finished on an executor (`frodo.runs.workers`), and say how far they are.
 
-    After Ctrl-C or SIGTERM the running ones save and stop, then it raises KeyboardInterrupt.
+    After a signal to stop the running ones save and stop, then it raises KeyboardInterrupt.
 
     Raises:
       RunError: if a worker has another version of the package, or does not see the folders.

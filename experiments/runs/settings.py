@@ -34,7 +34,9 @@ def check_kinds(rule: str, init_meta_params: str) -> None:
         found = f"--init_meta_params={rule} learns it on, frodo evaluate --rule={rule} keeps its η"
         raise UsageError(f"{rule} is no rule at random η: {found}")
     known = [*RULES, *starts(is_fitted=False), *shipped_rules()]
-    if rule not in RULES and (hint := did_you_mean(rule, known)) != did_you_mean(rule, RULES):
+    if rule not in RULES and (hint := did_you_mean(rule, known)) != did_you_mean(
+        rule, RULES
+    ):  # a discovered one is nearest
         raise UsageError(f"rule is {rule!r}, which is not known{hint}")
 
 

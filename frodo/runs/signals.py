@@ -3,10 +3,22 @@
 import contextlib
 import os
 import signal
+import stat
 import threading
 from typing import Any, Self
 
 from frodo.logs import note
+
+HANG_UP = getattr(signal, "SIGHUP", 0)  # which Windows does not have
+
+
+def _leave_terminal() -> None:
+    """Let what is printed go nowhere where the terminal is gone: the error of a print would end the run."""
+    for number in (1, 2):
+        if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
 
 
 class Signals:
@@ -32,17 +44,20 @@ class Signals:
             self.number = number
 
         def listen() -> None:
-            if os.read(read, 1):
+            if number := os.read(read, 1):
+                if number[0] == HANG_UP:
+                    _leave_terminal()
                 note("stopping soon; once more stops at once, without a checkpoint")
-                if number := os.read(read, 1):
-                    os._exit(128 + number[0])
+                while number := os.read(read, 1):
+                    if number[0] != HANG_UP:  # which may come from the shell and from the kernel
+                        os._exit(128 + number[0])
             os.close(read)
 
         self._on_exit.callback(os.close, write_end)
         self._on_exit.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
-            numbers.append(signal.SIGHUP)
+        if HANG_UP and signal.getsignal(HANG_UP) != signal.SIG_IGN:  # as it is under nohup
+            numbers.append(HANG_UP)
         for number in numbers:
             self._on_exit.callback(signal.signal, number, signal.signal(number, ask))
         threading.Thread(target=listen, daemon=True).start()

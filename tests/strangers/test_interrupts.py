@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import jax
@@ -16,6 +18,7 @@ from agents.networks.agent import NetworkConfig
 from frodo.runs.folders import has_checkpoint
 from frodo.runs.signals import Signals
 from frodo.settings.config import make_setup
+from tests.test_structure import ROOT
 
 pytestmark = pytest.mark.timeout(120)
 BSUITE = ("--env=bsuite/catch/0", "--rule=impala", "--config.batch_size=2", "--config.unroll=5", "--steps=400")
@@ -128,3 +131,24 @@ def test_a_closed_terminal_stops_a_run_too_but_not_one_under_nohup():
                 assert signals.number == noticed
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+IN_A_TERMINAL = """
+import fcntl, runpy, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+runpy.run_module("experiments.online", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_a_run_whose_terminal_is_gone_writes_its_checkpoint(tmp_path):
+    terminal, own = os.openpty()
+    command = [sys.executable, "-c", IN_A_TERMINAL, "--env=toy/bandit/2", "--rule=impala", "--steps=1e9", *SMALL]
+    streams = dict(stdin=own, stdout=own, stderr=own, start_new_session=True)
+    with subprocess.Popen([*command, "--config.batch_size=2", f"--out={tmp_path}"], cwd=ROOT, **streams) as process:
+        os.close(own)
+        while b"left" not in os.read(terminal, 1000):
+            assert process.poll() is None
+        os.close(terminal)
+        assert process.wait(60) == 128 + signal.SIGHUP
+    assert has_checkpoint(tmp_path)
