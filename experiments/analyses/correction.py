@@ -27,11 +27,13 @@ TIMES = (0.0, 0.5, 1.0)  # of a life
 ADVANTAGES = (1.0, -1.0)  # that are drawn
 OF_FORMULAS = (-4.0, -2.0, -1.0, -0.3, -0.1, 0.1, 0.3, 1.0, 2.0, 4.0), tuple(np.linspace(0, 1, 5))  # A, and times
 RATIOS = np.linspace(0.4, 1.8, 141)
-CLAMPED = "c = max(0.4, min(1.8, r))"
+CLAMPED = "c = max(0.4, min(1.8, r))"  # within RATIOS
 ERRORS = np.linspace(-3, 3, 61)
 NUM_ACTIONS, NUM_STEPS = 4, 16
 NUM_PROGRAMS = 20_000  # that are tried for a formula
-SMALLEST = 1e-3
+SMALLEST = (
+    1e-3  # change that has a formula, as a share of a size: of the range of the whole drift, or of the largest value
+)
 OF_LIFE, OF_ERROR = ("n / N", ""), ("TD error / size of TD errors", "change / size of TD errors")
 AXES = {
     "entropy_cost": ("weight of the entropy", *OF_LIFE),
@@ -185,10 +187,10 @@ def clipping_of(rule: Rule) -> str:
 def formulas(rule: Rule, rows: Rows) -> Rows:
     """Return formulas for what a rule does, from short to exact: the drift in r, A and t = n / N, and what is drawn.
 
-    A correction of PPO's drift is fitted alone, and its formula is that of both. It has the ratio c, which stays among
-    those that it was fitted to: a policy goes where a loss falls without end. `error` is the share of the variance
-    that is not explained, and `held_out` that at every third point, which the formula was not fitted to. What changes
-    by less than SMALLEST of its size has none.
+    A correction of PPO's drift is fitted alone, `size` and `error` are its own, and the formula is that of both. It has
+    the ratio c, which stays among those that it was fitted to: a policy goes where a loss falls without end. PPO's
+    drift has the clipping range at half of a life. `error` is the share of the variance that is not explained, and `held_out`
+    that at every third point, which the formula was not fitted to. What changes by less than SMALLEST has none.
     """
     inputs, y = drift_of(rule)
     problems, before, sizes = {"drift": (inputs, y)}, "", {"drift": np.ptp(y)}
