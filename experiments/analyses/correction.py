@@ -188,9 +188,10 @@ def formulas(rule: Rule, rows: Rows) -> Rows:
     """Return formulas for what a rule does, from short to exact: the drift in r, A and t = n / N, and what is drawn.
 
     A correction of PPO's drift is fitted alone, `size` and `error` are its own, and the formula is that of both. It has
-    the ratio c, which stays among those that it was fitted to: a policy goes where a loss falls without end. PPO's
-    drift has the clipping range at half of a life. `error` is the share of the variance that is not explained, and `held_out`
-    that at every third point, which the formula was not fitted to. What changes by less than SMALLEST has none.
+    the ratio c, which stays among those that it was fitted to: a policy goes where a loss falls without end. In PPO's
+    drift is the clipping range at half of a life. `error` is the share of the variance that is not explained, and
+    `held_out` that at every third point, which the formula was not fitted to. What changes by less than SMALLEST has
+    none.
     """
     inputs, y = drift_of(rule)
     problems, before, sizes = {"drift": (inputs, y)}, "", {"drift": np.ptp(y)}
