@@ -55,7 +55,7 @@ class Signals:
 
         self._on_exit.callback(os.close, write_end)
         self._on_exit.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end, warn_on_full_buffer=False))
-        numbers = [signal.SIGINT, signal.SIGTERM]
+        numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
         if HANG_UP and signal.getsignal(HANG_UP) != signal.SIG_IGN:  # as it is under nohup
             numbers.append(HANG_UP)
         for number in numbers:
