@@ -27,10 +27,9 @@ from absl import flags
 from agents.validation import did_you_mean
 from experiments.analyses import correction, figures, policy_formulas, target_formulas
 from experiments.runs import command_line, settings
-from frodo.rules.files import has_meta_params, load_rule, shipped_rules
+from frodo.rules.files import has_meta_params, load_rule
 from frodo.runs.errors import UsageError, caused_by
 from frodo.runs.folders import check_out
-from frodo.settings.registry import starts
 
 
 def main(argv: list[str]) -> None:
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> None:
     if (folder / "config.json").exists() or not has_meta_params(name):
         if FLAGS.envs:
             raise UsageError(f"--envs={FLAGS.envs}: {folder} is a run, expected a rule")
-        if not folder.exists() and (hint := did_you_mean(name, [*starts(is_fitted=False), *shipped_rules()])):
+        if not folder.exists() and (hint := did_you_mean(name, settings.discovered())):
             raise UsageError(f"there is no run {folder}, and no rule of that name{hint}")
         figures.run(folder, FLAGS.figures, FLAGS.seed, FLAGS.out)
         return

@@ -18,6 +18,7 @@ from frodo.rules.files import Rule
 from frodo.runs.errors import UsageError
 from frodo.settings.config import with_life
 from frodo.settings.registry import RuleConfig, make_update_rule
+from meta.programs.drifts import clipped
 from meta.programs.language import DRIFTS, parse
 from meta.programs.regression import fit, values_of
 from meta.targets.proximal import CorrectedTargets, LifeState, LPOTargets
@@ -27,13 +28,11 @@ TIMES = (0.0, 0.5, 1.0)  # of a life
 ADVANTAGES = (1.0, -1.0)  # that are drawn
 OF_FORMULAS = (-4.0, -2.0, -1.0, -0.3, -0.1, 0.1, 0.3, 1.0, 2.0, 4.0), tuple(np.linspace(0, 1, 5))  # A, and times
 RATIOS = np.linspace(0.4, 1.8, 141)
-CLAMPED = "c = max(0.4, min(1.8, r))"  # within RATIOS
+CLAMPED = f"c = max({RATIOS[0]:g}, min({RATIOS[-1]:g}, r))"
 ERRORS = np.linspace(-3, 3, 61)
 NUM_ACTIONS, NUM_STEPS = 4, 16
 NUM_PROGRAMS = 20_000  # that are tried for a formula
-SMALLEST = (
-    1e-3  # change that has a formula, as a share of a size: of the range of the whole drift, or of the largest value
-)
+SMALLEST = 1e-3  # change that has a formula, as a share of the size of what changes
 OF_LIFE, OF_ERROR = ("n / N", ""), ("TD error / size of TD errors", "change / size of TD errors")
 AXES = {
     "entropy_cost": ("weight of the entropy", *OF_LIFE),
@@ -177,11 +176,10 @@ def drift_of(rule: Rule) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return arrays, arrays.pop("drift")
 
 
-def clipping_of(rule: Rule) -> str:
+def clipping_of(rule: Rule, rows: Rows) -> str:
     """Return the formula of PPO's drift, to which corrections are added, with the clipping range at half of a life."""
-    made = targets_of(rule, make_update_rule(lived(rule)), rewards_at_random())(0.5)
-    clip = rule.config.rule.settings.clip + float(made.settings["clip"][0, 0])
-    return f"max(0.0, (r - max({1 - clip:.4g}, min({1 + clip:.4g}, r))) * A)"
+    drawn = {row["x"]: row["y"] for row in rows if row["part"] == "clip"}
+    return clipped(drawn.get(0.5, rule.config.rule.settings.clip))
 
 
 def formulas(rule: Rule, rows: Rows) -> Rows:
@@ -190,33 +188,32 @@ def formulas(rule: Rule, rows: Rows) -> Rows:
     A correction of PPO's drift is fitted alone, `size` and `error` are its own, and the formula is that of both. It has
     the ratio c, which stays among those that it was fitted to: a policy goes where a loss falls without end. In PPO's
     drift is the clipping range at half of a life. `error` is the share of the variance that is not explained, and
-    `held_out` that at every third point, which the formula was not fitted to. What changes by less than SMALLEST has
-    none.
+    `held_out` that at every third point, which the formula was not fitted to. What changes by less than SMALLEST, of
+    the range of the whole drift or of the largest value, has none.
     """
     inputs, y = drift_of(rule)
-    problems, before, sizes = {"drift": (inputs, y)}, "", {"drift": np.ptp(y)}
+    size, clipping = np.ptp(y), ""
     if rule.config.rule.name == "corrected_ppo":
-        before = clipping_of(rule)
-        of_correction = {"c": inputs["r"], "A": inputs["A"], "t": inputs["t"]}
-        problems["drift"] = of_correction, y - values_of(parse(DRIFTS, before), inputs)
+        clipping = clipping_of(rule, rows)
+        y = y - values_of(parse(DRIFTS, clipping), inputs)
+        inputs = {"c": inputs.pop("r"), **inputs}
+    problems = {"drift": (inputs, y, size)}
     for part, (_, xlabel, _) in AXES.items():
         if own := [row for row in rows if row["part"] == part]:
             x, y = (np.array([row[name] for row in own]) for name in ("x", "y"))
-            problems[part] = {"t" if xlabel == "n / N" else "delta": x}, y
-    problems = {
-        part: (x, y) for part, (x, y) in problems.items() if np.ptp(y) > SMALLEST * sizes.get(part, np.abs(y).max())
-    }
+            problems[part] = {"t" if xlabel == "n / N" else "delta": x}, y, np.abs(y).max()
+    problems = {part: problem for part, problem in problems.items() if np.ptp(problem[1]) > SMALLEST * problem[2]}
     found, progress = [], Progress(len(problems), unit="formulas")
-    for i, (part, (inputs, y)) in enumerate(problems.items()):
+    for i, (part, (inputs, y, _)) in enumerate(problems.items()):
         is_out = np.arange(len(y)) % 3 == 1
         fits = lambda mask, inputs=inputs: {name: x[mask] for name, x in inputs.items()}
         for one in fit(fits(~is_out), y[~is_out], num_programs=NUM_PROGRAMS):
             errors = values_of(one.program, fits(is_out)) - y[is_out]
             held_out = float(np.mean(np.square(errors)) / np.var(y[is_out]))
             formula = one.formula
-            if part == "drift" and before:
+            if part == "drift" and clipping:
                 named, semicolon, last = formula.rpartition("; ")
-                formula = f"{CLAMPED}; {named}{semicolon}{before} + {last}"
+                formula = f"{CLAMPED}; {named}{semicolon}{clipping} + {last}"
             found.append({"part": part, "size": one.size, "error": one.error, "held_out": held_out, "formula": formula})
         progress.update(i + 1)
     return found

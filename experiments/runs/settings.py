@@ -13,8 +13,14 @@ from frodo.settings import population_presets, presets
 from frodo.settings.config import OnlineConfig, PopulationConfig
 from frodo.settings.registry import RULES, starts
 
+
+def discovered() -> list[str]:
+    """Return the names of rules that were discovered."""
+    return [*starts(is_fitted=False), *shipped_rules()]
+
+
 # Rules, for --help: those that were discovered, and what η can begin with.
-DISCOVERED = f"{', '.join([*starts(is_fitted=False), *shipped_rules()])}, or a file that `discover` wrote"
+DISCOVERED = f"{', '.join(discovered())}, or a file that `discover` wrote"
 STARTS = f"{', '.join(starts(is_fitted=True))}, {DISCOVERED}"
 
 
@@ -30,13 +36,13 @@ def check_kinds(rule: str, init_meta_params: str) -> None:
     """Raise a UsageError for a rule that was found where one at random η is meant, or the other way round."""
     if init_meta_params in RULES and not has_meta_params(init_meta_params):
         raise UsageError(f"{init_meta_params} has no η yet: give it as --rule")
-    if rule not in RULES and has_meta_params(rule) and not init_meta_params:
+    if rule in RULES:
+        return
+    if has_meta_params(rule) and not init_meta_params:
         found = f"--init_meta_params={rule} learns it on, frodo evaluate --rule={rule} keeps its η"
         raise UsageError(f"{rule} is no rule at random η: {found}")
-    known = [*RULES, *starts(is_fitted=False), *shipped_rules()]
-    if rule not in RULES and (hint := did_you_mean(rule, known)) != did_you_mean(
-        rule, RULES
-    ):  # a discovered one is nearest
+    hint = did_you_mean(rule, [*RULES, *discovered()])
+    if hint != did_you_mean(rule, RULES):  # a discovered one is nearest
         raise UsageError(f"rule is {rule!r}, which is not known{hint}")
 
 

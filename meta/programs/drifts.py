@@ -14,7 +14,13 @@ from meta.programs.evaluation import with_constants_as_eta
 from meta.programs.language import DRIFTS, Program, parse_setting
 from meta.targets.proximal import with_drift
 
-FORMULAS = {"ppo": "max(0.0, (r - max(0.8, min(1.2, r))) * A)"}  # r A less its minimum with the clipped one
+
+def clipped(clip: float) -> str:
+    """Return the formula of PPO's drift: r A less its minimum with the clipped one."""
+    return f"max(0.0, (r - max({1 - clip:.4g}, min({1 + clip:.4g}, r))) * A)"
+
+
+FORMULAS = {"ppo": clipped(0.2)}
 
 
 @dataclasses.dataclass
